@@ -1,0 +1,1 @@
+"""LLM-agent pipelines as supervised trio actors."""
