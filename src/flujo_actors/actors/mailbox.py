@@ -1,0 +1,242 @@
+"""A bounded queue between the tasks of one trio run; a hand-over that is ready costs no scheduling round.
+
+1. Items leave in the order in which they were accepted, each exactly once.
+2. At most `capacity` items are queued; a sender without room parks, a receiver without an item parks.
+   Nobody parks while it could go on: parked receivers mean an empty queue, parked senders a full one.
+3. Parked tasks go first come, first served. An item changes hands in the very step that wakes a task, so a
+   cancelled task either has its item or never had it: nothing is lost and nothing doubled.
+4. `put` and `get` return at once when they can. A task that only ever succeeds still gives way after
+   `LONGEST_RUN` of them; it gives way before it touches an item, so a cancelled call has done nothing.
+5. `close` is the sender's end: what is queued can still be taken, then `EndOfChannel`; no further put.
+6. `break_off` is the receiver's end: what is queued is handed back to the caller; no further put or get.
+7. `suspend` ends receiving for now and leaves sending alone: a reader's loop ends, the queue stays
+   for the next reader.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Any, Generic, TypeVar
+
+import trio
+from outcome import Error, Value
+from trio.lowlevel import Abort, Task, checkpoint, current_task, reschedule, wait_task_rescheduled
+
+from flujo_actors.errors import DeclarationError
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+LONGEST_RUN = 1024
+"""How many puts (or gets) of one mailbox may succeed in a row without a scheduling round."""
+
+
+class Mailbox(Generic[T]):
+    """A queue for any number of senders and receivers; `async for item in mailbox` reads until its end."""
+
+    __slots__ = (
+        "_accepted",
+        "_capacity",
+        "_closed",
+        "_items",
+        "_put_limit",
+        "_receivers",
+        "_room",
+        "_senders",
+        "_suspended",
+        "_take_limit",
+        "_taken",
+    )
+
+    def __init__(self, capacity: int | float) -> None:
+        if not capacity >= 1:
+            raise DeclarationError(f"a mailbox holds at least one item, got capacity={capacity!r}")
+        self._capacity = capacity
+        self._items: deque[T] = deque()
+        self._senders: OrderedDict[Task, T] = OrderedDict()
+        self._receivers: OrderedDict[Task, None] = OrderedDict()
+        self._closed: type[Exception] | None = None
+        self._suspended = False
+        # `_room` is the capacity while the box is open and 0 afterwards; the limits are where rule 4 asks for
+        # a round. So the quick paths need one comparison for each, whatever state the box is in.
+        self._room = capacity
+        self._accepted = 0
+        self._put_limit = LONGEST_RUN
+        self._taken = 0
+        self._take_limit = LONGEST_RUN
+
+    # --- sending ------------------------------------------------------------------------------------------
+
+    async def put(self, item: T) -> None:
+        """Add the item, waiting for room; `ClosedResourceError`, `BrokenResourceError` after the end."""
+        if len(self._items) < self._room and self._accepted < self._put_limit and not self._receivers:
+            self._accepted += 1
+            self._items.append(item)
+        else:
+            await self._put_slowly(item)
+
+    def put_nowait(self, item: T) -> None:
+        """Add the item now, or raise `WouldBlock` when the box is full."""
+        if self._receivers:
+            task, _ = self._receivers.popitem(last=False)
+            self._taken += 1
+            reschedule(task, Value(item))
+        elif len(self._items) < self._room:
+            self._items.append(item)
+        else:
+            raise self._refusal()
+        self._accepted += 1
+
+    async def _put_slowly(self, item: T) -> None:
+        if self._accepted >= self._put_limit:
+            await checkpoint()
+            self._put_limit = self._accepted + LONGEST_RUN
+        try:
+            self.put_nowait(item)
+        except trio.WouldBlock:
+            await _park(self._senders, item)
+            self._put_limit = self._accepted + LONGEST_RUN
+
+    def _refusal(self) -> Exception:
+        if self._closed is None:
+            return trio.WouldBlock()
+        return self._closed("nobody will read this mailbox any more")
+
+    # --- receiving ----------------------------------------------------------------------------------------
+
+    async def get(self) -> T:
+        """The next item, waiting for one; `EndOfChannel` once the box is closed and empty, or suspended."""
+        if self._items and self._taken < self._take_limit and not self._senders:
+            self._taken += 1
+            return self._items.popleft()
+        return await self._get_slowly()
+
+    def get_nowait(self) -> T:
+        """The next item, or `WouldBlock` when there is none yet."""
+        if self._suspended or not self._items:
+            raise self._nothing()
+        item = self._items.popleft()
+        self._taken += 1
+        if self._senders:
+            task, waiting = self._senders.popitem(last=False)
+            self._items.append(waiting)
+            self._accepted += 1
+            reschedule(task)
+        return item
+
+    def __aiter__(self) -> Mailbox[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            if self._items and self._taken < self._take_limit and not self._senders:
+                self._taken += 1
+                return self._items.popleft()
+            return await self._get_slowly()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
+
+    async def _get_slowly(self) -> T:
+        if self._taken >= self._take_limit and not self._suspended:
+            await checkpoint()
+            self._allow_takes()
+        try:
+            return self.get_nowait()
+        except trio.WouldBlock:
+            item: T = await _park(self._receivers, None)
+            self._allow_takes()
+            return item
+
+    def _allow_takes(self) -> None:
+        # A suspended box keeps its limit at zero: that is what sends every `get` to the slow path (rule 7).
+        self._take_limit = 0 if self._suspended else self._taken + LONGEST_RUN
+
+    def _nothing(self) -> Exception:
+        if self._closed is trio.BrokenResourceError:
+            return trio.ClosedResourceError("this mailbox was broken off by its receiver")
+        ended = self._suspended or self._closed is not None
+        return trio.EndOfChannel() if ended else trio.WouldBlock()
+
+    # --- ends ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End sending: what is queued can still be taken, parked senders get `ClosedResourceError`."""
+        if self._closed is None:
+            self._refuse(trio.ClosedResourceError)
+            self._wake(self._receivers, trio.EndOfChannel)
+
+    def break_off(self) -> list[T]:
+        """End receiving for good; the caller gets what was queued and nobody will take."""
+        self._refuse(trio.BrokenResourceError)
+        self._wake(self._receivers, trio.ClosedResourceError)
+        untaken = list(self._items)
+        self._items.clear()
+        return untaken
+
+    def suspend(self) -> None:
+        """End receiving for now: `EndOfChannel` for every receiver until `resume`; senders notice nothing."""
+        self._suspended = True
+        self._allow_takes()
+        self._wake(self._receivers, trio.EndOfChannel)
+
+    def resume(self) -> None:
+        """Let the next receiver read on where the last one stopped."""
+        self._suspended = False
+        self._allow_takes()
+
+    def _refuse(self, why: type[Exception]) -> None:
+        self._closed = why
+        self._room = 0
+        self._wake(self._senders, why)
+
+    @staticmethod
+    def _wake(parked: OrderedDict[Task, T] | OrderedDict[Task, None], why: type[Exception]) -> None:
+        while parked:
+            task, _ = parked.popitem(last=False)
+            reschedule(task, Error(why()))
+
+    # --- looking ------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """How many items are queued."""
+        return len(self._items)
+
+    def __bool__(self) -> bool:
+        """True: an empty mailbox is still a mailbox."""
+        return True
+
+    @property
+    def capacity(self) -> int | float:
+        """How many items fit."""
+        return self._capacity
+
+    @property
+    def accepted(self) -> int:
+        """How many items ever came in: always `taken` + `len` + what `break_off` gave back."""
+        return self._accepted
+
+    @property
+    def taken(self) -> int:
+        """How many items receivers ever got."""
+        return self._taken
+
+    @property
+    def closed(self) -> bool:
+        """Whether puts are refused for good."""
+        return self._closed is not None
+
+    def untaken(self) -> list[T]:
+        """What no receiver has yet: the queue, then what parked senders hold."""
+        return [*self._items, *self._senders.values()]
+
+
+async def _park(parked: OrderedDict[Task, S], offer: S) -> Any:
+    """Wait among the parked tasks; what comes back is what the task was woken with."""
+    task = current_task()
+    parked[task] = offer
+
+    def give_up(_: object) -> Abort:
+        del parked[task]
+        return Abort.SUCCEEDED
+
+    return await wait_task_rescheduled(give_up)
