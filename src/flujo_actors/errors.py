@@ -71,11 +71,89 @@ class RunExists(FlujoError):
     """A run with this id has already been started."""
 
 
+# --- the runtime's own rules ------------------------------------------------------------------------------
+
+
+class ProtocolError(FlujoError):
+    """Messages came in an order that the runtime's rules forbid: a defect of the runtime, not of the pipeline."""
+
+
+class UnsettledSteps(ProtocolError):
+    """A run was about to end while steps were open; `paths` names them."""
+
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        self.paths = paths
+        names = ", ".join(repr(str(path)) for path in paths)
+        super().__init__(f"run cannot finish: {names} started but did not settle")
+
+
+class LoopAlreadyRunning(FlujoError, RuntimeError):
+    """`run()` was called where an event loop runs; await `run_async()` there."""
+
+
+class NotSerializable(FlujoError, TypeError):
+    """A value has no JSON form here, or a stored form names a type this process does not know."""
+
+
 # --- steps ------------------------------------------------------------------------------------------------
+
+
+class AbortRun(FlujoError):
+    """Raised by a hook to abort the run; the message is the reason."""
+
+
+class ContextError(FlujoError):
+    """A context could not be copied, updated or merged; the message names the key."""
+
+
+class MergeConflict(ContextError):
+    """Two branches changed the same key of the context."""
+
+    def __init__(self, key: str, first: str, second: str, where: str) -> None:
+        self.key, self.first, self.second = key, first, second
+        super().__init__(
+            f"branches {first!r} and {second!r} of {where!r} both changed context key {key!r}; "
+            'let them write different keys, or choose merge="overwrite", "keep_first" or "no_merge"'
+        )
 
 
 class StepTimeout(FlujoError, TimeoutError):
     """An attempt took longer than the step's `timeout_s`."""
+
+
+# --- actors -----------------------------------------------------------------------------------------------
+
+
+class AskTimeout(FlujoError, TimeoutError):
+    """No reply came within the time of an `ask`; the message may still be handled, its reply goes nowhere."""
+
+    def __init__(self, actor: str, timeout: float) -> None:
+        self.actor, self.timeout = actor, timeout
+        super().__init__(f"actor {actor!r} did not reply within {timeout:g} s")
+
+
+class ActorDied(FlujoError):
+    """An actor ended before it replied; `cause` is its crash, `None` if it was stopped or was done."""
+
+    def __init__(self, actor: str, cause: BaseException | None) -> None:
+        self.actor, self.cause = actor, cause
+        why = "it had ended" if cause is None else f"{type(cause).__name__}: {cause}"
+        super().__init__(f"actor {actor!r} will not reply: {why}")
+        self.__cause__ = cause
+
+
+class SupervisorStopped(FlujoError):
+    """A supervisor that is stopping takes no new child."""
+
+
+class Escalated(FlujoError):
+    """A supervisor gave up: restarts came faster than its intensity allows, so it stopped all children."""
+
+    def __init__(self, child: str, crashes: int, cause: BaseException | None, limit: str) -> None:
+        self.child, self.crashes, self.cause = child, crashes, cause
+        last = "it ended normally" if cause is None else f"{type(cause).__name__}: {cause}"
+        super().__init__(f"more than {limit}: child {child!r} crashed {crashes} times, last with {last}")
+        self.__cause__ = cause
 
 
 # --- structured output ------------------------------------------------------------------------------------
