@@ -142,6 +142,10 @@ class ActorDied(FlujoError):
         self.__cause__ = cause
 
 
+class NoSuchChild(FlujoError, LookupError):
+    """A supervisor has no living child of that name."""
+
+
 class SupervisorStopped(FlujoError):
     """A supervisor that is stopping takes no new child."""
 
@@ -152,7 +156,7 @@ class Escalated(FlujoError):
     def __init__(self, child: str, crashes: int, cause: BaseException | None, limit: str) -> None:
         self.child, self.crashes, self.cause = child, crashes, cause
         last = "it ended normally" if cause is None else f"{type(cause).__name__}: {cause}"
-        super().__init__(f"more than {limit}: child {child!r} crashed {crashes} times, last with {last}")
+        super().__init__(f"more than {limit}; the last was of {child!r} (crashes: {crashes}): {last}")
         self.__cause__ = cause
 
 
