@@ -1,1 +1,20 @@
 """LLM-agent pipelines as supervised trio actors."""
+
+from .context.freeform import Context as Context
+from .core.backoff import Backoff as Backoff
+from .core.outcomes import Aborted as Aborted
+from .core.outcomes import Chunk as Chunk
+from .core.outcomes import ErrorInfo as ErrorInfo
+from .core.outcomes import Failure as Failure
+from .core.outcomes import Paused as Paused
+from .core.outcomes import PipelineResult as PipelineResult
+from .core.outcomes import StepOutcome as StepOutcome
+from .core.outcomes import StepResult as StepResult
+from .core.outcomes import Success as Success
+from .core.usage import UsageLimits as UsageLimits
+from .core.wire import from_json as from_json
+from .core.wire import to_json as to_json
+from .dsl.pipeline import Pipeline as Pipeline
+from .dsl.step import Step as Step
+from .dsl.step import step as step
+from .runner import Flujo as Flujo

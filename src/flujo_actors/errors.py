@@ -165,3 +165,22 @@ class Escalated(FlujoError):
 
 class StructuredOutputError(FlujoError, ValueError):
     """No value that the schema accepts could be read from the text."""
+
+    stage: str = "parse"
+    """Where it ended: `limits`, `parse`, `validate`, `extract`, `simplify`."""
+    errors: list[Any]
+    """The validation errors, each with a JSON `path` and a `message`; empty if there was no value to validate."""
+    text_excerpt: str = ""
+    """The beginning and the end of the text."""
+    schema_hash: str | None = None
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+        self.errors = []
+
+
+class StreamLimitExceeded(StructuredOutputError):
+    """A stream delivered more than its buffer may hold; `partial_text` is what had arrived."""
+
+    stage = "limits"
+    partial_text: str = ""

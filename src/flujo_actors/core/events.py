@@ -236,6 +236,7 @@ class ModelEnded(_InAttempt):
     response_model: str | None = None
     finish_reason: str | None = None
     status: StepStatus = "success"
+    error_type: str | None = None
     feedback: str | None = None
     input_tokens: int = 0
     output_tokens: int = 0

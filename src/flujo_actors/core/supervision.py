@@ -242,9 +242,7 @@ def _group(family: Family, name: str) -> list[Child]:
 def _await_restart(family: Family, decision: Restart) -> Family:
     waiting = Waiting(due=decision.due)
     family = _with(family, *(attrs.evolve(family.children[name], phase=waiting) for name in decision.start))
-    return attrs.evolve(
-        family, children={name: c for name, c in family.children.items() if name not in decision.ended}
-    )
+    return attrs.evolve(family, children={name: c for name, c in family.children.items() if name not in decision.ended})
 
 
 def _with(family: Family, *changed: Child) -> Family:

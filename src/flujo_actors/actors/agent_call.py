@@ -1,0 +1,168 @@
+"""One call of a step's agent, and what its answer means."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Awaitable
+from typing import Any
+
+from outcome import Error
+
+from ..bridge.guard import guarded
+from ..bridge.threads import in_thread
+from ..core.attempts import Attempt, Done, Failed, Stopped
+from ..core.outcomes import Aborted, Chunk, Failure, Paused, StepResult, Success
+from ..core.usage import NO_USAGE, Usage
+from ..core.wire import message_of
+from ..dsl.callplan import CallPlan
+from ..dsl.step import Step
+from ..errors import MockDetectionError
+from .composites import Work
+from .messages import Tally
+from .run import Run
+from .usercode import failure_of
+
+_OUTCOMES = (Success, Failure, Paused, Aborted, StepResult)
+_PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)})
+
+
+async def call_agent(run: Run, step: Step, work: Work) -> Attempt:
+    """Call the agent as its plan says; an attempt with its own context copy in `work`."""
+    plan = step.plan
+    if run.outlet is not None and plan.stream is not None:
+        plan = plan.stream
+    args = (work.data,) if plan.takes_data else ()
+    keywords = _keywords(run, plan, work) if plan.keywords else {}
+    match plan.shape:
+        case "async":
+            got = await guarded(_call_async, run, plan, args, keywords)
+        case "sync":
+            got = await guarded(_call_sync, run, step, args, keywords)
+        case "stream":
+            got = await guarded(_call_stream, run, plan, args, keywords, work)
+        case "model":
+            raise NotImplementedError
+    if isinstance(got, Error):
+        return _with_partial(failure_of(run, got.error), work.tally)
+    return answer_of(step.name, got.value, work)
+
+
+def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, Any]:
+    keywords: dict[str, Any] = {}
+    if "context" in plan.keywords:
+        keywords["context"] = work.context
+    if "resources" in plan.named or ("resources" in plan.keywords and run.resources is not None):
+        keywords["resources"] = run.resources
+    if "feedback" in plan.named:
+        keywords["feedback"] = work.feedback
+    return keywords
+
+
+async def _call_async(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    answer = plan.target(*args, **keywords)
+    return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
+
+
+async def _call_sync(run: Run, step: Step, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    call = functools.partial(step.plan.target, *args, **keywords)
+    answer = await in_thread(call, label=step.name, limit=run.sync_limit)
+    return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
+
+
+# --- streams ------------------------------------------------------------------------------------------------
+
+
+async def _call_stream(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any], work: Work) -> Any:
+    source: Any = run.host.stream(functools.partial(plan.target, *args, **keywords))
+    pieces = work.tally.pieces
+    try:
+        async for piece in source:
+            if isinstance(piece, _OUTCOMES):
+                return piece
+            pieces.append(piece)
+            if run.outlet is not None:
+                chunk = Chunk(data=piece, step_name=work.name, attempt=work.attempt, seq=len(pieces) - 1)
+                await run.outlet.put(chunk)
+    finally:
+        await source.aclose()
+    return joined(pieces)
+
+
+def joined(pieces: list[Any]) -> Any:
+    """The output of a stream: text, bytes, or the list of its pieces; an empty stream is an empty text."""
+    if all(isinstance(piece, str) for piece in pieces):
+        return "".join(pieces)
+    if all(isinstance(piece, bytes) for piece in pieces):
+        return b"".join(pieces)
+    return list(pieces)
+
+
+def _with_partial(failed: Failed, tally: Tally) -> Failed:
+    if not tally.pieces:
+        return failed
+    return Failed(error=failed.error, feedback=failed.feedback, output=joined(tally.pieces))
+
+
+# --- answers ------------------------------------------------------------------------------------------------
+
+
+def answer_of(name: str, value: Any, work: Work) -> Attempt:
+    """What an agent's answer means: an output, or an outcome that it decided on itself."""
+    if type(value) in _PLAIN:
+        return Done(output=value, context=work.context)
+    match value:
+        case Success(step_result=result):
+            return _result_of(name, result, work)
+        case StepResult():
+            return _result_of(name, value, work)
+        case Failure():
+            return _own_failure(name, value, work.tally)
+        case Paused(message=message):
+            return Stopped(outcome=Paused(message=message))
+        case Aborted():
+            return Stopped(outcome=value)
+    if _is_mock(value):
+        text = f"step {name!r} returned a {type(value).__name__}: a test double leaked into the run"
+        return Failed(error=MockDetectionError(text), feedback=text)
+    work.tally.spend(_reported_usage(value))
+    return Done(output=value, context=work.context)
+
+
+def _result_of(name: str, result: StepResult, work: Work) -> Attempt:
+    work.tally.spend(_usage_of(result))
+    if not result.success:
+        return Failed(error=None, feedback=result.feedback or f"step {name!r} reported a failure", output=result.output)
+    return Done(output=result.output, context=work.context, metadata=result.metadata)
+
+
+def _own_failure(name: str, failure: Failure, tally: Tally) -> Failed:
+    result = failure.step_result
+    if result is not None:
+        tally.spend(_usage_of(result))
+    text = failure.feedback or (result and result.feedback) or f"step {name!r} reported a failure"
+    if failure.feedback is None and isinstance(failure.error, BaseException):
+        text = f"Agent execution failed with {type(failure.error).__name__}: {message_of(failure.error)}"
+    return Failed(error=failure.error, feedback=text, output=None if result is None else result.output)
+
+
+def _usage_of(result: StepResult) -> Usage:
+    """The usage of a result that user code made, which may say it in either place."""
+    if result.usage is not NO_USAGE and result.usage != NO_USAGE:
+        return result.usage
+    if not result.token_counts and not result.cost_usd:
+        return NO_USAGE
+    return Usage(input_tokens=result.token_counts, cost_usd=result.cost_usd)
+
+
+def _reported_usage(value: Any) -> Usage:
+    """The usage that an output object carries as `token_counts` and `cost_usd`."""
+    tokens, cost = getattr(value, "token_counts", 0), getattr(value, "cost_usd", 0.0)
+    if isinstance(tokens, int) and isinstance(cost, int | float) and (tokens or cost):
+        return Usage(input_tokens=tokens, cost_usd=float(cost))
+    return NO_USAGE
+
+
+def _is_mock(value: Any) -> bool:
+    mock = sys.modules.get("unittest.mock")
+    return mock is not None and isinstance(value, mock.NonCallableMock)

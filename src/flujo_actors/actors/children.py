@@ -1,0 +1,82 @@
+"""The children of one composite step: tasks in its nursery, and the mailbox they report to.
+
+Rules:
+
+1. A child reports exactly once, whatever happens to it; one that is cut short reports `Aborted`.
+2. The report goes into a box that cannot be full, so it never waits and cannot be cancelled.
+3. When the composite leaves the `async with` block, no child runs any more and all reports are in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Protocol
+
+import trio
+
+from .mailbox import Mailbox
+from .messages import Request, Settled
+
+
+class Performer(Protocol):
+    """Who does the work of an actor."""
+
+    async def perform(self, request: Request) -> Settled:
+        """Do the step and say how it ended."""
+
+    def abandon(self, request: Request) -> Settled:
+        """Settle a step that was cut short."""
+
+
+class Children:
+    """An open nursery of step actors."""
+
+    __slots__ = ("_box", "_manager", "_nursery", "_performer", "waiting")
+
+    _nursery: trio.Nursery
+
+    def __init__(self, performer: Performer) -> None:
+        self._performer = performer
+        self._box: Mailbox[Settled] = Mailbox(math.inf)
+        self._manager = trio.open_nursery()
+        self.waiting = 0
+        """How many children were started whose report has not been read."""
+
+    async def __aenter__(self) -> Children:
+        self._nursery = await self._manager.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._manager.__aexit__(kind, error, traceback)
+
+    def spawn(self, request: Request) -> None:
+        """Start an actor for the request."""
+        self.waiting += 1
+        self._nursery.start_soon(self._actor, request, name=request.path)
+
+    async def settled(self) -> Settled:
+        """The next report."""
+        settled = await self._box.get()
+        self.waiting -= 1
+        return settled
+
+    def stop(self) -> None:
+        """Cut short whatever still runs."""
+        self._nursery.cancel_scope.cancel()
+
+    def rest(self) -> Iterator[Settled]:
+        """After the block: the reports nobody has read."""
+        while self.waiting:
+            self.waiting -= 1
+            yield self._box.get_nowait()
+
+    async def _actor(self, request: Request) -> None:
+        settled: Settled | None = None
+        try:
+            settled = await self._performer.perform(request)
+        finally:
+            self._box.put_nowait(self._performer.abandon(request) if settled is None else settled)

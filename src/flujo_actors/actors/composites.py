@@ -1,0 +1,276 @@
+"""The steps that contain steps: each starts its children as actors and makes one attempt of their reports.
+
+A composite never copies the context: nobody changes one in place, so children may share it until they write.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import attrs
+from outcome import Error
+
+from ..context.isolation import merged
+from ..core import paths
+from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
+from ..core.outcomes import Aborted, ErrorInfo, Failure, Paused, Success
+from ..core.paths import StepPath
+from ..dsl.kinds import BranchOn, LoopUntil, MapOver, Merge, Parallel
+from ..dsl.pipeline import AnyStep, Pipeline
+from ..errors import ContextError
+from .children import Children
+from .messages import Request, Settled, Tally
+from .run import Run
+from .usercode import failure_of, given, with_context_copy
+
+
+class Troupe(Protocol):
+    """Who can start actors in a run."""
+
+    @property
+    def run(self) -> Run:
+        """The run they belong to."""
+
+    def children(self) -> Children:
+        """A nursery for the actors of one composite."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Work:
+    """One attempt of a step: where it stands, on what, and where to count."""
+
+    name: str
+    span: StepPath
+    """The path of the step in the ledger."""
+    path: StepPath
+    """Below which this attempt's children stand."""
+    data: Any
+    context: Any
+    tally: Tally
+    attempt: int = 1
+    feedback: str | None = None
+    """Why the attempt before this one failed."""
+
+    def child(self, step: AnyStep, name: str, path: StepPath, data: Any, context: Any, index: int = 0) -> Request:
+        """The request for a child of this attempt."""
+        return Request(
+            step=step,
+            name=step.name or name,
+            path=path,
+            parent=self.span,
+            data=data,
+            context=context,
+            index=index,
+        )
+
+
+# --- one after the other ------------------------------------------------------------------------------------
+
+
+async def sequence(troupe: Troupe, pipeline: Pipeline, work: Work) -> Attempt:
+    """The steps in order, each on the output of the one before."""
+    data, context = work.data, work.context
+    async with troupe.children() as children:
+        for step, name in zip(pipeline.steps, pipeline.step_names(), strict=True):
+            children.spawn(work.child(step, name, paths.named(work.path, name), data, context))
+            settled = await children.settled()
+            _include(work.tally, settled)
+            if not isinstance(settled.verdict, Success):
+                return _ended_by(work.name, name, settled)
+            data, context = _output(settled), settled.context
+            work.tally.context = context
+    return Done(output=data, context=context)
+
+
+async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
+    """The body on its own last output, until the condition holds."""
+    data, context = work.data, work.context
+    async with troupe.children() as children:
+        for turn in range(1, loop.max_loops + 1):
+            children.spawn(work.child(loop.body, loop.name, paths.item(work.path, turn), data, context))
+            settled = await children.settled()
+            _include(work.tally, settled)
+            if not isinstance(settled.verdict, Success):
+                return _ended_by(work.name, f"turn {turn}", settled)
+            data, context = _output(settled), settled.context
+            met = await with_context_copy(troupe.run, loop.until, data, context)
+            if isinstance(met, Error):
+                return failure_of(troupe.run, met.error, what=f"The condition of loop {loop.name!r}")
+            if met.value:
+                return Done(output=data, context=context, metadata={"loops": turn})
+    text = f"loop {loop.name!r} did not meet its condition within max_loops={loop.max_loops}"
+    return Failed(error=None, feedback=text, output=data, metadata={"loops": loop.max_loops})
+
+
+async def branch_on(troupe: Troupe, branching: BranchOn, work: Work) -> Attempt:
+    """The one branch that `select` names."""
+    chosen = await with_context_copy(troupe.run, branching.select, work.data, work.context)
+    if isinstance(chosen, Error):
+        return failure_of(troupe.run, chosen.error, what=f"The selection of {branching.name!r}")
+    key = chosen.value
+    step = _chosen(branching.branches, key) or branching.default
+    if step is None:
+        known = ", ".join(map(repr, branching.branches))
+        text = f"step {branching.name!r} selected {key!r}, but its branches are {known} and there is no default"
+        return Failed(error=None, feedback=text)
+    async with troupe.children() as children:
+        children.spawn(work.child(step, str(key), paths.named(work.path, str(key)), work.data, work.context))
+        settled = await children.settled()
+    _include(work.tally, settled)
+    if not isinstance(settled.verdict, Success):
+        return _ended_by(work.name, str(key), settled)
+    return Done(output=_output(settled), context=settled.context, metadata={"branch": str(key)})
+
+
+def _chosen(branches: Mapping[Any, AnyStep], key: Any) -> AnyStep | None:
+    try:
+        return branches.get(key)
+    except TypeError:  # a selector may return anything, also what cannot be a key
+        return None
+
+
+# --- all at once --------------------------------------------------------------------------------------------
+
+
+async def parallel(troupe: Troupe, step: Parallel, work: Work) -> Attempt:
+    """Every branch on the same input."""
+    keys = list(step.branches)
+    names = [str(key) for key in keys]
+    requests = (
+        work.child(branch, name, paths.named(work.path, name), work.data, work.context, index)
+        for index, (name, branch) in enumerate(zip(names, step.branches.values(), strict=True))
+    )
+    reports = await _fan_out(troupe, requests, step.max_concurrency, patient=step.on_branch_failure == "ignore")
+    output = {keys[index]: _output(settled) for index, settled in reports.items() if _succeeded(settled)}
+    return _gathered(work, reports, names, output, step.merge, patient=step.on_branch_failure == "ignore")
+
+
+async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
+    """The body once per item."""
+    if step.items is None:
+        items = work.data
+    else:
+        found = await given(troupe.run, step.items, work.data, work.context)
+        if isinstance(found, Error):
+            return failure_of(troupe.run, found.error, what=f"The items of {step.name!r}")
+        items = found.value
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        text = f"step {step.name!r} maps over items, but got {type(items).__name__}: {items!r:.100}"
+        return Failed(error=None, feedback=text)
+    listed = list(items)
+    requests = (
+        work.child(step.body, f"{step.name}[{index}]", paths.item(work.path, index), item, work.context, index)
+        for index, item in enumerate(listed)
+    )
+    reports = await _fan_out(troupe, requests, step.max_concurrency, patient=False)
+    output = [_output(reports[index]) for index in sorted(reports) if _succeeded(reports[index])]
+    return _gathered(work, reports, _Numbers(), output, step.merge, patient=False)
+
+
+class _Numbers:
+    """Names of items, made when somebody asks."""
+
+    def __getitem__(self, index: int) -> str:
+        return f"item {index}"
+
+
+async def _fan_out(
+    troupe: Troupe, requests: Iterator[Request], limit: int | None, *, patient: bool
+) -> dict[int, Settled]:
+    """Run the children, at most `limit` at a time; unless patient, the first failure stops the others."""
+    reports: dict[int, Settled] = {}
+    async with troupe.children() as children:
+        for request in itertools.islice(requests, limit):
+            children.spawn(request)
+        while children.waiting:
+            settled = await children.settled()
+            reports[settled.index] = settled
+            if _stops_siblings(settled, patient=patient):
+                children.stop()
+                break
+            following = next(requests, None)
+            if following is not None:
+                children.spawn(following)
+    reports |= {settled.index: settled for settled in children.rest()}
+    return dict(sorted(reports.items()))
+
+
+def _stops_siblings(settled: Settled, *, patient: bool) -> bool:
+    match settled.verdict:
+        case Success() | Paused():
+            return False
+        case Failure(error=error):
+            return not patient or escalating(error) is not None
+        case Aborted():
+            return True
+
+
+def _gathered(
+    work: Work, reports: dict[int, Settled], names: Any, output: Any, merge: Merge, *, patient: bool
+) -> Attempt:
+    """One attempt out of all the reports: control first, then failure, abort, pause, and only then success."""
+    for settled in reports.values():
+        _include(work.tally, settled)
+    failures = {i: s.outcome for i, s in reports.items() if isinstance(s.outcome, Failure)}
+    succeeded = [(names[i], s.context) for i, s in reports.items() if _succeeded(s)]
+    control = next((found for each in failures.values() if (found := escalating(each.error))), None)
+    if control is not None or (failures and (not patient or not succeeded)):
+        return _all_failed(work.name, {names[i]: failure for i, failure in failures.items()}, output, control)
+    for kind in (Aborted, Paused):
+        stopped = next((s.verdict for s in reports.values() if isinstance(s.verdict, kind)), None)
+        if isinstance(stopped, Aborted | Paused):
+            return Stopped(outcome=stopped)
+    try:
+        context = merged(work.context, succeeded, strategy=merge, where=work.name)
+    except ContextError as error:
+        return Failed(error=error, feedback=str(error), output=output)
+    ignored = {names[i]: failure.feedback for i, failure in failures.items()}
+    return Done(output=output, context=context, metadata={"failed_branches": ignored} if ignored else {})
+
+
+def _all_failed(name: str, failures: dict[str, Failure], output: Any, control: BaseException | None) -> Failed:
+    text = "; ".join(f"branch {key!r} of {name!r} failed: {each.feedback}" for key, each in failures.items())
+    return Failed(error=control or _one_error(name, failures), feedback=text, output=output)
+
+
+def _one_error(name: str, failures: dict[str, Failure]) -> BaseException | ErrorInfo | None:
+    """The original exception of the branch that failed; a group of them, if several did."""
+    errors = [each.error for each in failures.values() if each.error is not None]
+    if len(errors) < 2:
+        return errors[0] if errors else None
+    originals = [error for error in errors if isinstance(error, BaseException)]
+    return BaseExceptionGroup(f"{len(failures)} branches of {name!r} failed", originals) if originals else errors[0]
+
+
+# --- reading reports ----------------------------------------------------------------------------------------
+
+
+def _include(tally: Tally, settled: Settled) -> None:
+    match settled.outcome:
+        case Success(step_result=result):
+            tally.include(result)
+        case Failure(step_result=result) if result is not None:
+            tally.include(result)
+
+
+def _succeeded(settled: Settled) -> bool:
+    return isinstance(settled.verdict, Success)
+
+
+def _output(settled: Settled) -> Any:
+    assert isinstance(settled.outcome, Success)
+    return settled.outcome.step_result.output
+
+
+def _ended_by(name: str, child: str, settled: Settled) -> Failed | Stopped:
+    """How a composite ends when a child that it needs did not succeed."""
+    match settled.verdict:
+        case Failure(error=error, feedback=feedback, step_result=result):
+            text = f"step {child!r} of {name!r} failed: {feedback}" if name else feedback or ""
+            return Failed(error=error, feedback=text, output=None if result is None else result.output)
+        case Paused() | Aborted() as outcome:
+            return Stopped(outcome=outcome)
+        case Success():
+            raise AssertionError("a child that succeeded ends nothing")

@@ -1,0 +1,111 @@
+"""Hooks: user code told about moments of a run.
+
+Rules:
+
+1. A hook is a callable, sync or async, on one payload; annotated with one payload type (or a union), it is told
+   only that.
+2. Hooks run in the order of their declaration, and the run waits for them.
+3. A hook that raises is reported in the log and as an event; the run goes on as if it had not been there.
+4. A hook aborts the run by returning `Aborted(reason=…)` or raising `AbortRun("reason")`.
+5. A hook that raises a control error stops the run with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import typing
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import attrs
+from outcome import Error
+
+from ..bridge.guard import guarded
+from ..bridge.host import Host
+from ..core.attempts import must_escalate
+from ..core.outcomes import Aborted, Failure
+from ..core.payloads import HookPayload
+from ..core.wire import message_of
+from ..errors import AbortRun, DeclarationError
+
+logger = logging.getLogger("flujo_actors")
+
+Report = Callable[[str, HookPayload, BaseException], None]
+"""Told of a hook that failed: its name, what it was told, what it raised."""
+
+
+@attrs.frozen
+class PlannedHook:
+    """A hook with the payload types it wants."""
+
+    fn: Callable[[Any], Any]
+    wants: tuple[type, ...]
+
+    @property
+    def name(self) -> str:
+        """What to call it in a report."""
+        return getattr(self.fn, "__qualname__", type(self.fn).__name__)
+
+
+def plan_hooks(hooks: Iterable[Callable[[Any], Any]] | Callable[[Any], Any]) -> tuple[PlannedHook, ...]:
+    """The hooks of a `Flujo`, each with what it wants to be told."""
+    listed = (hooks,) if callable(hooks) else tuple(hooks)
+    for hook in listed:
+        if not callable(hook):
+            raise DeclarationError(f"hooks holds {hook!r}, which cannot be called")
+    return tuple(PlannedHook(hook, _wanted(hook)) for hook in listed)
+
+
+def _wanted(hook: Callable[[Any], Any]) -> tuple[type, ...]:
+    everything = typing.get_args(HookPayload)
+    annotation = _first_annotation(hook)
+    named = typing.get_args(annotation) or (annotation,)
+    return tuple(kind for kind in everything if kind in named) or everything
+
+
+def _first_annotation(hook: Callable[[Any], Any]) -> Any:
+    target = hook if inspect.isroutine(hook) else type(hook).__call__
+    try:
+        parameters = inspect.signature(hook).parameters
+        hints = typing.get_type_hints(target)
+    except (TypeError, ValueError, NameError):
+        return None
+    return hints.get(next(iter(parameters), ""))
+
+
+@attrs.frozen(eq=False)
+class Hooks:
+    """The hooks of one run."""
+
+    planned: tuple[PlannedHook, ...]
+    host: Host
+    report: Report
+
+    def __bool__(self) -> bool:
+        return bool(self.planned)
+
+    async def tell(self, payload: HookPayload) -> Aborted | Failure | None:
+        """Tell everybody who wants to know; the first veto is returned when all have been told."""
+        veto: Aborted | Failure | None = None
+        for hook in self.planned:
+            if isinstance(payload, hook.wants):
+                answer = await self._call(hook, payload)
+                veto = veto or answer
+        return veto
+
+    async def _call(self, hook: PlannedHook, payload: HookPayload) -> Aborted | Failure | None:
+        got = await guarded(self._answer, hook.fn, payload)
+        if not isinstance(got, Error):
+            return got.value if isinstance(got.value, Aborted) else None
+        if isinstance(got.error, AbortRun):
+            return Aborted(reason=message_of(got.error) or f"aborted by hook {hook.name}")
+        if must_escalate(got.error):
+            return Failure(error=got.error, feedback=f"hook {hook.name} raised {message_of(got.error)}")
+        logger.warning("hook %s failed on %s", hook.name, payload.kind, exc_info=got.error)
+        self.report(hook.name, payload, got.error)
+        return None
+
+    async def _answer(self, fn: Callable[[Any], Any], payload: HookPayload) -> Any:
+        answer = fn(payload)
+        return await self.host.finish(answer) if isinstance(answer, Awaitable) else answer

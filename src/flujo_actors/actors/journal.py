@@ -1,0 +1,88 @@
+"""What a run remembers of itself, so that it can be continued: settled steps, pauses and answers, by path."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import attrs
+
+from ..core.outcomes import Paused, TerminalOutcome
+from ..core.paths import StepPath
+from ..core.usage import Usage
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Recorded:
+    """A settled step: its outcome, and the context it left."""
+
+    outcome: TerminalOutcome
+    context: Any
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Pause:
+    """A step that waits for an answer, with what it had used by then."""
+
+    path: StepPath
+    step_name: str
+    paused: Paused
+    input_schema: Any = None
+    attempts: int = 1
+    usage: Usage
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Answered:
+    """A pause with its answer."""
+
+    pause: Pause
+    answer: Any
+
+
+class Journal(Protocol):
+    """The memory of one run. What is written is durable, as far as the store is, when the call returns."""
+
+    def recall(self, path: StepPath) -> Recorded | None:
+        """The outcome of a step that settled in an earlier part of this run."""
+
+    def answered(self, path: StepPath) -> Answered | None:
+        """The answer given to the pause at `path`."""
+
+    def waiting(self, path: StepPath) -> Pause | None:
+        """The pause at `path` that nobody has answered yet."""
+
+    async def settled(self, path: StepPath, record: Recorded) -> None:
+        """Remember how a step ended."""
+
+    async def paused(self, pause: Pause) -> None:
+        """Remember that a step waits."""
+
+
+class MemoryJournal:
+    """A journal that lives as long as the process, and keeps references instead of copies."""
+
+    __slots__ = ("answers", "pauses", "records")
+
+    def __init__(self) -> None:
+        self.records: dict[StepPath, Recorded] = {}
+        self.pauses: dict[StepPath, Pause] = {}
+        self.answers: dict[StepPath, Answered] = {}
+
+    def recall(self, path: StepPath) -> Recorded | None:
+        return self.records.get(path)
+
+    def answered(self, path: StepPath) -> Answered | None:
+        return self.answers.get(path)
+
+    def waiting(self, path: StepPath) -> Pause | None:
+        return self.pauses.get(path)
+
+    async def settled(self, path: StepPath, record: Recorded) -> None:
+        self.records[path] = record
+
+    async def paused(self, pause: Pause) -> None:
+        self.pauses[pause.path] = pause
+
+    def answer(self, path: StepPath, answer: Any) -> None:
+        """Take the answer to a pause; it is used when the run continues."""
+        self.answers[path] = Answered(pause=self.pauses.pop(path), answer=answer)

@@ -1,0 +1,69 @@
+"""What the actors of a run say to each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from ..core.outcomes import Aborted, Failure, StepResult, TerminalOutcome
+from ..core.paths import StepPath
+from ..core.usage import NO_USAGE, Usage
+from ..dsl.pipeline import AnyStep
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Request:
+    """Parent to child: do this step, here, on this data and context."""
+
+    step: AnyStep
+    name: str
+    path: StepPath
+    parent: StepPath | None
+    data: Any
+    context: Any
+    index: int = 0
+    """Which of its parent's children this is."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Settled:
+    """Child to parent, exactly once: how the step ended, and the context it leaves behind."""
+
+    index: int
+    outcome: TerminalOutcome
+    context: Any
+    overruled: Aborted | Failure | None = None
+    """Set when a hook ends the run although the step settled as `outcome` says."""
+
+    @property
+    def verdict(self) -> TerminalOutcome:
+        """What the parent has to act on."""
+        return self.overruled or self.outcome
+
+
+class Tally:
+    """What a step has used and what was nested in it so far, over all its attempts.
+
+    It is kept apart from the attempts' results so that nothing is lost when an attempt is cut short.
+    """
+
+    __slots__ = ("attempts", "context", "history", "pieces", "usage")
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.context: Any = None
+        """The context after the last nested step that succeeded, one after the other."""
+        self.pieces: list[Any] = []
+        """What the current attempt has streamed."""
+        self.usage: Usage = NO_USAGE
+        self.history: list[StepResult] = []
+
+    def spend(self, usage: Usage) -> None:
+        """Count a call."""
+        self.usage += usage
+
+    def include(self, result: StepResult) -> None:
+        """Count a nested step."""
+        self.history.append(result)
+        self.usage += result.usage

@@ -1,0 +1,127 @@
+"""The top of a run: from the first hook to the result, with the completion gate in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
+from ..core.events import RunEnded, RunResumed, RunStarted
+from ..core.outcomes import Aborted, Failure, Paused, PipelineResult, RunStatus
+from ..core.paths import ROOT
+from ..core.payloads import PostRun, PreRun
+from ..dsl.pipeline import Pipeline
+from ..errors import ControlError
+from .composites import Work, sequence
+from .messages import Tally
+from .run import Run
+from .step import StepActors
+
+HOOK_GRACE_S = 5.0
+"""How long `post_run` hooks may take after the run was cancelled."""
+
+
+async def drive(run: Run, pipeline: Pipeline, data: Any, context: Any, *, resumed: bool) -> PipelineResult:
+    """Run the pipeline to its result; control errors are raised with the partial result."""
+    run.emit(RunResumed if resumed else RunStarted, ROOT)
+    tally = Tally()
+    tally.attempts, tally.context = 1, context
+    ended: Attempt = Stopped(outcome=Aborted(reason="the run was cancelled"))
+    try:
+        ended = await _ended(run, pipeline, data, context, tally, resumed=resumed)
+    finally:
+        result = _result(run, ended, tally)
+        run.emit(RunEnded, ROOT, status=result.status, feedback=result.feedback, usage=tally.usage)
+        veto = await _tell_post_run(run, result)
+    return _delivered(result, ended, veto)
+
+
+async def _ended(run: Run, pipeline: Pipeline, data: Any, context: Any, tally: Tally, *, resumed: bool) -> Attempt:
+    if run.hooks and not resumed:
+        veto = await run.hooks.tell(PreRun(run_id=run.run_id, input=data, context=context))
+        if veto is not None:
+            return _vetoed(veto)
+    run.ledger.start(ROOT)
+    try:
+        ended = await _top_level(run, pipeline, data, context, tally)
+    finally:
+        run.ledger.settle(ROOT)
+    run.ledger.close()
+    return ended
+
+
+async def _top_level(run: Run, pipeline: Pipeline, data: Any, context: Any, tally: Tally) -> Attempt:
+    work = Work(name="", span=ROOT, path=ROOT, data=data, context=context, tally=tally)
+    try:
+        return await sequence(StepActors(run), pipeline, work)
+    except BaseExceptionGroup as group:
+        raise _first_cause(group) from group
+
+
+def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The exception behind nested groups: nurseries wrap what an actor could not handle, once per level."""
+    rest: BaseException = group.split(trio.Cancelled)[1] or group
+    while isinstance(rest, BaseExceptionGroup):
+        rest = rest.exceptions[0]
+    return rest
+
+
+async def _tell_post_run(run: Run, result: PipelineResult) -> Aborted | Failure | None:
+    if not run.hooks:
+        return None
+    with trio.CancelScope(shield=True, deadline=_grace(result)):
+        return await run.hooks.tell(PostRun(run_id=run.run_id, result=result))
+    return None
+
+
+def _grace(result: PipelineResult) -> float:
+    return trio.current_time() + HOOK_GRACE_S if result.status == "aborted" else float("inf")
+
+
+def _vetoed(veto: Aborted | Failure) -> Attempt:
+    if isinstance(veto, Aborted):
+        return Stopped(outcome=veto)
+    return Failed(error=veto.error, feedback=veto.feedback or "")
+
+
+def _delivered(result: PipelineResult, ended: Attempt, veto: Aborted | Failure | None) -> PipelineResult:
+    errors = (
+        ended.error if isinstance(ended, Failed) else None,
+        veto.error if isinstance(veto, Failure) else None,
+    )
+    for error in errors:
+        control = escalating(error)
+        if control is not None:
+            if isinstance(control, ControlError):
+                control.result = result
+            raise control
+    return result
+
+
+def _result(run: Run, ended: Attempt, tally: Tally) -> PipelineResult:
+    status, output, context, feedback, token = _summary(ended, tally)
+    return PipelineResult(
+        run_id=run.run_id,
+        status=status,
+        output=output,
+        step_history=tally.history,
+        total_cost_usd=tally.usage.cost_usd,
+        total_tokens=tally.usage.tokens,
+        final_context=context,
+        feedback=feedback,
+        state_token=token,
+    )
+
+
+def _summary(ended: Attempt, tally: Tally) -> tuple[RunStatus, Any, Any, str | None, str | None]:
+    match ended:
+        case Done(output=output, context=context):
+            return "completed", output, context, None, None
+        case Failed(feedback=feedback):
+            return "failed", None, tally.context, feedback, None
+        case Stopped(outcome=Paused(message=message, state_token=token)):
+            return "paused", None, tally.context, message, token
+        case Stopped(outcome=Aborted(reason=reason)):
+            return "aborted", None, tally.context, reason, None
+    raise AssertionError(f"an attempt ended as {ended!r}")

@@ -1,0 +1,52 @@
+"""One run: what its actors share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import trio
+
+from ..bridge.host import Host
+from ..core.events import Event
+from ..core.ledger import Ledger
+from ..core.outcomes import RunId, StepOutcome
+from ..core.paths import StepPath
+from ..telemetry.sinks import Telemetry
+from .hooks import Hooks
+from .journal import Journal
+from .mailbox import Mailbox
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Run:
+    """The parts of a run that every actor may use. Whoever does not use one does not pay for it."""
+
+    run_id: RunId
+    host: Host
+    journal: Journal
+    hooks: Hooks
+    telemetry: Telemetry
+    outlet: Mailbox[StepOutcome] | None = None
+    """Where somebody watches the run; `None` if nobody does."""
+    resources: Any = None
+    sync_limit: int = 40
+    rng: Callable[[], float] = random.random
+    ledger: Ledger = attrs.field(factory=Ledger)
+
+    def emit(self, kind: type[Any], path: StepPath, **facts: Any) -> None:
+        """Tell telemetry, if anybody listens."""
+        if self.telemetry.enabled:
+            event: Event = kind(run_id=self.run_id, path=path, at=trio.current_time(), **facts)
+            self.telemetry.emit(event)
+
+    def redact(self, text: str) -> str:
+        """The text without secrets: the only change ever made to what an error says."""
+        return self.telemetry.redactor.text(text)
+
+    async def publish(self, outcome: StepOutcome) -> None:
+        """Show an outcome to whoever watches, waiting until there is room for it."""
+        if self.outlet is not None:
+            await self.outlet.put(outcome)

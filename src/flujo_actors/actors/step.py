@@ -1,0 +1,469 @@
+"""The step actor: one step from request to report.
+
+Rules:
+
+1. A step that settled in an earlier part of the run is not done again: its record is its report.
+2. A span is opened in the ledger before anything else happens, and settled before anybody is told.
+3. An outcome is written to the journal before it is told to hooks, watchers and the parent.
+4. Attempts follow one another by the pure decisions of `core.attempts`; the actor only carries them out.
+5. A step whose cancellation was requested never settles as a success, whatever its code returned.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, assert_never
+
+import attrs
+import trio
+from outcome import Error
+
+from ..bridge.guard import guarded
+from ..context.isolation import isolated, updated
+from ..core import paths
+from ..core.attempts import (
+    Accept,
+    Attempt,
+    Done,
+    Escalate,
+    Failed,
+    Restart,
+    Stopped,
+    UseFallback,
+    decide,
+    escalating,
+)
+from ..core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    RunPaused,
+    StepEnded,
+    StepFallback,
+    StepRetry,
+    StepStarted,
+    StepUnstoppable,
+)
+from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
+from ..core.payloads import OnPause, OnStepFailure, PostStep, PreStep
+from ..core.tokens import make_token
+from ..dsl.declared import Declared
+from ..dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
+from ..dsl.pipeline import Pipeline
+from ..dsl.step import Step
+from ..errors import ContextError, StepTimeout
+from .agent_call import call_agent, joined
+from .children import Children
+from .composites import Work, branch_on, loop_until, map_over, parallel, sequence
+from .journal import Pause, Recorded
+from .messages import Request, Settled, Tally
+from .run import Run
+from .usercode import ask, ask_planned, failure_of, given
+
+logger = logging.getLogger("flujo_actors")
+
+
+@attrs.frozen(eq=False)
+class StepActors:
+    """Performs the steps of one run."""
+
+    run: Run
+
+    def children(self) -> Children:
+        """A nursery for the actors of one composite."""
+        return Children(self)
+
+    async def perform(self, request: Request) -> Settled:
+        """Do the step and say how it ended; see the module's rules."""
+        run = self.run
+        recorded = run.journal.recall(request.path)
+        if recorded is not None:
+            return Settled(index=request.index, outcome=recorded.outcome, context=recorded.context)
+        run.ledger.start(request.path, request.parent)
+        run.emit(StepStarted, request.path, step_name=request.name, input=request.data)
+        if run.hooks:
+            refused = await run.hooks.tell(_pre_step(run, request))
+            if refused is not None:
+                return await self._settle(request, refused, request.context)
+        outcome, context = await self._outcome(request)
+        return await self._settle(request, outcome, context)
+
+    def abandon(self, request: Request) -> Settled:
+        """Settle a step that was cut short."""
+        outcome = Aborted(reason=f"step {request.name!r} was cancelled")
+        if request.path in self.run.ledger:
+            self.run.ledger.settle(request.path)
+            self.run.emit(StepEnded, request.path, step_name=request.name, status="aborted", feedback=outcome.reason)
+        return Settled(index=request.index, outcome=outcome, context=request.context)
+
+    # --- from attempts to an outcome ---
+
+    async def _outcome(self, request: Request) -> tuple[TerminalOutcome, Any]:
+        tally, begun = Tally(), trio.current_time()
+        if isinstance(request.step, Pipeline):
+            tally.attempts = 1
+            ended = await sequence(self, request.step, _work(request, tally, request.data))
+        else:
+            ended = await self._attempts(request, request.step, tally)
+        return await self._conclude(request, ended, tally, trio.current_time() - begun)
+
+    async def _attempts(self, request: Request, step: Declared, tally: Tally) -> Attempt:
+        answered = self.run.journal.answered(request.path)
+        if answered is not None:
+            tally.attempts, tally.usage = answered.pause.attempts, answered.pause.usage
+            return await self._finish(step, Done(output=answered.answer, context=request.context))
+        waiting = self.run.journal.waiting(request.path)
+        if waiting is not None:
+            tally.attempts, tally.usage = waiting.attempts, waiting.usage
+            return Stopped(outcome=waiting.paused)
+        data = request.data
+        if step.input is not None:
+            resolved = await given(self.run, step.input, data, request.context)
+            if isinstance(resolved, Error):
+                return failure_of(self.run, resolved.error, what=f"The input of step {step.name!r}")
+            data = resolved.value
+        feedback: str | None = None
+        while True:
+            tally.attempts += 1
+            ended = await self._attempt(request, step, _work(request, tally, data, feedback))
+            await self._note_swallowed_cancellation(request)
+            decision = decide(
+                ended,
+                calls=tally.attempts,
+                max_retries=step.max_retries,
+                backoff=step.backoff,
+                has_fallback=step.fallback is not None,
+                rng=self.run.rng,
+            )
+            match decision:
+                case Accept() | Escalate():
+                    return ended
+                case Restart(after=seconds):
+                    assert isinstance(ended, Failed)
+                    feedback = ended.feedback
+                    self._emit_retry(request, tally.attempts, seconds, feedback)
+                    await trio.sleep(seconds)
+                case UseFallback():
+                    assert isinstance(ended, Failed)
+                    return await self._fall_back(request, step, ended, tally, data)
+                case _:
+                    assert_never(decision)
+
+    async def _attempt(self, request: Request, step: Declared, work: Work) -> Attempt:
+        run, tally = self.run, work.tally
+        tally.pieces = []
+        run.emit(AttemptStarted, request.path, step_name=step.name, attempt=work.attempt)
+        if step.timeout_s is None:
+            ended = await self._work(step, work)
+        else:
+            with trio.move_on_after(step.timeout_s) as scope:
+                ended = await self._work(step, work)
+            if scope.cancel_called:
+                ended = self._timed_out(step, work, ignored=not scope.cancelled_caught)
+        if run.telemetry.enabled:
+            status, text = _status(ended)
+            run.emit(
+                AttemptEnded,
+                request.path,
+                step_name=step.name,
+                attempt=work.attempt,
+                status=status,
+                feedback=text,
+            )
+        return ended
+
+    async def _work(self, step: Declared, work: Work) -> Attempt:
+        if step.shows_context:
+            copied = await guarded(_isolated, work.context)
+            if isinstance(copied, Error):
+                return failure_of(self.run, copied.error, what="Copying the context")
+            work = attrs.evolve(work, context=copied.value)
+        if step.bare:
+            return await self._of_its_kind(step, work)
+        for plan in step.processors.before_plans:
+            got = await ask_planned(self.run, plan, work.data, work.context)
+            if isinstance(got, Error):
+                return failure_of(self.run, got.error, what=f"A processor of step {step.name!r}")
+            work = attrs.evolve(work, data=got.value)
+        ended = await self._of_its_kind(step, work)
+        return await self._finish(step, ended) if isinstance(ended, Done) else ended
+
+    async def _of_its_kind(self, step: Declared, work: Work) -> Attempt:
+        match step:
+            case Step():
+                return await call_agent(self.run, step, work)
+            case Parallel():
+                return await parallel(self, step, work)
+            case MapOver():
+                return await map_over(self, step, work)
+            case BranchOn():
+                return await branch_on(self, step, work)
+            case LoopUntil():
+                return await loop_until(self, step, work)
+            case HumanInTheLoop():
+                return await self._ask_a_person(step, work)
+            case _:
+                raise TypeError(f"the runtime does not know steps of type {type(step).__name__}")
+
+    async def _ask_a_person(self, step: HumanInTheLoop, work: Work) -> Attempt:
+        if isinstance(step.message, str):
+            return Stopped(outcome=Paused(message=step.message))
+        asked = await ask(self.run, step.message, work.data, work.context)
+        if isinstance(asked, Error):
+            return failure_of(self.run, asked.error, what=f"The message of step {step.name!r}")
+        return Stopped(outcome=Paused(message=str(asked.value)))
+
+    async def _finish(self, step: Declared, done: Done) -> Attempt:
+        """Processors, validators and the context update on an output."""
+        output, context = done.output, done.context
+        for plan in step.processors.after_plans:
+            got = await ask_planned(self.run, plan, output, context)
+            if isinstance(got, Error):
+                return failure_of(self.run, got.error, what=f"A processor of step {step.name!r}")
+            output = got.value
+        for plan in step.checks:
+            got = await ask_planned(self.run, plan, output, context)
+            reason = _objection(got)
+            if reason is not None:
+                error = got.error if isinstance(got, Error) else None
+                return Failed(error=error, feedback=self.run.redact(f"Validation failed: {reason}"), output=output)
+        if step.updates_context:
+            try:
+                context = updated(context, output, step_name=step.name)
+            except ContextError as error:
+                return Failed(error=error, feedback=str(error), output=output)
+        return attrs.evolve(done, output=output, context=context)
+
+    def _timed_out(self, step: Declared, work: Work, *, ignored: bool) -> Failed:
+        text = f"attempt {work.attempt} of step {step.name!r} took longer than timeout_s={step.timeout_s:g}"
+        if ignored:
+            text += "; it did not stop when it was cancelled"
+            self._report_unstoppable(work.name, work.span)
+        error = StepTimeout(text)
+        partial = joined(work.tally.pieces) if work.tally.pieces else None
+        return Failed(error=error, feedback=failure_of(self.run, error).feedback, output=partial)
+
+    # --- the fallback ---
+
+    async def _fall_back(self, request: Request, step: Declared, failed: Failed, tally: Tally, data: Any) -> Attempt:
+        assert step.fallback is not None
+        name = step.fallback.name or f"{step.name} (fallback)"
+        self.run.emit(StepFallback, request.path, step_name=step.name, feedback=failed.feedback, fallback_name=name)
+        async with self.children() as children:
+            children.spawn(
+                Request(
+                    step=step.fallback,
+                    name=name,
+                    path=paths.fallback(request.path),
+                    parent=request.path,
+                    data=data,
+                    context=request.context,
+                )
+            )
+            settled = await children.settled()
+        match settled.verdict:
+            case Success(step_result=result):
+                _take_over(tally, result)
+                noted = {**result.metadata, "fallback_triggered": True, "original_error": failed.feedback}
+                return Done(output=result.output, context=settled.context, metadata=noted)
+            case Failure(error=error, feedback=feedback, step_result=result):
+                if result is not None:
+                    _take_over(tally, result)
+                noted = {"fallback_triggered": True, "original_error": failed.feedback}
+                text = f"{failed.feedback}; then fallback {name!r} failed: {feedback}"
+                control = escalating(error)
+                return Failed(error=control or failed.error, feedback=text, output=failed.output, metadata=noted)
+            case Paused() | Aborted() as outcome:
+                return Stopped(outcome=outcome)
+
+    # --- settling ---
+
+    async def _conclude(
+        self, request: Request, ended: Attempt, tally: Tally, latency_s: float
+    ) -> tuple[TerminalOutcome, Any]:
+        match ended:
+            case Done(output=output, context=context, metadata=metadata):
+                result = _result(request, tally, latency_s, output=output, metadata=metadata)
+                return Success(step_result=result), context
+            case Failed(error=error, feedback=feedback, output=output, metadata=metadata):
+                result = _result(
+                    request,
+                    tally,
+                    latency_s,
+                    output=output,
+                    metadata=metadata,
+                    success=False,
+                    feedback=feedback,
+                )
+                return Failure(error=error, feedback=feedback, step_result=result), request.context
+            case Stopped(outcome=Paused() as paused):
+                return await self._pause(request, paused, tally), request.context
+            case Stopped(outcome=aborted):
+                return aborted, request.context
+            case _:
+                assert_never(ended)
+
+    async def _pause(self, request: Request, paused: Paused, tally: Tally) -> Paused:
+        """The step that pauses gets a token; those around it hand it on."""
+        if paused.state_token is not None:
+            return paused
+        paused = Paused(message=paused.message, state_token=make_token(self.run.run_id, request.path))
+        schema = request.step.input_schema if isinstance(request.step, HumanInTheLoop) else None
+        self.run.emit(RunPaused, request.path, message=paused.message)
+        await self.run.journal.paused(
+            Pause(
+                path=request.path,
+                step_name=request.name,
+                paused=paused,
+                input_schema=schema,
+                attempts=tally.attempts,
+                usage=tally.usage,
+            )
+        )
+        return paused
+
+    async def _settle(self, request: Request, outcome: TerminalOutcome, context: Any) -> Settled:
+        run = self.run
+        run.ledger.settle(request.path)
+        if isinstance(outcome, Success | Failure) and not _escalates(outcome):
+            await run.journal.settled(request.path, Recorded(outcome=outcome, context=context))
+        if run.telemetry.enabled:
+            self._emit_ended(request, outcome)
+        overruled = await self._tell_hooks(request, outcome) if run.hooks else None
+        if run.outlet is not None:
+            await run.outlet.put(outcome)
+        return Settled(index=request.index, outcome=outcome, context=context, overruled=overruled)
+
+    async def _tell_hooks(self, request: Request, outcome: TerminalOutcome) -> Aborted | Failure | None:
+        where = {"run_id": self.run.run_id, "step_name": request.name, "path": request.path}
+        overruled = await self.run.hooks.tell(PostStep(outcome=outcome, **where))
+        also: Aborted | Failure | None = None
+        match outcome:
+            case Failure():
+                also = await self.run.hooks.tell(OnStepFailure(outcome=outcome, **where))
+            case Paused():
+                also = await self.run.hooks.tell(OnPause(outcome=outcome, **where))
+        return overruled or also
+
+    # --- reporting ---
+
+    async def _note_swallowed_cancellation(self, request: Request) -> None:
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            self._report_unstoppable(request.name, request.path)
+            raise
+
+    def _report_unstoppable(self, name: str, path: paths.StepPath) -> None:
+        text = "it ended only after its cancellation was requested; what it returned is not used"
+        logger.info("step %r of run %s: %s", name, self.run.run_id, text)
+        self.run.emit(StepUnstoppable, path, step_name=name, feedback=text)
+
+    def _emit_retry(self, request: Request, attempt: int, seconds: float, feedback: str) -> None:
+        self.run.emit(
+            StepRetry,
+            request.path,
+            step_name=request.name,
+            attempt=attempt,
+            delay_s=seconds,
+            feedback=feedback,
+        )
+
+    def _emit_ended(self, request: Request, outcome: TerminalOutcome) -> None:
+        facts: dict[str, Any]
+        match outcome:
+            case Success(step_result=result):
+                facts = {"status": "success", "usage": result.usage, "output": result.output}
+            case Failure(feedback=feedback, step_result=partial):
+                facts = {"status": "failure", "feedback": feedback}
+                if partial is not None:
+                    facts["usage"] = partial.usage
+            case Paused(message=message):
+                facts = {"status": "paused", "feedback": message}
+            case Aborted(reason=reason):
+                facts = {"status": "aborted", "feedback": reason}
+            case _:
+                assert_never(outcome)
+        self.run.emit(StepEnded, request.path, step_name=request.name, **facts)
+
+
+def _pre_step(run: Run, request: Request) -> PreStep:
+    return PreStep(
+        run_id=run.run_id,
+        step_name=request.name,
+        path=request.path,
+        input=request.data,
+        context=request.context,
+    )
+
+
+def _work(request: Request, tally: Tally, data: Any, feedback: str | None = None) -> Work:
+    return Work(
+        name=request.name,
+        span=request.path,
+        path=paths.attempt(request.path, tally.attempts),
+        data=data,
+        context=request.context,
+        tally=tally,
+        attempt=tally.attempts,
+        feedback=feedback,
+    )
+
+
+async def _isolated(context: Any) -> Any:
+    return isolated(context)
+
+
+def _objection(got: Any) -> str | None:
+    """Why a validator refuses, or `None`."""
+    if isinstance(got, Error):
+        return f"{type(got.error).__name__}: {got.error}"
+    verdict = got.value
+    if verdict is None or verdict is True:
+        return None
+    return verdict if isinstance(verdict, str) else "the validator returned False"
+
+
+def _take_over(tally: Tally, result: StepResult) -> None:
+    tally.attempts += result.attempts
+    tally.include(result)
+
+
+def _escalates(outcome: Success | Failure) -> bool:
+    return isinstance(outcome, Failure) and escalating(outcome.error) is not None
+
+
+def _status(ended: Attempt) -> tuple[str, str | None]:
+    match ended:
+        case Done():
+            return "success", None
+        case Failed(feedback=feedback):
+            return "failure", feedback
+        case Stopped(outcome=outcome):
+            return ("paused", outcome.message) if isinstance(outcome, Paused) else ("aborted", outcome.reason)
+        case _:
+            assert_never(ended)
+
+
+def _result(
+    request: Request,
+    tally: Tally,
+    latency_s: float,
+    *,
+    output: Any,
+    metadata: Any,
+    success: bool = True,
+    feedback: str | None = None,
+) -> StepResult:
+    return StepResult(
+        name=request.name,
+        output=output,
+        success=success,
+        attempts=tally.attempts,
+        latency_s=latency_s,
+        token_counts=tally.usage.tokens,
+        cost_usd=tally.usage.cost_usd,
+        feedback=feedback,
+        metadata=dict(metadata),
+        step_history=tally.history,
+        usage=tally.usage,
+    )

@@ -1,0 +1,58 @@
+"""Calls into what users wrote around their agents: inputs, selectors, conditions, processors, validators."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from outcome import Error, Value
+
+from ..bridge.guard import guarded, vanished
+from ..context.isolation import isolated
+from ..core.attempts import Failed
+from ..core.wire import message_of
+from ..dsl.callplan import CallPlan
+from .run import Run
+
+
+async def ask(run: Run, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Value[Any] | Error:
+    """Call a function of the user's, sync or async; it runs on the loop, so it should be quick."""
+    return await guarded(_answer, run, fn, args, keywords)
+
+
+async def _answer(run: Run, fn: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    answer = fn(*args, **keywords)
+    return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
+
+
+async def ask_planned(run: Run, plan: CallPlan, value: Any, context: Any) -> Value[Any] | Error:
+    """Call a processor or a validator on a value, with the keywords it takes."""
+    offered = {"context": context, "resources": run.resources}
+    keywords = {name: offered[name] for name in plan.keywords if name in offered}
+    return await ask(run, plan.target, value, **keywords)
+
+
+async def given(run: Run, declared: Any, data: Any, context: Any) -> Value[Any] | Error:
+    """A value as declared, or what the declared callable `(previous, context)` makes of it."""
+    if not callable(declared) or isinstance(declared, type):
+        return Value(declared)
+    return await with_context_copy(run, declared, data, context)
+
+
+async def with_context_copy(run: Run, fn: Callable[..., Any], data: Any, context: Any) -> Value[Any] | Error:
+    """Call `fn(data, context)` on a copy of the context: looking must not change it."""
+    copied = await guarded(_isolated, context)
+    return copied if isinstance(copied, Error) else await ask(run, fn, data, copied.value)
+
+
+async def _isolated(context: Any) -> Any:
+    return isolated(context)
+
+
+def failure_of(run: Run, error: BaseException, *, what: str = "Agent execution") -> Failed:
+    """How user code that raised looks to everybody else."""
+    if vanished(error):
+        text = f"The step ended without an outcome: {type(error).__name__} was raised, but nobody cancelled it"
+    else:
+        text = f"{what} failed with {type(error).__name__}: {message_of(error)}"
+    return Failed(error=error, feedback=run.redact(text))

@@ -1,0 +1,48 @@
+"""The one place where exceptions of user code are caught.
+
+Rules:
+
+1. Whatever user code raises comes back as an `Error` value, traceback intact, also `KeyboardInterrupt`.
+2. Cancellation passes by: if the task is being cancelled, `Cancelled` is raised, not returned.
+3. A cancellation that nobody asked for (a `Cancelled` or `CancelledError` of somebody else's making) is an
+   error like any other: the step ended without an outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import trio
+from outcome import Error, Value
+
+T = TypeVar("T")
+
+
+async def guarded(fn: Callable[..., Awaitable[T]], *args: object) -> Value[T] | Error:
+    """Await `fn(*args)` and return what came of it; see the module's rules."""
+    try:
+        return Value(await fn(*args))
+    except BaseException as error:
+        if _is_cancellation(error):
+            await trio.lowlevel.checkpoint_if_cancelled()
+        return Error(_without_cancellation(error))
+
+
+def vanished(error: BaseException) -> bool:
+    """Whether the error means that the code ended without saying how."""
+    return isinstance(error, trio.Cancelled | asyncio.CancelledError | GeneratorExit)
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(_is_cancellation(member) for member in error.exceptions)
+    return isinstance(error, trio.Cancelled)
+
+
+def _without_cancellation(error: BaseException) -> BaseException:
+    """What is left of a group when the cancellations in it are set aside."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] or error
+    return error

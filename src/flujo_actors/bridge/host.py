@@ -1,0 +1,121 @@
+"""The program the runtime is embedded in: what it runs on, and how to reach its coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+import attrs
+import trio
+
+from .asyncio_loop import AsyncioLoop, helper_loop
+from .guest import Guest, current_guest
+
+T = TypeVar("T")
+
+
+class Host(Protocol):
+    """How the trio runtime and its host reach each other."""
+
+    async def enter(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """From the host's side: await a trio function; the host's cancellation is its cancellation."""
+
+    def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """From the host's side: start a trio task that outlives the caller."""
+
+    async def finish(self, awaitable: Awaitable[T]) -> T:
+        """From the runtime's side: await something of the user's on the library the user wrote it for."""
+
+    def stream(self, make: Callable[[], Any]) -> AsyncIterator[Any]:
+        """From the runtime's side: the pieces of a user's asynchronous iterator."""
+
+    def asyncio(self) -> AsyncioLoop:
+        """The loop for code that runs on asyncio only."""
+
+
+class TrioHost:
+    """A trio program (or anyio on trio, or `run()`): the runtime is part of it."""
+
+    async def enter(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
+        return await fn(*args)
+
+    def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
+        trio.lowlevel.spawn_system_task(fn, *args, context=contextvars.copy_context())
+
+    async def finish(self, awaitable: Awaitable[T]) -> T:
+        return await awaitable
+
+    def stream(self, make: Callable[[], Any]) -> AsyncIterator[Any]:
+        return _TrioStream(make)
+
+    def asyncio(self) -> AsyncioLoop:
+        return helper_loop()
+
+
+class _TrioStream:
+    """A user's iterator, or the awaitable that leads to one."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._source: Any = None
+
+    def __aiter__(self) -> _TrioStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._source is None:
+            source = self._make()
+            self._source = source if hasattr(source, "__aiter__") else await source
+            self._source = self._source.__aiter__()
+        return await self._source.__anext__()
+
+    async def aclose(self) -> None:
+        close = getattr(self._source, "aclose", None)
+        if close is not None:
+            await close()
+
+
+@attrs.frozen(eq=False)
+class AsyncioHost:
+    """An asyncio program (or anyio on asyncio, or uvloop): the runtime is a guest on its loop."""
+
+    guest: Guest
+    loop: AsyncioLoop
+
+    async def enter(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
+        return await self.guest.call(fn, *args)
+
+    def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
+        contextvars.copy_context().run(self.guest.nursery.start_soon, fn, *args)
+
+    async def finish(self, awaitable: Awaitable[T]) -> T:
+        return await self.loop.call(lambda: awaitable)
+
+    def stream(self, make: Callable[[], Any]) -> AsyncIterator[Any]:
+        return self.loop.stream(make)
+
+    def asyncio(self) -> AsyncioLoop:
+        return self.loop
+
+
+TRIO = TrioHost()
+
+
+async def current_host() -> Host:
+    """The host of whoever awaits this."""
+    if trio.lowlevel.in_trio_task():
+        return TRIO
+    return AsyncioHost(await current_guest(), AsyncioLoop(asyncio.get_running_loop(), True))
+
+
+def running_loop() -> str | None:
+    """The name of the library whose loop runs in this thread, if one does."""
+    if trio.lowlevel.in_trio_task():
+        return "trio"
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        return "asyncio"
+    return None

@@ -1,0 +1,139 @@
+"""The messages of a run: how a step ended, and what the run came to.
+
+All of them are frozen, slotted and keyword-only. `StepOutcome` is closed: match it exhaustively.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NewType, TypeAlias
+
+import attrs
+
+from .usage import NO_USAGE, Usage
+
+RunId = NewType("RunId", str)
+"""Names one run, everywhere and for ever."""
+
+RunStatus: TypeAlias = Literal["completed", "failed", "paused", "aborted"]
+"""How a run stands when control returns to the caller."""
+
+
+@attrs.frozen(kw_only=True)
+class ErrorInfo:
+    """An exception that crossed a process boundary: what it said, without the object."""
+
+    type_name: str
+    message: str
+    notes: tuple[str, ...] = ()
+    causes: tuple[ErrorInfo, ...] = ()
+    """The exceptions behind it: its cause or context, and the members of a group."""
+
+    @property
+    def type(self) -> str:
+        """The same as `type_name`."""
+        return self.type_name
+
+    def __str__(self) -> str:
+        return f"{self.type_name}: {self.message}"
+
+
+def _as_tuple(results: Iterable[StepResult]) -> tuple[StepResult, ...]:
+    return tuple(results)
+
+
+@attrs.frozen(kw_only=True)
+class StepResult:
+    """What one step did, over all its attempts and with everything nested in it."""
+
+    name: str
+    output: Any = None
+    success: bool = True
+    attempts: int = 1
+    latency_s: float = 0.0
+    token_counts: int = 0
+    cost_usd: float = 0.0
+    feedback: str | None = None
+    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    step_history: tuple[StepResult, ...] = attrs.field(default=(), converter=_as_tuple)
+    usage: Usage = NO_USAGE
+    """The details behind `token_counts` and `cost_usd`."""
+
+
+@attrs.frozen(kw_only=True)
+class Success:
+    """The step has its output."""
+
+    step_result: StepResult
+
+
+@attrs.frozen(kw_only=True)
+class Failure:
+    """The step has no output; `step_result` holds what there was."""
+
+    error: BaseException | ErrorInfo | None = None
+    feedback: str | None = None
+    step_result: StepResult | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Paused:
+    """The run waits for an answer; `resume(state_token, answer)` continues it."""
+
+    message: str
+    state_token: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Aborted:
+    """The step was stopped before it could end by itself."""
+
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class Chunk:
+    """A piece of a step's output, live: it may be lost with the process, and a retry sends new ones."""
+
+    data: Any
+    step_name: str = ""
+    attempt: int = 1
+    seq: int = 0
+    partial_value: Any = None
+    """What a structured step could read so far; a preview, never the value."""
+
+
+StepOutcome: TypeAlias = Success | Failure | Paused | Aborted | Chunk
+"""Everything a step can say."""
+
+TerminalOutcome: TypeAlias = Success | Failure | Paused | Aborted
+"""The one thing every step says last."""
+
+
+@attrs.frozen(kw_only=True)
+class PipelineResult:
+    """What a run came to."""
+
+    run_id: str
+    status: RunStatus
+    output: Any = None
+    step_history: tuple[StepResult, ...] = attrs.field(default=(), converter=_as_tuple)
+    total_cost_usd: float = 0.0
+    total_tokens: int = 0
+    final_context: Any = None
+    feedback: str | None = None
+    state_token: str | None = None
+    """Where to send the answer, if the run is paused."""
+    success: bool = attrs.field()
+
+    @success.default
+    def _completed(self) -> bool:
+        return self.status == "completed"
+
+    def walk(self) -> Iterator[tuple[int, StepResult]]:
+        """Every step's result with its depth, parents before children."""
+        stack = [(0, result) for result in reversed(self.step_history)]
+        while stack:
+            depth, result = stack.pop()
+            yield depth, result
+            stack.extend((depth + 1, nested) for nested in reversed(result.step_history))

@@ -1,0 +1,39 @@
+"""Where a step stands in the tree of a run.
+
+A path is stable over attempts of the process: the same declaration, run again, gives the same paths, which
+is what lets a run be resumed. Segments are joined by `/`; user-chosen names are escaped as in JSON Pointer
+(`~0` for `~`, `~1` for `/`), so the segments the library adds, which all begin with `~` and a letter, cannot
+collide with a name.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+StepPath = NewType("StepPath", str)
+"""The place of one step in one run, for example `research/~i2/summarize`."""
+
+ROOT = StepPath("")
+"""The run itself."""
+
+
+def named(parent: StepPath, name: str) -> StepPath:
+    """The child that the user called `name`."""
+    if "~" in name or "/" in name:
+        name = name.replace("~", "~0").replace("/", "~1")
+    return StepPath(f"{parent}/{name}" if parent else name)
+
+
+def item(parent: StepPath, index: int) -> StepPath:
+    """The `index`-th item of a map, or turn of a loop."""
+    return StepPath(f"{parent}/~i{index}")
+
+
+def attempt(path: StepPath, number: int) -> StepPath:
+    """Below which the children of the `number`-th attempt stand; the first attempt adds nothing."""
+    return path if number == 1 else StepPath(f"{path}/~a{number}")
+
+
+def fallback(path: StepPath) -> StepPath:
+    """The step that stands in for a failed one."""
+    return StepPath(f"{path}/~f")

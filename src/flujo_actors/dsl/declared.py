@@ -1,0 +1,170 @@
+"""What every kind of step has in common: a name, and how it is supervised."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ..core.backoff import Backoff
+from ..core.usage import UsageLimits
+from ..errors import DeclarationError
+from .callplan import CallPlan, plan_callable
+
+if TYPE_CHECKING:
+    from .pipeline import AnyStep, Pipeline
+
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+def checked_name(_: object, attribute: attrs.Attribute[str], value: str) -> None:
+    """Steps are told apart by name, in results, logs and stored runs."""
+    if not isinstance(value, str) or not value:
+        raise DeclarationError(f"a step's name must be a non-empty text, not {value!r}")
+
+
+def checked_count(instance: Any, attribute: attrs.Attribute[int], value: int) -> None:
+    """A whole number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be 0 or more, not {value!r}")
+
+
+def checked_limit(instance: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
+    """A whole number of at least one, or no limit."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be at least 1, not {value!r}")
+
+
+def _checked_seconds(instance: Any, attribute: attrs.Attribute[float | None], value: float | None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be seconds > 0, not {value!r}")
+
+
+def _as_callables(value: Callable[..., Any] | Iterable[Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:
+    return (value,) if callable(value) else tuple(value)
+
+
+def _checked_callables(instance: Any, attribute: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
+    for each in value:
+        if not callable(each):
+            raise DeclarationError(f"step {instance.name!r}: {attribute.name} holds {each!r}, not a callable")
+
+
+def planned(functions: Iterable[Callable[..., Any]], what: str) -> tuple[CallPlan, ...]:
+    """How to call each of a step's own functions."""
+    return tuple(plan_callable(fn, step_name=what) for fn in functions)
+
+
+@attrs.frozen(kw_only=True)
+class Processors:
+    """Functions on the data before the agent sees it, and on the output before validators do."""
+
+    before: tuple[Callable[..., Any], ...] = attrs.field(default=(), converter=_as_callables)
+    after: tuple[Callable[..., Any], ...] = attrs.field(default=(), converter=_as_callables)
+    before_plans: tuple[CallPlan, ...] = attrs.field(init=False)
+    after_plans: tuple[CallPlan, ...] = attrs.field(init=False)
+
+    @before_plans.default
+    def _plan_before(self) -> tuple[CallPlan, ...]:
+        return planned(self.before, "a processor")
+
+    @after_plans.default
+    def _plan_after(self) -> tuple[CallPlan, ...]:
+        return planned(self.after, "a processor")
+
+
+NO_PROCESSORS = Processors()
+
+
+def _as_processors(value: Processors | Mapping[str, Any]) -> Processors:
+    if isinstance(value, Processors):
+        return value
+    if isinstance(value, Mapping) and set(value) <= {"before", "after"}:
+        return Processors(**value)
+    raise DeclarationError(f'processors must be Processors(…) or {{"before": …, "after": …}}, not {value!r}')
+
+
+def _frozen_mapping(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(dict(value))
+
+
+# Declarations compare by identity: two steps that look alike are still two steps, and a deep pipeline must
+# not be walked to compare it.
+@attrs.frozen(kw_only=True, eq=False)
+class Declared:
+    """A supervised step of any kind."""
+
+    name: str = attrs.field(kw_only=False, validator=checked_name)
+    input: Any = None
+    """Replaces what the previous step handed over: a value, or a callable `(previous, context) -> value`."""
+    max_retries: int = attrs.field(default=0, validator=checked_count)
+    backoff: Backoff = attrs.field(factory=Backoff)
+    timeout_s: float | None = attrs.field(default=None, validator=_checked_seconds)
+    """The time one attempt may take."""
+    fallback: AnyStep | None = None
+    validators: tuple[Callable[..., Any], ...] = attrs.field(
+        default=(), converter=_as_callables, validator=_checked_callables
+    )
+    processors: Processors = attrs.field(default=NO_PROCESSORS, converter=_as_processors)
+    updates_context: bool = False
+    usage_limits: UsageLimits | None = None
+    meta: Mapping[str, Any] = attrs.field(default=EMPTY, converter=_frozen_mapping)
+    checks: tuple[CallPlan, ...] = attrs.field(init=False)
+    """The validators, each with how to call it."""
+
+    @checks.default
+    def _plan_checks(self) -> tuple[CallPlan, ...]:
+        return planned(self.validators, f"{self.name} (validator)")
+
+    @functools.cached_property
+    def bare(self) -> bool:
+        """Whether there is nothing to do before and after the work itself."""
+        return not (self.checks or self.updates_context or self.processors is not NO_PROCESSORS)
+
+    @property
+    def surrounding_plans(self) -> tuple[CallPlan, ...]:
+        """How to call the user's code around the work itself."""
+        return (*self.checks, *self.processors.before_plans, *self.processors.after_plans)
+
+    @functools.cached_property
+    def shows_context(self) -> bool:
+        """Whether user code of this step sees the context, so that an attempt needs a copy."""
+        return any("context" in plan.keywords for plan in self.surrounding_plans)
+
+    def __attrs_post_init__(self) -> None:
+        _refuse_circular_fallback(self)
+        self._check()
+
+    def _check(self) -> None:
+        """What one kind of step must have; raises `DeclarationError`."""
+
+    def __rshift__(self, following: AnyStep) -> Pipeline:
+        from .pipeline import chain  # the one cycle of the DSL: a step can make a pipeline of itself
+
+        return chain(self, following)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+def _refuse_circular_fallback(step: Declared) -> None:
+    names = [step.name]
+    seen = {_identity(step)}
+    standby = step.fallback
+    while isinstance(standby, Declared):
+        names.append(standby.name)
+        if _identity(standby) in seen:
+            raise DeclarationError(f"fallbacks go in a circle: {' -> '.join(map(repr, names))}")
+        seen.add(_identity(standby))
+        standby = standby.fallback
+
+
+def _identity(step: Declared) -> tuple[str, object]:
+    agent = getattr(step, "agent", None)
+    return step.name, id(step) if agent is None else id(agent)

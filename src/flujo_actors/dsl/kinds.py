@@ -1,0 +1,120 @@
+"""The kinds of steps that contain others, and the one that waits for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, get_args
+
+import attrs
+
+from ..errors import DeclarationError
+from .declared import Declared, checked_limit
+from .pipeline import AnyStep, as_step
+
+Merge: TypeAlias = Literal["context_update", "overwrite", "keep_first", "error_on_conflict", "no_merge"]
+"""What becomes of the context copies of parallel branches:
+
+- `context_update`: changes are merged; two different values for one key are a conflict, which is an error
+- `overwrite`: of two changes of one key the later branch's, in declaration order, wins
+- `keep_first`: of two changes of one key the earlier branch's wins
+- `error_on_conflict`: a key changed by two branches is an error, even if they agree
+- `no_merge`: changes are dropped
+"""
+
+OnBranchFailure: TypeAlias = Literal["propagate", "ignore"]
+
+
+def _checked_merge(instance: Any, _: object, value: str) -> None:
+    if value not in get_args(Merge):
+        raise DeclarationError(f"step {instance.name!r}: merge must be one of {get_args(Merge)}, not {value!r}")
+
+
+def _checked_on_failure(instance: Any, _: object, value: str) -> None:
+    if value not in get_args(OnBranchFailure):
+        allowed = get_args(OnBranchFailure)
+        raise DeclarationError(f"step {instance.name!r}: on_branch_failure must be one of {allowed}, not {value!r}")
+
+
+def _checked_callable(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not callable(value):
+        raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be a callable, not {value!r}")
+
+
+def _branches(value: Mapping[Any, AnyStep]) -> Mapping[Any, AnyStep]:
+    if not isinstance(value, Mapping) or not value:
+        raise DeclarationError(f"branches must be a dict of at least one step or pipeline by key, not {value!r}")
+    return MappingProxyType({key: as_step(step, where=f"branch {key!r}") for key, step in value.items()})
+
+
+def _branch_names_differ(step: Parallel | BranchOn) -> None:
+    names: dict[str, Any] = {}
+    for key in step.branches:
+        if str(key) in names:
+            raise DeclarationError(f"step {step.name!r}: branches {names[str(key)]!r} and {key!r} look the same")
+        names[str(key)] = key
+
+
+def _body(value: AnyStep) -> AnyStep:
+    return as_step(value, where="the body")
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Parallel(Declared):
+    """All branches at once on the same input; the output is a dict by key."""
+
+    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=_branches)
+    merge: Merge = attrs.field(default="context_update", validator=_checked_merge)
+    on_branch_failure: OnBranchFailure = attrs.field(default="propagate", validator=_checked_on_failure)
+    max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
+
+    def _check(self) -> None:
+        _branch_names_differ(self)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class MapOver(Declared):
+    """The body once per item; the output is a list in item order."""
+
+    body: AnyStep = attrs.field(kw_only=False, converter=_body)
+    items: Any = None
+    """The items, or a callable `(previous, context) -> items`; by default the incoming data."""
+    merge: Merge = attrs.field(default="context_update", validator=_checked_merge)
+    max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class BranchOn(Declared):
+    """One branch, chosen by `select(data, context)`."""
+
+    select: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
+    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=_branches)
+    default: AnyStep | None = None
+
+    def _check(self) -> None:
+        _branch_names_differ(self)
+        if self.default is not None:
+            as_step(self.default, where=f"the default of {self.name!r}")
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LoopUntil(Declared):
+    """The body on its own last output until `until(output, context)` is true."""
+
+    body: AnyStep = attrs.field(kw_only=False, converter=_body)
+    until: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
+    max_loops: int = attrs.field(default=5, validator=checked_limit)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class HumanInTheLoop(Declared):
+    """Pauses the run until somebody answers; the answer is the step's output."""
+
+    message: str | Callable[..., str] = attrs.field(kw_only=False)
+    """What is asked: a text, or a callable `(data, context) -> text`."""
+    input_schema: Any = None
+    """What an answer must fit: a type, a pydantic model, an attrs class, a dataclass or a JSON Schema."""
+
+    def _check(self) -> None:
+        if not isinstance(self.message, str) and not callable(self.message):
+            raise DeclarationError(f"step {self.name!r}: message must be a text or a callable")

@@ -1,0 +1,78 @@
+"""A sequence of steps, each fed with the output of the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import attrs
+
+from ..errors import DeclarationError
+from .declared import Declared
+
+
+def as_step(value: object, *, where: str) -> AnyStep:
+    """The step that `value` is; anything else is an error that says where it stood."""
+    if isinstance(value, Declared | Pipeline):
+        return value
+    raise DeclarationError(f"{where} must be a step or a pipeline, not {value!r}")
+
+
+def _as_steps(steps: AnyStep | Iterable[AnyStep]) -> tuple[AnyStep, ...]:
+    if isinstance(steps, Declared | Pipeline):
+        return (steps,)
+    return tuple(as_step(step, where=f"step number {n} of a pipeline") for n, step in enumerate(steps, 1))
+
+
+@attrs.frozen(eq=False)
+class Pipeline:
+    """Steps in a row; wherever a step may stand, a pipeline may stand."""
+
+    steps: tuple[AnyStep, ...] = attrs.field(converter=_as_steps)
+    name: str | None = attrs.field(default=None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.steps:
+            raise DeclarationError("a pipeline needs at least one step")
+        places: dict[str, int] = {}
+        for place, name in enumerate(self.step_names(), start=1):
+            if name in places:
+                raise DeclarationError(
+                    f"two steps of one pipeline are named {name!r}: number {places[name]} and number {place}; "
+                    "give one of them another name"
+                )
+            places[name] = place
+
+    @classmethod
+    def from_step(cls, step: AnyStep) -> Pipeline:
+        """A pipeline of one step; a pipeline stays what it is."""
+        return step if isinstance(step, Pipeline) else cls((step,))
+
+    def step_names(self) -> Iterator[str]:
+        """What each step is called here; a nested pipeline without a name is called by its place."""
+        for place, step in enumerate(self.steps, start=1):
+            yield step.name or f"pipeline {place}"
+
+    def __rshift__(self, following: AnyStep) -> Pipeline:
+        return chain(self, following)
+
+    def __repr__(self) -> str:
+        names = list(self.step_names())
+        shown = names if len(names) <= 6 else [*names[:3], "…", *names[-2:]]
+        label = "" if self.name is None else f"{self.name!r}: "
+        return f"Pipeline({label}{' >> '.join(shown)})"
+
+
+AnyStep: TypeAlias = Declared | Pipeline
+"""Whatever can stand in a pipeline."""
+
+
+def chain(first: AnyStep, following: AnyStep) -> Pipeline:
+    """`first >> following`: pipelines without a name dissolve into the sequence, named ones stay steps."""
+    return Pipeline((*_links(first), *_links(following)))
+
+
+def _links(step: AnyStep) -> tuple[AnyStep, ...]:
+    if isinstance(step, Pipeline) and step.name is None:
+        return step.steps
+    return (as_step(step, where="the right-hand side of >>"),)

@@ -1,0 +1,117 @@
+"""`Step`: an agent under supervision, and the way to every other kind of step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, overload
+
+import attrs
+
+from ..errors import DeclarationError
+from .callplan import CallPlan, plan_agent
+from .declared import Declared
+from .kinds import (
+    BranchOn,
+    HumanInTheLoop,
+    LoopUntil,
+    MapOver,
+    Merge,
+    OnBranchFailure,
+    Parallel,
+)
+from .pipeline import AnyStep
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Step(Declared):
+    """One agent: a callable, an object with `async run(data, **kw)`, or a pydantic-ai agent."""
+
+    agent: Any = attrs.field(default=None, kw_only=False)
+    plan: CallPlan = attrs.field(init=False)
+
+    @plan.default
+    def _plan(self) -> CallPlan:
+        if isinstance(self.agent, Declared):
+            raise DeclarationError(f"step {self.name!r}: its agent is itself a step, {self.agent!r}; use it as it is")
+        return plan_agent(self.agent, step_name=self.name)
+
+    @functools.cached_property
+    def shows_context(self) -> bool:
+        """Whether the agent, or user code around it, sees the context."""
+        plans = (self.plan, self.plan.stream, *self.surrounding_plans)
+        return any(plan is not None and "context" in plan.keywords for plan in plans)
+
+    @classmethod
+    def from_callable(cls, fn: Callable[..., Any], name: str | None = None, **config: Any) -> Step:
+        """A step from a function, sync or async, called by its name unless another is given."""
+        return cls(name or _name_of(fn), fn, **config)
+
+    @staticmethod
+    def parallel(
+        name: str,
+        branches: Mapping[Any, AnyStep],
+        *,
+        merge: Merge = "context_update",
+        on_branch_failure: OnBranchFailure = "propagate",
+        max_concurrency: int | None = None,
+        **config: Any,
+    ) -> Parallel:
+        """All branches at once on the same input; the output is a dict by key."""
+        return Parallel(
+            name,
+            branches,
+            merge=merge,
+            on_branch_failure=on_branch_failure,
+            max_concurrency=max_concurrency,
+            **config,
+        )
+
+    @staticmethod
+    def map_over(
+        name: str, body: AnyStep, items: Any = None, max_concurrency: int | None = None, **config: Any
+    ) -> MapOver:
+        """The body once per item, of `items` or of the incoming data; the output is a list in item order."""
+        return MapOver(name, body, items=items, max_concurrency=max_concurrency, **config)
+
+    @staticmethod
+    def branch_on(
+        name: str,
+        select: Callable[..., Any],
+        branches: Mapping[Any, AnyStep],
+        default: AnyStep | None = None,
+        **config: Any,
+    ) -> BranchOn:
+        """One branch, chosen by `select(data, context)`."""
+        return BranchOn(name, select, branches, default=default, **config)
+
+    @staticmethod
+    def loop_until(name: str, body: AnyStep, until: Callable[..., Any], max_loops: int = 5, **config: Any) -> LoopUntil:
+        """The body on its own last output until `until(output, context)`; past `max_loops` it fails."""
+        return LoopUntil(name, body, until, max_loops=max_loops, **config)
+
+    @staticmethod
+    def human_in_the_loop(
+        name: str, message: str | Callable[..., str], input_schema: Any = None, **config: Any
+    ) -> HumanInTheLoop:
+        """Pauses the run, at any depth; the answer is the step's output."""
+        return HumanInTheLoop(name, message, input_schema=input_schema, **config)
+
+
+@overload
+def step(fn: Callable[..., Any], /) -> Step: ...
+@overload
+def step(*, name: str | None = None, **config: Any) -> Callable[[Callable[..., Any]], Step]: ...
+def step(
+    fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **config: Any
+) -> Step | Callable[[Callable[..., Any]], Step]:
+    """Make a function a step named after it: `@step`, or `@step(max_retries=2)`."""
+    if fn is None:
+        return lambda function: Step.from_callable(function, name, **config)
+    return Step.from_callable(fn, name, **config)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__name__", None) or type(fn).__name__

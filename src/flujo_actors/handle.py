@@ -1,0 +1,175 @@
+"""What `run_async` returns: a run that can be awaited, iterated or entered.
+
+Rules:
+
+1. Nothing happens before the handle is awaited, iterated or entered; awaiting runs in the caller's own task.
+2. Iterating and entering start the run in the background of the same trio run, with a bounded box of outcomes
+   between it and the reader: a slow reader slows the run.
+3. Leaving the loop (`break`, an exception, `aclose`, losing the iterator) or the `async with` block cancels the
+   run; `aclose` and the block also wait for its cleanup.
+4. Cancelling the reader cancels the run and waits for its cleanup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import trio
+from outcome import Error, Value
+
+from .actors.mailbox import Mailbox
+from .bridge.host import Host, current_host
+from .core.outcomes import PipelineResult, StepOutcome
+
+OUTCOME_BUFFER = 32
+"""How many outcomes a run may be ahead of whoever iterates it."""
+
+Outlet: TypeAlias = Mailbox[StepOutcome]
+
+Drive: TypeAlias = Callable[[Host, Outlet | None], Awaitable[PipelineResult]]
+"""Runs a pipeline on a host, showing its outcomes to an outlet if there is one."""
+
+
+class RunHandle:
+    """One run: `await` it for its result, iterate it for its outcomes, or enter it for both."""
+
+    def __init__(self, drive: Drive) -> None:
+        self._drive = drive
+        self._background: _Background | None = None
+        self._awaited: PipelineResult | None = None
+
+    def __await__(self) -> Generator[Any, Any, PipelineResult]:
+        return self._result().__await__()
+
+    def __aiter__(self) -> OutcomeIterator:
+        return OutcomeIterator(self)
+
+    async def __aenter__(self) -> RunHandle:
+        await self.background()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        background = await self.background()
+        await background.host.enter(background.stop)
+
+    async def _result(self) -> PipelineResult:
+        if self._background is not None:
+            background = self._background
+            return await background.host.enter(background.result)
+        if self._awaited is None:
+            host = await current_host()
+            self._awaited = await host.enter(self._drive, host, None)
+        return self._awaited
+
+    async def background(self) -> _Background:
+        """The run, started if it was not."""
+        if self._background is None:
+            if self._awaited is not None:
+                raise RuntimeError("this run has been awaited; its outcomes are over. Start another one")
+            self._background = _Background(await current_host(), self._drive)
+        return self._background
+
+
+class OutcomeIterator:
+    """The outcomes of one run as they happen; dropping it ends the run."""
+
+    def __init__(self, handle: RunHandle) -> None:
+        self._handle = handle
+        self._background: _Background | None = None
+
+    def __aiter__(self) -> OutcomeIterator:
+        return self
+
+    async def __anext__(self) -> StepOutcome:
+        if self._background is None:
+            self._background = await self._handle.background()
+        background = self._background
+        try:
+            return await background.host.enter(background.next)
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
+
+    async def aclose(self) -> None:
+        """End the run and wait for its cleanup."""
+        if self._background is not None:
+            await self._background.host.enter(self._background.stop)
+
+    def __del__(self) -> None:
+        if self._background is not None:
+            self._background.abandon()
+
+
+class _Background:
+    """A run in a trio task of its own."""
+
+    def __init__(self, host: Host, drive: Drive) -> None:
+        self.host = host
+        self._drive = drive
+        self._outlet: Outlet = Mailbox(OUTCOME_BUFFER)
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._result: Value[PipelineResult] | Error | None = None
+        host.spawn(self._run)
+
+    async def _run(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        try:
+            with self._scope:
+                self._result = await _captured(self._drive, self.host, self._outlet)
+        finally:
+            self._outlet.close()
+            self._ended.set()
+
+    async def next(self) -> StepOutcome:
+        """The next outcome; `EndOfChannel` after the last one, or the error that stopped the run."""
+        try:
+            return await self._outlet.get()
+        except trio.EndOfChannel:
+            if isinstance(self._result, Error):
+                raise self._result.error from None
+            raise
+        except trio.Cancelled:
+            await self.stop()
+            raise
+
+    async def result(self) -> PipelineResult:
+        """Wait for the end, letting outcomes go that nobody reads."""
+        try:
+            async for _ in self._outlet:
+                pass
+            await self._ended.wait()
+        except trio.Cancelled:
+            await self.stop()
+            raise
+        if self._result is None:
+            raise RuntimeError("the run was ended before it had a result")
+        return self._result.unwrap()
+
+    async def stop(self) -> None:
+        """Cancel the run and wait for its cleanup."""
+        self._scope.cancel()
+        with trio.CancelScope(shield=True):
+            await self._ended.wait()
+
+    def abandon(self) -> None:
+        """Cancel the run without waiting; may be called from anywhere, also by the garbage collector."""
+        if self._token is None or self._ended.is_set():
+            self._scope.cancel()
+            return
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._scope.cancel)
+
+
+async def _captured(drive: Drive, host: Host, outlet: Outlet) -> Value[PipelineResult] | Error:
+    try:
+        return Value(await drive(host, outlet))
+    except trio.Cancelled:
+        raise
+    except BaseException as error:  # handed to whoever reads the run
+        return Error(error)
