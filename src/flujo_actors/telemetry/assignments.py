@@ -55,9 +55,7 @@ def _sites(endings: frozenset[Words]) -> dict[str, re.Pattern[str]]:
     qualifiers: dict[str, set[str]] = {}
     for words in endings:
         qualifiers.setdefault(words[-1], set()).add(words[-2] if len(words) > 1 else "")
-    return {
-        last: _site(last, before) for last, before in qualifiers.items() if not _covered(last, qualifiers)
-    }
+    return {last: _site(last, before) for last, before in qualifiers.items() if not _covered(last, qualifiers)}
 
 
 def _covered(word: str, others: Iterable[str]) -> bool:

@@ -26,9 +26,8 @@ class Shape:
 
     def spans(self, text: str) -> Iterator[Span]:
         """Where this shape occurs in `text`."""
-        if self.marker in text:
-            group = 1 if self.pattern.groups else 0
-            yield from (match.span(group) for match in self.pattern.finditer(text))
+        group = 1 if self.pattern.groups else 0
+        return (match.span(group) for match in self.pattern.finditer(text))
 
 
 def _prefixed(prefix: str, rest: str) -> Shape:
@@ -82,6 +81,26 @@ SHAPES: tuple[Shape, ...] = (
     Shape("://", _URL_PASSWORD),
     Shape("PRIVATE KEY", _PRIVATE_KEY),
 )
+
+
+def _sign(marker: str) -> str:
+    return next((character for character in "-_./:" if character in marker), marker)
+
+
+SHAPES_BY_SIGN: dict[str, tuple[Shape, ...]] = {
+    sign: tuple(shape for shape in SHAPES if _sign(shape.marker) == sign)
+    for sign in dict.fromkeys(_sign(shape.marker) for shape in SHAPES)
+}
+"""The shapes by a punctuation mark (or the whole marker) without which none of them occurs."""
+
+
+def shape_spans(text: str) -> Iterator[Span]:
+    """Where credentials of any known shape stand in `text`."""
+    for sign, shapes in SHAPES_BY_SIGN.items():
+        if sign in text:
+            for shape in shapes:
+                if shape.marker in text:
+                    yield from shape.spans(text)
 
 
 def url_passwords(text: str) -> Iterator[str]:

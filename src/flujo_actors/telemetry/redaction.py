@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from .assignments import Assignments
-from .credential_shapes import SHAPES, Span
+from .credential_shapes import Span, shape_spans
 from .plain_data import Plain, plain
 from .secret_names import Words, is_secret_name, words_of
 from .secret_values import deps_secrets, environment_secrets, spellings, worth_hiding
@@ -111,9 +111,7 @@ class Redactor:
         for secret in self._spelled:
             if secret in text:
                 yield from _occurrences(text, secret)
-        for shape in SHAPES:
-            if shape.marker in text:
-                yield from shape.spans(text)
+        yield from shape_spans(text)
         yield from self._assignments.spans(text)
         for pattern in self._patterns:
             yield from (match.span() for match in pattern.finditer(text) if match.group())

@@ -52,9 +52,7 @@ def deps_secrets(deps: object, more: frozenset[Words] = frozenset()) -> Iterator
             yield from _texts(value, secret)
         elif id(value) not in seen and depth < _DEEPEST:
             seen.add(id(value))
-            waiting += (
-                (part, secret or is_secret_name(name, more), depth + 1) for name, part in _parts(value)
-            )
+            waiting += ((part, secret or is_secret_name(name, more), depth + 1) for name, part in _parts(value))
 
 
 def _texts(value: str | bytes, secret: bool) -> Iterator[str]:

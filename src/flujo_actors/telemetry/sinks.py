@@ -12,16 +12,21 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from functools import cache
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, get_args, overload
 
 import attrs
 
 from ..core.events import AgentUsage, Event, content_fields, detail_fields, facts
-from ..core.usage import Usage
 from .redaction import Redactor
 
 _log = logging.getLogger("flujo_actors")
+
+_TYPES: tuple[type[Any], ...] = get_args(Event)
+_CONTENT = {kind.kind: content_fields(kind) for kind in _TYPES}
+_DETAIL = {kind.kind: detail_fields(kind) for kind in _TYPES}
+# What can hold no secret: numbers, words from a closed list, and the run's id, which ties the sinks together.
+_FIXED = frozenset({"run_id", "at", "status", "stage", "attempt", "usage"})
+_FREE = {kind.kind: [name for name in attrs.fields_dict(kind) if name not in _FIXED] for kind in _TYPES}
 
 E = TypeVar("E")
 T = TypeVar("T")
@@ -38,15 +43,15 @@ def _as_tuple(sinks: Any) -> tuple[Sink, ...]:
     return tuple(sinks)
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(eq=False)
 class Telemetry:
     """Gives each event to every sink, without secrets and, unless `content` is on, without content."""
 
     sinks: tuple[Sink, ...] = attrs.field(default=(), converter=_as_tuple)
     redactor: Redactor = attrs.field(factory=Redactor)
-    content: bool = False
-    verbose: bool = False
-    _reported: set[int] = attrs.field(factory=set, repr=False)
+    content: bool = attrs.field(default=False, kw_only=True)
+    verbose: bool = attrs.field(default=False, kw_only=True)
+    _reported: set[int] = attrs.field(factory=set, repr=False, kw_only=True)
 
     @property
     def enabled(self) -> bool:
@@ -89,10 +94,9 @@ class Telemetry:
         return self._redacted(event, content=False, verbose=False)
 
     def _redacted(self, event: Event, *, content: bool, verbose: bool) -> Event:
-        event_type: type[Any] = type(event)
-        left_out = _left_out(event_type, content, verbose)
+        left_out = (() if content else _CONTENT[event.kind]) + (() if verbose else _DETAIL[event.kind])
         changes: dict[str, Any] = {name: None for name in left_out if getattr(event, name) is not None}
-        for name in _free_fields(event_type):
+        for name in _FREE[event.kind]:
             value = getattr(event, name)
             if name not in left_out and (clean := self._hidden(value)) is not value:
                 changes[name] = clean
@@ -102,24 +106,11 @@ class Telemetry:
         if isinstance(value, str):
             return self.redactor.text(value)
         # Counts and amounts hold no text.
-        return (
-            value if value is None or isinstance(value, int | float | Usage) else self.redactor.value(value)
-        )
+        return value if value is None or isinstance(value, int | float) else self.redactor.value(value)
 
 
 SILENT = Telemetry()
 """Telemetry nobody listens to."""
-
-
-@cache
-def _left_out(event_type: type[Any], content: bool, verbose: bool) -> tuple[str, ...]:
-    return (() if content else content_fields(event_type)) + (() if verbose else detail_fields(event_type))
-
-
-@cache
-def _free_fields(event_type: type[Any]) -> tuple[str, ...]:
-    """The fields that can hold anything; the run's id is what ties the sinks together, so it stays."""
-    return tuple(name for name in attrs.fields_dict(event_type) if name not in ("run_id", "at"))
 
 
 class MemorySink:
