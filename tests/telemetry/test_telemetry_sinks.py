@@ -1,0 +1,221 @@
+"""The fan-out and the plain sinks: policy once, sinks that cannot harm."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, get_args
+
+import attrs
+import pytest
+from event_scripts import Script, agent_run
+
+from flujo_actors.core import events as ev
+from flujo_actors.core.usage import Usage
+from flujo_actors.telemetry import SILENT, LogSink, MemorySink, Redactor, Telemetry
+
+CANARY = "sk-ant-api03-canarycanarycanary1"
+
+
+class BrokenSink:
+    """Raises at every event."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def emit(self, event: ev.Event) -> None:
+        self.calls += 1
+        raise RuntimeError(f"cannot write {CANARY}")
+
+
+def _filled(event_type: type[Any]) -> Any:
+    """An event with the canary in every field that can hold a text."""
+    facts: dict[str, Any] = dict.fromkeys(attrs.fields_dict(event_type), f"has {CANARY}")
+    fixed = {"run_id": "r", "at": 1.0, "status": "failure", "stage": "llm", "attempt": 1, "usage": Usage()}
+    numbers = {
+        name: 1 for name in facts if name.endswith(("tokens", "_s", "attempts", "requests", "calls", "cost_usd"))
+    }
+    return event_type(**{name: (facts | fixed | numbers)[name] for name in facts})
+
+
+def test_telemetry_without_sinks_is_off() -> None:
+    """Nobody listens, nothing is paid."""
+    assert not SILENT.enabled
+    assert not Telemetry().enabled
+    SILENT.emit(agent_run()[0])
+
+
+def test_every_sink_gets_every_event_in_order() -> None:
+    """Fan-out keeps the order for each sink."""
+    first, second = MemorySink(), MemorySink()
+    telemetry = Telemetry([first, second])
+    for event in agent_run():
+        telemetry.emit(event)
+    assert first.kinds() == second.kinds() == [event.kind for event in agent_run()]
+
+
+@pytest.mark.parametrize("event_type", get_args(ev.Event))
+def test_content_is_left_out_unless_switched_on(event_type: type[Any]) -> None:
+    """By default no sink sees what users and models wrote."""
+    off, on = MemorySink(), MemorySink()
+    Telemetry([off]).emit(_filled(event_type))
+    Telemetry([on], content=True).emit(_filled(event_type))
+    for name in ev.content_fields(event_type):
+        assert getattr(off.events[0], name) is None
+        assert getattr(on.events[0], name) == "has [redacted]"
+
+
+@pytest.mark.parametrize("event_type", get_args(ev.Event))
+def test_no_field_of_any_event_carries_a_secret_to_a_sink(event_type: type[Any]) -> None:
+    """The redactor stands before all fields, with all switches on."""
+    memory = MemorySink()
+    Telemetry([memory], content=True, verbose=True).emit(_filled(event_type))
+    assert CANARY not in repr(memory.events)
+    assert type(memory.events[0]) is event_type
+
+
+def test_details_are_for_verbose_telemetry() -> None:
+    """The short form says that it was repaired, the long form how."""
+    event = Script()(ev.ArosRepairSuccess, "a", stage="deterministic", passes=("fences", "quotes"))
+    short, long = MemorySink(), MemorySink()
+    Telemetry([short]).emit(event)
+    Telemetry([long], verbose=True).emit(event)
+    assert short.of(ev.ArosRepairSuccess)[0].passes is None
+    assert list(long.of(ev.ArosRepairSuccess)[0].passes or ()) == ["fences", "quotes"]
+
+
+def test_an_event_without_content_or_secrets_is_passed_on_as_it_is() -> None:
+    """Nothing to change, nothing to copy."""
+    memory = MemorySink()
+    event = Script()(ev.AttemptStarted, "a", attempt=1)
+    Telemetry([memory]).emit(event)
+    assert memory.events[0] is event
+
+
+def test_content_is_copied_so_that_later_changes_do_not_show() -> None:
+    """An event tells what was, also of values that go on living."""
+    memory, data = MemorySink(), {"step": 1}
+    Telemetry([memory], content=True).emit(Script()(ev.AgentInput, "a", data=data))
+    data["step"] = 2
+    assert memory.of(ev.AgentInput)[0].data == {"step": 1}
+
+
+def test_a_sink_that_raises_is_reported_once_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """The other sinks go on, and the report tells no secret."""
+    broken, memory = BrokenSink(), MemorySink()
+    telemetry = Telemetry([broken, memory])
+    for event in agent_run():
+        telemetry.emit(event)
+    assert broken.calls == len(memory.events) == len(agent_run())
+    assert [record.getMessage() for record in caplog.records] == [
+        "telemetry: BrokenSink failed with RuntimeError: cannot write [redacted]; it is not reported again"
+    ]
+    assert caplog.records[0].name == "flujo_actors"
+
+
+def test_content_that_cannot_be_copied_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """A field that raises when it is read costs its content, not the event."""
+
+    @attrs.define(slots=False)
+    class Lazy:
+        rows: int = 0
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "rows":
+                raise ConnectionError("detached")
+            return object.__getattribute__(self, name)
+
+    memory = MemorySink()
+    Telemetry([memory], content=True).emit(Script()(ev.AgentInput, "a", data=Lazy.__new__(Lazy)))
+    assert memory.of("agent.input")[0].data is None  # type: ignore[union-attr]
+    assert "detached" in caplog.text
+
+
+def test_telemetry_learns_the_secrets_of_deps() -> None:
+    """What a run's deps hold is hidden in all that the run tells."""
+    memory = MemorySink()
+    telemetry = Telemetry([memory]).knowing({"api_key": "canary-in-deps"})
+    telemetry.emit(Script()(ev.AttemptEnded, "a", attempt=1, status="failure", feedback="canary-in-deps refused"))
+    assert memory.of(ev.AttemptEnded)[0].feedback == "[redacted] refused"
+    assert telemetry.knowing({"n": 1}) is telemetry
+
+
+def test_memory_finds_events_by_name_and_by_class() -> None:
+    """Two ways to ask, the same answer."""
+    memory = MemorySink()
+    for event in agent_run():
+        memory.emit(event)
+    assert memory.of("attempt.started") == memory.of(ev.AttemptStarted)
+    assert len(memory.of("attempt.started")) == 2
+
+
+# --- the log ---
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """The log with everything in it."""
+    caplog.set_level(logging.DEBUG, "flujo_actors.events")
+    return caplog
+
+
+def test_an_event_is_one_line_of_keys_and_values(log: pytest.LogCaptureFixture) -> None:
+    """Readable by people, and cut apart by machines."""
+    event = Script()(ev.StepRetry, "a/b", attempt=1, delay_s=0.5, feedback='said "no"\nforged line')
+    LogSink().emit(event)
+    assert log.messages == [
+        'step.retry run_id=r1 path=a/b step_name=b attempt=1 delay_s=0.5 feedback="said \\"no\\"\\nforged line"'
+    ]
+
+
+def test_a_record_carries_the_same_facts_as_a_dict(log: pytest.LogCaptureFixture) -> None:
+    """A JSON formatter needs no parsing."""
+    event = Script()(ev.AttemptStarted, "a", attempt=3)
+    LogSink().emit(event)
+    assert log.records[0].flujo == ev.facts(event)  # type: ignore[attr-defined]
+
+
+def test_content_of_any_shape_is_written_on_one_line(log: pytest.LogCaptureFixture) -> None:
+    """Nested data becomes JSON."""
+    Telemetry([LogSink()], content=True).emit(Script()(ev.AgentInput, "a", data={"x": [1, None, b"raw"], 2: "y"}))
+    assert log.messages[0].endswith('attempt=0 data={"x": [1, null, "b\'raw\'"], "2": "y"}')
+
+
+@pytest.mark.parametrize(
+    ("event_type", "facts", "level"),
+    [
+        (ev.RunStarted, {}, logging.INFO),
+        (ev.RunEnded, {"status": "completed"}, logging.INFO),
+        (ev.RunEnded, {"status": "failed"}, logging.WARNING),
+        (ev.HookFailed, {"hook": "h", "hook_kind": "pre_run"}, logging.WARNING),
+    ],
+)
+def test_trouble_is_louder_than_progress(event_type: type[Any], facts: dict[str, Any], level: int, log: Any) -> None:
+    """Warnings are what somebody should look at."""
+    LogSink().emit(Script()(event_type, **facts))
+    assert log.records[0].levelno == level
+
+
+def test_an_answer_that_counted_no_tokens_is_a_warning(log: pytest.LogCaptureFixture) -> None:
+    """Zero tokens are reported, not hidden."""
+    make = Script()
+    LogSink().emit(make(ev.AgentUsage, "a", model="m"))
+    LogSink().emit(make(ev.AgentUsage, "a", model="m", input_tokens=1))
+    assert [record.levelno for record in log.records] == [logging.WARNING, logging.DEBUG]
+
+
+def test_a_quiet_logger_costs_no_formatting(caplog: pytest.LogCaptureFixture) -> None:
+    """What the level leaves out is not written."""
+    caplog.set_level(logging.ERROR, "flujo_actors.events")
+    LogSink().emit(Script()(ev.RunStarted))
+    assert not caplog.records
+
+
+def test_secrets_of_the_redactor_reach_no_log(log: pytest.LogCaptureFixture) -> None:
+    """The canary test of the log: feedback, names and content."""
+    telemetry = Telemetry([LogSink()], Redactor(secrets=["canary-9000"]), content=True, verbose=True)
+    for event_type in get_args(ev.Event):
+        telemetry.emit(_filled(event_type))
+    telemetry.emit(Script()(ev.AgentInput, "a", data={"canary-9000": ["canary-9000"]}))
+    written = log.text + repr([record.__dict__ for record in log.records])
+    assert "canary-9000" not in written
+    assert CANARY not in written
