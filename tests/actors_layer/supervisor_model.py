@@ -19,10 +19,11 @@ CAPACITY = 4
 
 @attrs.define(eq=False)
 class Question:
-    """A question for the number of notes seen."""
+    """A question for the number of notes seen; the child may choose to keep it and never answer."""
 
     number: int
     deadline: float
+    ignored: bool
 
 
 Item: TypeAlias = Order | Question
@@ -41,6 +42,7 @@ class ModelChild:
     streak: int = 0
     cause: str | None = None
     queue: deque[Item] = attrs.field(factory=deque)
+    kept: list[Question] = attrs.field(factory=list)
     sent: int = 0
     handled: int = 0
     dead: int = 0
@@ -94,20 +96,20 @@ class SupervisorModel:
         self._send(child, order)
         return accepted
 
-    def ask(self, position: int, timeout: float) -> int | None:
+    def ask(self, position: int, timeout: float, ignored: bool) -> int | None:
         """The number of the question; None if there is no room for it."""
         child = self.children[position]
         if child.due is not None and len(child.queue) == CAPACITY:
             return None
         self.asked += 1
-        self._send(child, Question(number=self.asked, deadline=self.now + timeout))
+        self._send(child, Question(number=self.asked, deadline=self.now + timeout, ignored=ignored))
         return self.asked
 
     def advance(self, seconds: float) -> None:
         """Time out questions, then start whom it is time for."""
         self.now += seconds
         for child in self.living:
-            for item in child.queue:
+            for item in [*child.queue, *child.kept]:
                 if isinstance(item, Question) and item.deadline <= self.now:
                     self.answers.setdefault(item.number, "timeout")
         self._start([child for child in self.living if child.due is not None and child.due <= self.now])
@@ -115,8 +117,7 @@ class SupervisorModel:
     def stop(self, child: ModelChild) -> None:
         """End one child for good."""
         if child.up:
-            self.log.append(f"end {child.name}")
-            child.cause = None
+            self._end(child, None)
         self._bury(child)
 
     def stop_all(self) -> None:
@@ -145,13 +146,20 @@ class SupervisorModel:
             match item:
                 case Note():
                     child.seen += 1
+                case Question(ignored=True):
+                    child.kept.append(item)
                 case Question():
                     self.answers.setdefault(item.number, f"seen {child.seen}")
                 case Crash() | Finish():
-                    child.cause = item.reason if isinstance(item, Crash) else None
-                    self.log.append(f"end {child.name}")
+                    self._end(child, item.reason if isinstance(item, Crash) else None)
                     return True
         return False
+
+    def _end(self, child: ModelChild, cause: str | None) -> None:
+        child.cause = cause
+        self.log.append(f"end {child.name}")
+        while child.kept:
+            self._fail(child, child.kept.pop())
 
     def _start(self, due: list[ModelChild]) -> None:
         ended = []
@@ -191,8 +199,7 @@ class SupervisorModel:
         due = max([due, *(member.due for member in group if member.due is not None)])
         for member in reversed(group):
             if member.up and member not in down:
-                self.log.append(f"end {member.name}")
-                member.cause = None
+                self._end(member, None)
             if member.restart == "temporary":
                 self._bury(member)
             else:
@@ -202,8 +209,7 @@ class SupervisorModel:
         self.over, self.escalated_by = True, child.name
         for member in reversed(self.living):
             if member.up and member not in down:
-                self.log.append(f"end {member.name}")
-                member.cause = None
+                self._end(member, None)
             self._bury(member)
 
     def _bury(self, child: ModelChild) -> None:

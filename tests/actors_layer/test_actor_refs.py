@@ -129,6 +129,22 @@ async def _expect_death(ref: ActorRef[Ignore], reason: str) -> None:
 
 
 @pytest.mark.trio
+async def test_a_taken_question_fails_with_the_crash_even_if_the_actor_comes_back(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It is not kept waiting for the restart, for nobody remembers it then."""
+    async with open_supervisor() as supervisor:
+        ref = await supervisor.spawn(puppet, AGAIN)
+        started = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_expect_death, ref, "boom")
+            await wait_all_tasks_blocked()
+            await ref.tell(Crash())
+        assert trio.current_time() == started
+        assert ref.alive
+
+
+@pytest.mark.trio
 async def test_a_question_still_queued_is_answered_by_the_next_incarnation(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import attrs
 import pytest
@@ -57,7 +58,16 @@ def families(draw: st.DrawFn, intensity: st.SearchStrategy[Intensity] = intensit
     return Family(strategy=strategy, intensity=draw(intensity), children=children, restarts=draw(histories))
 
 
-exits = st.tuples(st.integers(0, 5).map("c{}".format), st.booleans(), st.floats(0, 1, exclude_max=True))
+Departure: TypeAlias = tuple[Family, tuple[str, bool, float]]
+
+
+@st.composite
+def departures(draw: st.DrawFn, intensity: st.SearchStrategy[Intensity] = intensities) -> Departure:
+    """A family and who leaves it: the name, whether it crashed, and what chance says."""
+    family = draw(families(intensity))
+    names = [name for name in family.children if is_up(family, name)] or list(family.children)
+    name = draw(st.one_of(st.sampled_from(names), st.sampled_from([*family.children, "nobody"])))
+    return family, (name, draw(st.booleans()), draw(st.floats(0, 1, exclude_max=True)))
 
 
 def decide(family: Family, leaving: tuple[str, bool, float]) -> tuple[Family, Settled | Restart | Escalate]:
@@ -77,16 +87,18 @@ def wants_restart(family: Family, name: str, crashed: bool) -> bool:
     return restart == "permanent" or (restart == "transient" and crashed)
 
 
-@given(families(), exits)
-def test_rule_2_only_a_child_that_is_up_can_leave(family: Family, leaving: tuple[str, bool, float]) -> None:
+@given(departures())
+def test_rule_2_only_a_child_that_is_up_can_leave(departure: Departure) -> None:
     """The exit of a child that waits, or has ended, changes nothing."""
+    family, leaving = departure
     if not is_up(family, leaving[0]):
         assert decide(family, leaving) == (family, Settled())
 
 
-@given(families(), exits)
-def test_rules_3_and_4_no_restart_ends_that_child_alone(family: Family, leaving: tuple[str, bool, float]) -> None:
+@given(departures())
+def test_rules_3_and_4_no_restart_ends_that_child_alone(departure: Departure) -> None:
     """The restart type decides, and siblings and counts stay as they are."""
+    family, leaving = departure
     name, crashed, _ = leaving
     if is_up(family, name):
         after, decision = decide(family, leaving)
@@ -96,9 +108,10 @@ def test_rules_3_and_4_no_restart_ends_that_child_alone(family: Family, leaving:
             assert after == dismiss(family, name)
 
 
-@given(families(), exits)
-def test_rule_5_escalates_exactly_when_restarts_are_too_many(family: Family, leaving: tuple[str, bool, float]) -> None:
+@given(departures())
+def test_rule_5_escalates_exactly_when_restarts_are_too_many(departure: Departure) -> None:
     """The restarts of the last period count, with this one; then everything else is stopped, in reverse."""
+    family, leaving = departure
     name, crashed, _ = leaving
     if is_up(family, name) and wants_restart(family, name, crashed):
         recent = [at for at in family.restarts if at > NOW - family.intensity.period_s]
@@ -109,11 +122,10 @@ def test_rule_5_escalates_exactly_when_restarts_are_too_many(family: Family, lea
             assert list(decision.stop) == [other for other in stop_order(family) if other != name]
 
 
-@given(families(intensity=st.just(LENIENT)), exits)
-def test_rules_6_and_7_the_group_stops_in_reverse_and_starts_in_order(
-    family: Family, leaving: tuple[str, bool, float]
-) -> None:
+@given(departures(intensity=st.just(LENIENT)))
+def test_rules_6_and_7_the_group_stops_in_reverse_and_starts_in_order(departure: Departure) -> None:
     """Who is in the group follows from the strategy; temporary members are stopped and stay away."""
+    family, leaving = departure
     name = leaving[0]
     after, decision = decide(family, leaving)
     if isinstance(decision, Restart):
@@ -129,11 +141,10 @@ def test_rules_6_and_7_the_group_stops_in_reverse_and_starts_in_order(
         assert all(after.children[c] == family.children[c] for c in order if c not in group)
 
 
-@given(families(intensity=st.just(LENIENT)), exits)
-def test_rules_7_and_8_the_wait_is_the_backoff_and_no_shorter_than_any_members(
-    family: Family, leaving: tuple[str, bool, float]
-) -> None:
+@given(departures(intensity=st.just(LENIENT)))
+def test_rules_7_and_8_the_wait_is_the_backoff_and_no_shorter_than_any_members(departure: Departure) -> None:
     """The delay follows the streak of the child that left; a member that was due later delays all."""
+    family, leaving = departure
     name, _, chance = leaving
     after, decision = decide(family, leaving)
     if isinstance(decision, Restart):
@@ -165,6 +176,14 @@ def test_children_stop_in_the_reverse_of_their_start() -> None:
         family = admit(family, ChildSpec(name=name), now=0)
     assert stop_order(family) == ("c", "b", "a")
     assert next_due(family) == math.inf
+
+
+def test_a_restart_that_is_a_full_period_old_no_longer_counts() -> None:
+    """The period is open at its far end."""
+    strict = Intensity(restarts=1, period_s=10)
+    for age, escalates in ((9.99, True), (10.0, False)):
+        family = admit(Family(intensity=strict, restarts=(NOW - age,)), ChildSpec(name="a"), now=0)
+        assert isinstance(decide(family, ("a", True, 0.0))[1], Escalate) == escalates
 
 
 def test_two_children_cannot_share_a_name() -> None:

@@ -309,6 +309,23 @@ async def test_one_child_can_be_stopped_for_good(autojump_clock: MockClock) -> N
         assert (refs["b"].alive, again.alive) == (False, True)
 
 
+@pytest.mark.parametrize("repetition", range(10))
+@pytest.mark.trio
+async def test_a_crash_and_a_stop_at_the_same_moment_are_one_end(repetition: int) -> None:
+    """Whichever comes first, the child ends once, and a new child of its name is not taken for it."""
+    log = list[str]()
+    async with open_supervisor() as supervisor:
+        ref = await supervisor.spawn(puppet, spec("a"), "a", log)
+        await wait_all_tasks_blocked()
+        ref.tell_nowait(Crash())
+        await supervisor.stop("a")
+        again = await supervisor.spawn(puppet, spec("a"), "a", log)
+        await wait_all_tasks_blocked()
+        assert [child.crashes for child in supervisor.children] == [0]
+        assert (ref.alive, again.alive) == (False, True)
+    assert log == ["start a", "end a"] * 2
+
+
 @pytest.mark.trio
 async def test_join_waits_until_no_child_is_left(autojump_clock: MockClock) -> None:
     """Children that end by themselves need no stopping."""

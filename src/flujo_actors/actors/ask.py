@@ -55,7 +55,7 @@ class Ask(Generic[R]):
         self._withdrawn = True
 
     def _deliver(self, answer: Maybe[R]) -> None:
-        if self._withdrawn or self._answer is not None:
+        if self._answer is not None:
             return
         self._answer = answer
         if self._asker is not None:

@@ -200,13 +200,12 @@ class Supervisor:
     async def _watch(self, charge: Charge, incarnation: Incarnation) -> None:
         await charge.live(incarnation)
         self._show(ChildExit(name=charge.spec.name, cause=charge.cause, asked=incarnation.asked_to_end))
-        if not incarnation.asked_to_end:
-            self._notices.put_nowait(_Ended(charge=charge, incarnation=incarnation))
+        self._notices.put_nowait(_Ended(charge=charge, incarnation=incarnation))
 
     async def _on_exit(self, ended: _Ended) -> None:
         charge, cause = ended.charge, ended.charge.cause
         if charge.incarnation is not ended.incarnation or not charge.addressee.alive:
-            return
+            return  # news of an incarnation that was replaced, or of a child that was stopped meanwhile
         self._family, decision = on_exit(
             self._family,
             charge.spec.name,
