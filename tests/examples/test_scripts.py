@@ -1,0 +1,70 @@
+"""The examples that are programs, run as a user runs them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str) -> str:
+    """What the program prints; it must end well and warn about nothing."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name)],
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def demo() -> str:
+    """What the demo prints when its output is not a terminal."""
+    return run("demo.py")
+
+
+def test_the_demo_types_the_article_as_it_is_written(demo: str) -> None:
+    """All chunks are on the screen, in order, before the step that wrote them is done."""
+    typed = " ".join(demo.split())
+    article = "Two hearts pump blood through the gills, the third through the body. Copper carries their oxygen"
+    assert typed.index(article) < typed.index("✓ article: ")
+
+
+def test_the_demo_ends_with_a_tree_of_the_run(demo: str) -> None:
+    """Every step has its line, nested steps below their parents, with what happened to it."""
+    tree = demo[demo.index("completed in ") :].splitlines()
+    shown = [line.split("  ")[0].rstrip() if not line.startswith("│") else line.rstrip() for line in tree]
+    assert any(line.startswith("├─ ✓ research") for line in shown)
+    assert any(line.startswith("│     └─ ✓ own notes") for line in shown)
+    assert any("fell back: Agent execution failed with ConnectionError" in line for line in shown)
+    assert any(line.startswith("└─ ✓ article") for line in shown)
+
+
+def test_the_demo_is_plain_text_where_there_is_no_terminal(demo: str) -> None:
+    """No color codes end up in a file or a pipe."""
+    assert "\x1b" not in demo
+
+
+def test_the_plain_script_prices_asks_and_fails_as_it_should() -> None:
+    """A cheap order goes through, a dear one asks first, an impossible one is a result and not a crash."""
+    printed = run("plain_script.py")
+    assert "=> ordered for 43 coins" in printed
+    assert "the boss is asked: May I?\n  run completed\n  => ordered, with approval" in printed
+    assert "step 'price' failed\n  run failed\n  => failed: Agent execution failed with KeyError" in printed
+
+
+def test_the_trio_program_runs_many_and_stops_one() -> None:
+    """Concurrent runs share a `Flujo`; a deadline reaches the step and waits for its cleanup."""
+    assert run("trio_program.py").splitlines() == [
+        "{'Lima': 'warm', 'Oslo': 'cold', 'Pune': 'warm'}",
+        "measure: 3",
+        "the forecast was cancelled and has cleaned up",
+        "the deadline passed: True",
+    ]
