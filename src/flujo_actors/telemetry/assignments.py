@@ -35,6 +35,7 @@ _SCHEMES = frozenset({"basic", "bearer", "digest", "negotiate", "token", "apikey
 _PART_OF_CREDENTIAL = re.compile(r"(?=.{6})[^\d=]*+[\d=]")
 _LITERALS = frozenset({"none", "null", "true", "false", "undefined"})
 _CREDENTIAL = re.compile(r"(?=.{6})[^\s\d\"',;]*+\d[^\s\"',;]*+")
+_ONE_WORD = re.compile(r"\w\S*+")
 _HEADERS = ("authorization", "cookie")
 _CERTAIN = ("password", "passwd", "pwd", "passphrase", "secret", "credential", "credentials")
 
@@ -122,8 +123,8 @@ def _is_meant(name: str, site: re.Match[str], value: str) -> bool:
         return True
     if site["operator"] == "=" and (site["opening"] or not (site["before"] or site["after"])):
         return True
-    certain = bool(site["opening"]) and name.lower().endswith(_CERTAIN)
-    return certain or _CREDENTIAL.fullmatch(value) is not None
+    certain = site["opening"] and name.lower().endswith(_CERTAIN) and _ONE_WORD.fullmatch(value)
+    return bool(certain) or (_CREDENTIAL.fullmatch(value) is not None and "://" not in value)
 
 
 def _quoted_value(text: str, site: re.Match[str], name: str) -> Span | None:
@@ -147,16 +148,17 @@ def _bracketed_value(text: str, start: int) -> Span:
 
 def _bare_value(text: str, site: re.Match[str], name: str) -> Span | None:
     found = _BARE_VALUE.match(text, site.end(), site.end() + _BEGINNING)
-    if found is None or not _is_value(found) or not _is_meant(name, site, found.group()):
+    if found is None or not _is_value(found, name) or not _is_meant(name, site, found.group()):
         return None
     whole = _BARE_VALUE.match(text, site.end())
     return whole.span() if whole else None
 
 
-def _is_value(found: re.Match[str]) -> bool:
-    # `token=parse(` and `key=environ[` are code that fetches a value, not the value.
-    code = found.string[found.end() : found.end() + 1] in ("(", "[")
-    return len(found.group()) >= 4 and found.group().lower() not in _LITERALS and not code
+def _is_value(found: re.Match[str], name: str) -> bool:
+    value = found.group()
+    # `token=parse(`, `key=environ[` and `password=self.password` are code that passes a value on, not the value.
+    code = found.string[found.end() : found.end() + 1] in ("(", "[") or value.rpartition(".")[2] == name
+    return len(value) >= 4 and value.lower() not in _LITERALS and not code
 
 
 def _header_value(text: str, start: int) -> Span | None:
