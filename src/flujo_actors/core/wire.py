@@ -9,16 +9,14 @@ process has registered, declared in a pipeline or written before: an unknown nam
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime as dt
 import enum
 import functools
 import json
 import math
-import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import fields as dataclass_fields
-from dataclasses import is_dataclass
 from decimal import Decimal
 from pathlib import PurePath, PurePosixPath
 from typing import Any, TypeVar
@@ -27,8 +25,21 @@ from uuid import UUID
 import attrs
 import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+from cattrs.v import format_exception
 
 from ..errors import NotSerializable
+from .models import (
+    is_model,
+    is_pydantic,
+    known_type,
+    own_parts_of,
+    parts_of,
+    put_together,
+    register_annotation,
+    register_type,
+    type_name,
+    written_by_pydantic,
+)
 from .outcomes import (
     Aborted,
     Chunk,
@@ -36,7 +47,6 @@ from .outcomes import (
     Failure,
     Paused,
     PipelineResult,
-    StepOutcome,
     StepResult,
     Success,
 )
@@ -60,103 +70,35 @@ def message_of(error: BaseException) -> str:
         return f"<no message: its __str__ raised {type(broken).__name__}>"
 
 
-def describe_error(error: BaseException, *, depth: int = _LONGEST_CAUSE_CHAIN) -> ErrorInfo:
+def describe_error(error: BaseException) -> ErrorInfo:
     """What can be kept of an exception: type name, message, notes and what stands behind it."""
-    behind: list[BaseException] = []
-    if isinstance(error, BaseExceptionGroup):
-        behind.extend(error.exceptions)
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if cause is not None:
-        behind.append(cause)
+    return _described(error, ())
+
+
+def _described(error: BaseException, above: tuple[BaseException, ...]) -> ErrorInfo:
+    # Causes may go in a circle: an exception is not told again below itself.
+    above = (*above, error)
+    behind = [each for each in _behind(error) if not any(each is other for other in above)]
     return ErrorInfo(
         type_name=type(error).__name__,
         message=message_of(error),
-        notes=tuple(str(note) for note in getattr(error, "__notes__", ())),
-        causes=tuple(describe_error(each, depth=depth - 1) for each in behind) if depth else (),
+        notes=_notes_of(error),
+        causes=tuple(_described(each, above) for each in behind) if len(above) <= _LONGEST_CAUSE_CHAIN else (),
     )
 
 
-# --- models by name ---------------------------------------------------------------------------------------
-
-_known: dict[str, type] = {}
-
-
-def type_name(cls: type) -> str:
-    """The name under which values of `cls` are stored."""
-    return f"{cls.__module__}.{cls.__qualname__}"
+def _behind(error: BaseException) -> list[BaseException]:
+    members = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
+    cause = error.__cause__
+    if cause is None and not error.__suppress_context__:
+        cause = error.__context__
+    return members if cause is None else [*members, cause]
 
 
-def register_type(cls: type[T]) -> type[T]:
-    """Let stored values of `cls` be read back in this process. Usable as a decorator."""
-    _known[type_name(cls)] = cls
-    return cls
-
-
-def register_annotation(annotation: object) -> None:
-    """Register every model named in a type annotation, with the models of their fields."""
-    pending, seen = [annotation], set[int]()
-    while pending:
-        each = pending.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        pending.extend(typing.get_args(each))
-        if isinstance(each, type) and not isinstance(each, types.GenericAlias) and _is_model(each):
-            register_type(each)
-            pending.extend(_field_types(each))
-
-
-def _field_types(cls: type) -> list[object]:
-    if issubclass(cls, enum.Enum):
-        return []
-    try:
-        return list(typing.get_type_hints(cls).values())
-    except (NameError, TypeError, AttributeError):  # a forward reference that only a type checker can follow
-        return []
-
-
-def _is_model(cls: type) -> bool:
-    return (
-        attrs.has(cls)
-        or is_dataclass(cls)
-        or hasattr(cls, "model_validate")
-        or hasattr(cls, "__flujo_data__")
-        or issubclass(cls, enum.Enum)
-        or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
-    )
-
-
-def _model_data(value: Any) -> Any:
-    cls: Any = type(value)
-    if isinstance(value, enum.Enum):
-        return encode(value.value)
-    if hasattr(cls, "__flujo_data__"):
-        return encode(value.__flujo_data__())
-    if hasattr(cls, "model_validate"):
-        return value.model_dump(mode="json", round_trip=True)
-    if isinstance(value, tuple):
-        return {name: encode(each) for name, each in zip(cls._fields, value, strict=True)}
-    return {name: encode(getattr(value, name)) for name, init in _fields(cls) if init}
-
-
-def _fields(cls: type) -> list[tuple[str, bool]]:
-    if attrs.has(cls):
-        return [(field.name, field.init) for field in attrs.fields(cls)]
-    return [(field.name, field.init) for field in dataclass_fields(cls)]
-
-
-def _model_from(cls: type, data: Any) -> Any:
-    if issubclass(cls, enum.Enum):
-        return cls(decode(data))
-    if hasattr(cls, "model_validate"):
-        return cls.model_validate(data)
-    if not isinstance(data, dict):
-        raise NotSerializable(f"stored {type_name(cls)} is {type(data).__name__}, not an object")
-    plain = {key: decode(each) for key, each in data.items()}
-    if attrs.has(cls):
-        aliases = {field.name: field.alias or field.name for field in attrs.fields(cls)}
-        return cls(**{aliases.get(key, key): each for key, each in plain.items()})
-    return cls(**plain)
+def _notes_of(error: BaseException) -> tuple[str, ...]:
+    """The notes that are text; `add_note` allows no others, but the attribute can be set to anything."""
+    notes = getattr(error, "__notes__", ())
+    return tuple(note for note in notes if isinstance(note, str)) if isinstance(notes, list | tuple) else ()
 
 
 # --- values -----------------------------------------------------------------------------------------------
@@ -240,7 +182,7 @@ def encode(value: Any) -> Any:
 
 def _encode_other(value: Any) -> Any:
     cls = type(value)
-    if _is_model(cls):
+    if is_model(cls):
         register_type(cls)
         return {TAG: "model", "type": type_name(cls), "value": _model_data(value)}
     if isinstance(value, BaseException):
@@ -258,6 +200,25 @@ def _encode_other(value: Any) -> Any:
     )
 
 
+def _model_data(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return encode(value.value)
+    data = {name: _part_data(value, name, part) for name, part in parts_of(value).items()}
+    for name, part in own_parts_of(value).items():
+        with contextlib.suppress(NotSerializable):  # what the class makes by itself, it can make again
+            data[name] = encode(part)
+    return data
+
+
+def _part_data(model: Any, name: str, part: Any) -> Any:
+    try:
+        return encode(part)
+    except NotSerializable:
+        if not is_pydantic(type(model)):
+            raise
+        return encode(written_by_pydantic(model, name))
+
+
 def decode(data: Any) -> Any:
     """The value behind its JSON form."""
     if isinstance(data, list):
@@ -270,19 +231,26 @@ def decode(data: Any) -> Any:
 
 
 def _decode_tagged(data: dict[str, Any]) -> Any:
-    tag = data[TAG]
+    tag, value = data[TAG], data.get("value")
     if tag == "model":
-        cls = _known.get(data.get("type", ""))
-        if cls is None:
-            raise NotSerializable(
-                f"stored value is a {data.get('type')!r}, which this process does not know; "
-                "annotate the step that returns it, or call register_type(cls)"
-            )
-        return _model_from(cls, data.get("value"))
+        return _model_from(known_type(data.get("type")), value)
     decoder = _DECODERS.get(tag) if isinstance(tag, str) else None
     if decoder is None:
         raise NotSerializable(f"stored value has the unknown type tag {tag!r}")
-    return decoder(data.get("value"))
+    try:
+        return decoder(value)
+    except NotSerializable:
+        raise
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+        raise NotSerializable(f"stored {tag} cannot be read from {value!r:.100}: {error}") from error
+
+
+def _model_from(cls: type, data: Any) -> Any:
+    if issubclass(cls, enum.Enum):
+        return put_together(cls, {"value": decode(data)})
+    if not isinstance(data, dict):
+        raise NotSerializable(f"stored {type_name(cls)} is {type(data).__name__}, not an object")
+    return put_together(cls, {name: decode(part) for name, part in data.items()})
 
 
 # --- messages ---------------------------------------------------------------------------------------------
@@ -345,28 +313,50 @@ def to_json(value: Any) -> str:
         raise NotSerializable(
             f"this {type(value).__name__} is nested too deeply to be written, or contains itself"
         ) from None
+    except NotSerializable:
+        raise
+    except (ValueError, TypeError) as error:  # a field of a message that is not of its declared type
+        raise NotSerializable(f"this {type(value).__name__} cannot be written as JSON: {error}") from error
 
 
 def from_json(text: str, type: type[T] | Any) -> T:
-    """Read what `to_json` wrote; `type` is what is expected: an outcome type, `StepOutcome`, a result type."""
+    """Read what `to_json` wrote; `type` is what is expected: an outcome type, a union of them, a result, a model."""
     try:
-        data = json.loads(text)
+        data = _parsed(text)
+        allowed = typing.get_args(type) or (type,)
+        if all(each in _KIND_OF for each in allowed):
+            return typing.cast("T", _message_from(data, allowed))
+        register_annotation(type)
+        return typing.cast("T", _checked(decode(data), type))
+    except RecursionError:
+        raise NotSerializable("stored value is nested too deeply to be read") from None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
     except ValueError as error:
         raise NotSerializable(f"not JSON: {error}") from error
-    if type not in _KIND_OF and type != StepOutcome:
-        return typing.cast("T", decode(data))
-    return typing.cast("T", _message_from(data, type))
 
 
-def _message_from(data: Any, expected: Any) -> Any:
+def _checked(value: Any, expected: Any) -> Any:
+    if isinstance(expected, type) and is_model(expected) and not isinstance(value, expected):
+        raise NotSerializable(f"expected a stored {type_name(expected)}, found {type(value).__name__}")
+    return value
+
+
+def _message_from(data: Any, allowed: tuple[Any, ...]) -> Any:
     kind = data.pop("kind", None) if isinstance(data, dict) else None
     cls = _KINDS.get(kind) if isinstance(kind, str) else None
-    allowed = typing.get_args(StepOutcome) if expected == StepOutcome else (expected,)
     if cls not in allowed:
         wanted = " or ".join(_KIND_OF[each] for each in allowed)
         raise NotSerializable(f"expected a stored {wanted}, found kind {kind!r}")
     try:
         return _converter().structure(data, typing.cast("type", cls))
     except cattrs.BaseValidationError as error:
-        details = "; ".join(cattrs.transform_error(error))
+        details = "; ".join(cattrs.transform_error(error, format_exception=_reason))
         raise NotSerializable(f"stored {kind} cannot be read: {details}") from error
+
+
+def _reason(error: BaseException, expected: Any) -> str:
+    return str(error) if isinstance(error, NotSerializable) else format_exception(error, expected)
