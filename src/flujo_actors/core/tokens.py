@@ -11,7 +11,7 @@ from .paths import StepPath
 
 def make_token(run_id: RunId, path: StepPath) -> str:
     """The token of the pause at `path`; a run id may hold any character."""
-    return f"{quote(run_id, safe='')}:{path}"
+    return f"{quote(run_id, safe='', errors='surrogatepass')}:{path}"
 
 
 def parse_token(token: str) -> tuple[RunId, StepPath]:
@@ -19,4 +19,4 @@ def parse_token(token: str) -> tuple[RunId, StepPath]:
     run_id, separator, path = str(token).partition(":")
     if not separator:
         raise NotPaused(f"{token!r} is not the state_token of a pause")
-    return RunId(unquote(run_id)), StepPath(path)
+    return RunId(unquote(run_id, errors="surrogatepass")), StepPath(path)
