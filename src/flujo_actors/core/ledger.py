@@ -76,6 +76,8 @@ class Ledger:
 
     def close(self) -> None:
         """End the run, if its books balance."""
+        if self._closed:
+            raise ProtocolError("run cannot finish: it finished before")
         if self._open:
             raise UnsettledSteps(tuple(self._open))
         if not self._settled:
