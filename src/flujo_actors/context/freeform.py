@@ -9,7 +9,7 @@ from typing import Any
 class Context:
     """Values by attribute: `context.notes = []`. Any name that is an identifier will do."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         self.__dict__.update(values)
 
     def __getattr__(self, name: str) -> Any:
