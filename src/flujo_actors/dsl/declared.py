@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -46,14 +47,34 @@ def _checked_seconds(instance: Any, attribute: attrs.Attribute[float | None], va
         raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be seconds > 0, not {value!r}")
 
 
-def _as_callables(value: Callable[..., Any] | Iterable[Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:
-    return (value,) if callable(value) else tuple(value)
+def _as_callables(value: Callable[..., Any] | Iterable[Callable[..., Any]]) -> tuple[Any, ...]:
+    if callable(value) or not isinstance(value, Iterable):
+        return (value,)
+    return tuple(value)
 
 
 def _checked_callables(instance: Any, attribute: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
     for each in value:
         if not callable(each):
-            raise DeclarationError(f"step {instance.name!r}: {attribute.name} holds {each!r}, not a callable")
+            who = f"step {instance.name!r}" if hasattr(instance, "name") else type(instance).__name__
+            raise DeclarationError(f"{who}: {attribute.name} holds {each!r}, not a callable")
+
+
+def _of_type(expected: type, wanted: str) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+    """A validator: the value, if there is one, is of this type."""
+
+    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value is not attribute.default and not isinstance(value, expected):
+            raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be {wanted}, not {value!r}")
+
+    return check
+
+
+def _checked_fallback(instance: Any, _: object, value: object) -> None:
+    from .pipeline import as_step  # see `__rshift__`
+
+    if value is not None:
+        as_step(value, where=f"the fallback of step {instance.name!r}")
 
 
 def planned(functions: Iterable[Callable[..., Any]], what: str) -> tuple[CallPlan, ...]:
@@ -65,8 +86,12 @@ def planned(functions: Iterable[Callable[..., Any]], what: str) -> tuple[CallPla
 class Processors:
     """Functions on the data before the agent sees it, and on the output before validators do."""
 
-    before: tuple[Callable[..., Any], ...] = attrs.field(default=(), converter=_as_callables)
-    after: tuple[Callable[..., Any], ...] = attrs.field(default=(), converter=_as_callables)
+    before: tuple[Callable[..., Any], ...] = attrs.field(
+        default=(), converter=_as_callables, validator=_checked_callables
+    )
+    after: tuple[Callable[..., Any], ...] = attrs.field(
+        default=(), converter=_as_callables, validator=_checked_callables
+    )
     before_plans: tuple[CallPlan, ...] = attrs.field(init=False)
     after_plans: tuple[CallPlan, ...] = attrs.field(init=False)
 
@@ -82,16 +107,18 @@ class Processors:
 NO_PROCESSORS = Processors()
 
 
+# Converters do not know whose value they convert: what they cannot convert they leave to the validators, which do.
+
+
 def _as_processors(value: Processors | Mapping[str, Any]) -> Processors:
-    if isinstance(value, Processors):
-        return value
     if isinstance(value, Mapping) and set(value) <= {"before", "after"}:
         return Processors(**value)
-    raise DeclarationError(f'processors must be Processors(…) or {{"before": …, "after": …}}, not {value!r}')
+    return typing.cast("Processors", value)
 
 
-def _frozen_mapping(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType(dict(value))
+def frozen_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """A copy of a dict that nobody can change; anything else stays what it is."""
+    return MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
 
 
 # Declarations compare by identity: two steps that look alike are still two steps, and a deep pipeline must
@@ -104,17 +131,25 @@ class Declared:
     input: Any = None
     """Replaces what the previous step handed over: a value, or a callable `(previous, context) -> value`."""
     max_retries: int = attrs.field(default=0, validator=checked_count)
-    backoff: Backoff = attrs.field(factory=Backoff)
+    backoff: Backoff = attrs.field(factory=Backoff, validator=_of_type(Backoff, "a Backoff(…)"))
     timeout_s: float | None = attrs.field(default=None, validator=_checked_seconds)
     """The time one attempt may take."""
-    fallback: AnyStep | None = None
+    fallback: AnyStep | None = attrs.field(default=None, validator=_checked_fallback)
     validators: tuple[Callable[..., Any], ...] = attrs.field(
         default=(), converter=_as_callables, validator=_checked_callables
     )
-    processors: Processors = attrs.field(default=NO_PROCESSORS, converter=_as_processors)
-    updates_context: bool = False
-    usage_limits: UsageLimits | None = None
-    meta: Mapping[str, Any] = attrs.field(default=EMPTY, converter=_frozen_mapping)
+    processors: Processors = attrs.field(
+        default=NO_PROCESSORS,
+        converter=_as_processors,
+        validator=_of_type(Processors, 'Processors(…) or {"before": …, "after": …}'),
+    )
+    updates_context: bool = attrs.field(default=False, validator=_of_type(bool, "True or False"))
+    usage_limits: UsageLimits | None = attrs.field(
+        default=None, validator=_of_type(UsageLimits, "UsageLimits(…) or None")
+    )
+    meta: Mapping[str, Any] = attrs.field(
+        default=EMPTY, converter=frozen_mapping, validator=_of_type(Mapping, "a dict")
+    )
     checks: tuple[CallPlan, ...] = attrs.field(init=False)
     """The validators, each with how to call it."""
 

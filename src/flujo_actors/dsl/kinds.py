@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
 from ..errors import DeclarationError
-from .declared import Declared, checked_limit
+from .declared import Declared, checked_limit, frozen_mapping
 from .pipeline import AnyStep, as_step
 
 Merge: TypeAlias = Literal["context_update", "overwrite", "keep_first", "error_on_conflict", "no_merge"]
@@ -41,10 +40,13 @@ def _checked_callable(instance: Any, attribute: attrs.Attribute[Any], value: obj
         raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be a callable, not {value!r}")
 
 
-def _branches(value: Mapping[Any, AnyStep]) -> Mapping[Any, AnyStep]:
+def _checked_branches(instance: Any, _: object, value: Mapping[Any, object]) -> None:
     if not isinstance(value, Mapping) or not value:
-        raise DeclarationError(f"branches must be a dict of at least one step or pipeline by key, not {value!r}")
-    return MappingProxyType({key: as_step(step, where=f"branch {key!r}") for key, step in value.items()})
+        raise DeclarationError(
+            f"step {instance.name!r}: branches must be a dict of at least one step or pipeline by key, not {value!r}"
+        )
+    for key, step in value.items():
+        as_step(step, where=f"branch {key!r} of step {instance.name!r}")
 
 
 def _branch_names_differ(step: Parallel | BranchOn) -> None:
@@ -55,15 +57,31 @@ def _branch_names_differ(step: Parallel | BranchOn) -> None:
         names[str(key)] = key
 
 
-def _body(value: AnyStep) -> AnyStep:
-    return as_step(value, where="the body")
+def _checked_body(instance: Any, _: object, value: AnyStep) -> None:
+    as_step(value, where=f"the body of step {instance.name!r}")
+
+
+def _checked_items(instance: Any, _: object, value: object) -> None:
+    if value is None or (callable(value) and not isinstance(value, type)):
+        return
+    if isinstance(value, str | bytes | Iterator) or not isinstance(value, Iterable):
+        raise DeclarationError(
+            f"step {instance.name!r}: items must be a collection that every run can read, "
+            f"or a callable that gives one, not {value!r}"
+        )
+
+
+def _checked_loops(instance: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
+    if value is None:
+        raise DeclarationError(f"step {instance.name!r}: max_loops must be at least 1, not None")
+    checked_limit(instance, attribute, value)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Parallel(Declared):
     """All branches at once on the same input; the output is a dict by key."""
 
-    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=_branches)
+    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=frozen_mapping, validator=_checked_branches)
     merge: Merge = attrs.field(default="context_update", validator=_checked_merge)
     on_branch_failure: OnBranchFailure = attrs.field(default="propagate", validator=_checked_on_failure)
     max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
@@ -76,8 +94,8 @@ class Parallel(Declared):
 class MapOver(Declared):
     """The body once per item; the output is a list in item order."""
 
-    body: AnyStep = attrs.field(kw_only=False, converter=_body)
-    items: Any = None
+    body: AnyStep = attrs.field(kw_only=False, validator=_checked_body)
+    items: Any = attrs.field(default=None, validator=_checked_items)
     """The items, or a callable `(previous, context) -> items`; by default the incoming data."""
     merge: Merge = attrs.field(default="context_update", validator=_checked_merge)
     max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
@@ -88,7 +106,7 @@ class BranchOn(Declared):
     """One branch, chosen by `select(data, context)`."""
 
     select: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
-    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=_branches)
+    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=frozen_mapping, validator=_checked_branches)
     default: AnyStep | None = None
 
     def _check(self) -> None:
@@ -101,9 +119,9 @@ class BranchOn(Declared):
 class LoopUntil(Declared):
     """The body on its own last output until `until(output, context)` is true."""
 
-    body: AnyStep = attrs.field(kw_only=False, converter=_body)
+    body: AnyStep = attrs.field(kw_only=False, validator=_checked_body)
     until: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
-    max_loops: int = attrs.field(default=5, validator=checked_limit)
+    max_loops: int = attrs.field(default=5, validator=_checked_loops)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -21,6 +21,8 @@ def as_step(value: object, *, where: str) -> AnyStep:
 def _as_steps(steps: AnyStep | Iterable[AnyStep]) -> tuple[AnyStep, ...]:
     if isinstance(steps, Declared | Pipeline):
         return (steps,)
+    if not isinstance(steps, Iterable):
+        raise DeclarationError(f"a pipeline is made of steps, not {steps!r}")
     return tuple(as_step(step, where=f"step number {n} of a pipeline") for n, step in enumerate(steps, 1))
 
 
@@ -32,6 +34,8 @@ class Pipeline:
     name: str | None = attrs.field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
+        if self.name is not None and (not isinstance(self.name, str) or not self.name):
+            raise DeclarationError(f"a pipeline's name must be a non-empty text or None, not {self.name!r}")
         if not self.steps:
             raise DeclarationError("a pipeline needs at least one step")
         places: dict[str, int] = {}
