@@ -55,7 +55,7 @@ class RunHandle:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         background = await self.background()
-        await background.host.enter(background.stop)
+        await background.end()
 
     async def _result(self) -> PipelineResult:
         if self._background is not None:
@@ -89,6 +89,8 @@ class OutcomeIterator:
         if self._background is None:
             self._background = await self._handle.background()
         background = self._background
+        if (waiting := background.next_nowait()) is not None:
+            return waiting
         try:
             return await background.host.enter(background.next)
         except trio.EndOfChannel:
@@ -97,7 +99,7 @@ class OutcomeIterator:
     async def aclose(self) -> None:
         """End the run and wait for its cleanup."""
         if self._background is not None:
-            await self._background.host.enter(self._background.stop)
+            await self._background.end()
 
     def __del__(self) -> None:
         if self._background is not None:
@@ -126,6 +128,16 @@ class _Background:
             self._outlet.close()
             self._ended.set()
 
+    def next_nowait(self) -> StepOutcome | None:
+        """An outcome that waits already: a host on another library need not cross over for each of them.
+
+        The run cannot go on before its reader gives way, so no more than the outlet holds come this way in a row.
+        """
+        try:
+            return self._outlet.get_nowait()
+        except (trio.WouldBlock, trio.EndOfChannel):
+            return None
+
     async def next(self) -> StepOutcome:
         """The next outcome; `EndOfChannel` after the last one, or the error that stopped the run."""
         try:
@@ -150,6 +162,11 @@ class _Background:
         if self._result is None:
             raise RuntimeError("the run was ended before it had a result")
         return self._result.unwrap()
+
+    async def end(self) -> None:
+        """From the host's side: stop the run, unless it has ended, as it has when its loop is shutting down."""
+        if not self._ended.is_set():
+            await self.host.enter(self.stop)
 
     async def stop(self) -> None:
         """Cancel the run and wait for its cleanup."""
