@@ -1,5 +1,15 @@
-"""LLM-agent pipelines as supervised trio actors."""
+"""LLM-agent pipelines as supervised trio actors.
 
+What is imported from here is the public API. Names that need pydantic-ai, pydantic or a driver are loaded when they
+are first used, so importing the package stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .bridge.threads import abandoned_threads as abandoned_threads
 from .context.freeform import Context as Context
 from .core.backoff import Backoff as Backoff
 from .core.outcomes import Aborted as Aborted
@@ -11,10 +21,58 @@ from .core.outcomes import PipelineResult as PipelineResult
 from .core.outcomes import StepOutcome as StepOutcome
 from .core.outcomes import StepResult as StepResult
 from .core.outcomes import Success as Success
+from .core.payloads import HookPayload as HookPayload
+from .core.payloads import OnPause as OnPause
+from .core.payloads import OnStepFailure as OnStepFailure
+from .core.payloads import PostRun as PostRun
+from .core.payloads import PostStep as PostStep
+from .core.payloads import PreRun as PreRun
+from .core.payloads import PreStep as PreStep
+from .core.settings import Price as Price
+from .core.settings import Settings as Settings
+from .core.usage import Usage as Usage
 from .core.usage import UsageLimits as UsageLimits
 from .core.wire import from_json as from_json
+from .core.wire import register_type as register_type
 from .core.wire import to_json as to_json
+from .dsl.declared import Processors as Processors
 from .dsl.pipeline import Pipeline as Pipeline
+from .dsl.redirect import Redirect as Redirect
 from .dsl.step import Step as Step
 from .dsl.step import step as step
+from .errors import AbortRun as AbortRun
+from .errors import ControlError as ControlError
+from .errors import DeclarationError as DeclarationError
+from .errors import FlujoError as FlujoError
+from .errors import InfiniteRedirectError as InfiniteRedirectError
+from .errors import InvalidAnswer as InvalidAnswer
+from .errors import LoopAlreadyRunning as LoopAlreadyRunning
+from .errors import MissingAgentError as MissingAgentError
+from .errors import MockDetectionError as MockDetectionError
+from .errors import NotPaused as NotPaused
+from .errors import PricingNotConfiguredError as PricingNotConfiguredError
+from .errors import RunExists as RunExists
+from .errors import StructuredOutputError as StructuredOutputError
+from .errors import UsageLimitExceededError as UsageLimitExceededError
+from .handle import RunHandle as RunHandle
 from .runner import Flujo as Flujo
+from .settings import load_settings as load_settings
+
+if TYPE_CHECKING:
+    from .agents.factory import make_agent_async as make_agent_async
+
+_LOADED_WHEN_USED = {
+    "make_agent_async": "flujo_actors.agents.factory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The names of `_LOADED_WHEN_USED`, imported at their first use."""
+    if name not in _LOADED_WHEN_USED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_LOADED_WHEN_USED[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LOADED_WHEN_USED})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -18,13 +19,17 @@ from .context.isolation import check_context_model, isolated, make_context
 from .core.events import HookFailed
 from .core.outcomes import PipelineResult, RunId
 from .core.payloads import HookPayload
+from .core.settings import Settings
 from .core.usage import UsageLimits
 from .core.wire import message_of
 from .dsl.pipeline import AnyStep, Pipeline, as_step
+from .dsl.step import Step
+from .dsl.tree import walk_steps
 from .errors import LoopAlreadyRunning
 from .handle import Outlet, RunHandle
+from .settings import resolve_settings
 from .telemetry.redaction import Redactor
-from .telemetry.sinks import Telemetry
+from .telemetry.sinks import LogSink, Telemetry
 
 
 class Flujo:
@@ -48,7 +53,8 @@ class Flujo:
         self._resources = resources
         self._limits = usage_limits
         self._hooks = plan_hooks(hooks)
-        self._telemetry = Telemetry(sinks=(), redactor=Redactor())
+        self._settings = resolve_settings(settings)
+        self._telemetry = _telemetry(self._settings, self.pipeline, resources)
         self._shelf = Shelf()
 
     # --- running ---
@@ -101,10 +107,13 @@ class Flujo:
             telemetry=self._telemetry,
             outlet=outlet,
             resources=self._resources,
+            settings=self._settings,
         )
         result: PipelineResult | None = None
         try:
-            result = await drive(run, self.pipeline, shelved.data, shelved.context, resumed=resumed)
+            result = await drive(
+                run, self.pipeline, shelved.data, shelved.context, limits=self._limits, resumed=resumed
+            )
         finally:
             self._shelf.put_back(shelved, result)
         return result
@@ -120,6 +129,20 @@ class Flujo:
                     feedback=f"{type(error).__name__}: {message_of(error)}",
                 )
             )
+
+
+def _telemetry(settings: Settings, pipeline: Pipeline, resources: Any) -> Telemetry:
+    redactor = Redactor.from_environment(os.environ, deps=resources)
+    for each in walk_steps(pipeline):
+        if isinstance(each, Step) and each.deps is not None:
+            redactor = redactor.knowing(each.deps)
+    logging_sink = (LogSink(),) if settings.telemetry.log else ()
+    return Telemetry(
+        sinks=(*settings.telemetry.sinks, *logging_sink),
+        redactor=redactor,
+        content=settings.telemetry.content,
+        verbose=settings.aros.telemetry.verbose,
+    )
 
 
 def _in_trio(start: Callable[[Host, Outlet | None], Any], *, instead: str) -> PipelineResult:

@@ -19,6 +19,7 @@ from ..dsl.callplan import CallPlan
 from ..dsl.step import Step
 from ..errors import MockDetectionError
 from .composites import Work
+from .limits import refusal, within_limits
 from .messages import Tally
 from .run import Run
 from .usercode import failure_of
@@ -29,23 +30,29 @@ _PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)}
 
 async def call_agent(run: Run, step: Step, work: Work) -> Attempt:
     """Call the agent as its plan says; an attempt with its own context copy in `work`."""
-    plan = step.plan
+    plan = work.plan or step.plan
+    if plan.shape == "model":
+        from .model_call import call_model_agent  # loads pydantic-ai, which only model agents need
+
+        return await call_model_agent(run, step, work, plan.target)
     if run.outlet is not None and plan.stream is not None:
         plan = plan.stream
+    refused = refusal(work)
+    if refused is not None:
+        return refused
     args = (work.data,) if plan.takes_data else ()
     keywords = _keywords(run, plan, work) if plan.keywords else {}
     match plan.shape:
         case "async":
             got = await guarded(_call_async, run, plan, args, keywords)
         case "sync":
-            got = await guarded(_call_sync, run, step, args, keywords)
+            got = await guarded(_call_sync, run, plan, args, keywords, step.name)
         case "stream":
             got = await guarded(_call_stream, run, plan, args, keywords, work)
-        case "model":
-            raise NotImplementedError
     if isinstance(got, Error):
         return _with_partial(failure_of(run, got.error), work.tally)
-    return answer_of(step.name, got.value, work)
+    ended = answer_of(step.name, got.value, work)
+    return within_limits(ended, work) if work.quotas else ended
 
 
 def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, Any]:
@@ -64,9 +71,9 @@ async def _call_async(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords:
     return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
 
 
-async def _call_sync(run: Run, step: Step, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    call = functools.partial(step.plan.target, *args, **keywords)
-    answer = await in_thread(call, label=step.name, limit=run.sync_limit)
+async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any], label: str) -> Any:
+    call = functools.partial(plan.target, *args, **keywords)
+    answer = await in_thread(call, label=label, limit=run.settings.sync_step_threads)
     return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
 
 
@@ -117,7 +124,7 @@ def answer_of(name: str, value: Any, work: Work) -> Attempt:
         case StepResult():
             return _result_of(name, value, work)
         case Failure():
-            return _own_failure(name, value, work.tally)
+            return _own_failure(name, value, work)
         case Paused(message=message):
             return Stopped(outcome=Paused(message=message))
         case Aborted():
@@ -125,21 +132,24 @@ def answer_of(name: str, value: Any, work: Work) -> Attempt:
     if _is_mock(value):
         text = f"step {name!r} returned a {type(value).__name__}: a test double leaked into the run"
         return Failed(error=MockDetectionError(text), feedback=text)
-    work.tally.spend(_reported_usage(value))
+    if _is_run_result(value):
+        work.spend(_run_usage(value))
+        return Done(output=value.output, context=work.context)
+    work.spend(_reported_usage(value))
     return Done(output=value, context=work.context)
 
 
 def _result_of(name: str, result: StepResult, work: Work) -> Attempt:
-    work.tally.spend(_usage_of(result))
+    work.spend(_usage_of(result))
     if not result.success:
         return Failed(error=None, feedback=result.feedback or f"step {name!r} reported a failure", output=result.output)
     return Done(output=result.output, context=work.context, metadata=result.metadata)
 
 
-def _own_failure(name: str, failure: Failure, tally: Tally) -> Failed:
+def _own_failure(name: str, failure: Failure, work: Work) -> Failed:
     result = failure.step_result
     if result is not None:
-        tally.spend(_usage_of(result))
+        work.spend(_usage_of(result))
     text = failure.feedback or (result and result.feedback) or f"step {name!r} reported a failure"
     if failure.feedback is None and isinstance(failure.error, BaseException):
         text = f"Agent execution failed with {type(failure.error).__name__}: {message_of(failure.error)}"
@@ -161,6 +171,24 @@ def _reported_usage(value: Any) -> Usage:
     if isinstance(tokens, int) and isinstance(cost, int | float) and (tokens or cost):
         return Usage(input_tokens=tokens, cost_usd=float(cost))
     return NO_USAGE
+
+
+def _is_run_result(value: Any) -> bool:
+    """Whether a function returned the result of a pydantic-ai agent it called itself."""
+    pydantic_ai = sys.modules.get("pydantic_ai")
+    return pydantic_ai is not None and isinstance(value, pydantic_ai.AgentRunResult)
+
+
+def _run_usage(result: Any) -> Usage:
+    usage = result.usage
+    return Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cache_read_tokens,
+        requests=usage.requests,
+        tool_calls=usage.tool_calls,
+        cost_usd=float(usage.cost or 0.0),
+    )
 
 
 def _is_mock(value: Any) -> bool:

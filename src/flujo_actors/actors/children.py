@@ -17,7 +17,7 @@ from typing import Protocol
 import trio
 
 from .mailbox import Mailbox
-from .messages import Request, Settled
+from .messages import Request, Settled, Tally
 
 
 class Performer(Protocol):
@@ -33,12 +33,12 @@ class Performer(Protocol):
 class Children:
     """An open nursery of step actors."""
 
-    __slots__ = ("_box", "_manager", "_nursery", "_performer", "waiting")
+    __slots__ = ("_box", "_manager", "_nursery", "_performer", "_tally", "waiting")
 
     _nursery: trio.Nursery
 
-    def __init__(self, performer: Performer) -> None:
-        self._performer = performer
+    def __init__(self, performer: Performer, tally: Tally) -> None:
+        self._performer, self._tally = performer, tally
         self._box: Mailbox[Settled] = Mailbox(math.inf)
         self._manager = trio.open_nursery()
         self.waiting = 0
@@ -51,7 +51,11 @@ class Children:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        return await self._manager.__aexit__(kind, error, traceback)
+        try:
+            return await self._manager.__aexit__(kind, error, traceback)
+        finally:
+            if error is not None:
+                self._count_the_rest()
 
     def spawn(self, request: Request) -> None:
         """Start an actor for the request."""
@@ -73,6 +77,11 @@ class Children:
         while self.waiting:
             self.waiting -= 1
             yield self._box.get_nowait()
+
+    def _count_the_rest(self) -> None:
+        """The composite was cut short: what its children used is counted all the same."""
+        for settled in self.rest():
+            self._tally.include(settled.result)
 
     async def _actor(self, request: Request) -> None:
         settled: Settled | None = None

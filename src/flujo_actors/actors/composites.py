@@ -17,6 +17,9 @@ from ..core import paths
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
 from ..core.outcomes import Aborted, ErrorInfo, Failure, Paused, Success
 from ..core.paths import StepPath
+from ..core.quota import QUOTA_LOCK, Quota
+from ..core.usage import NO_USAGE, Usage
+from ..dsl.callplan import CallPlan
 from ..dsl.kinds import BranchOn, LoopUntil, MapOver, Merge, Parallel
 from ..dsl.pipeline import AnyStep, Pipeline
 from ..errors import ContextError
@@ -33,8 +36,8 @@ class Troupe(Protocol):
     def run(self) -> Run:
         """The run they belong to."""
 
-    def children(self) -> Children:
-        """A nursery for the actors of one composite."""
+    def children(self, tally: Tally) -> Children:
+        """A nursery for the actors of one composite, which counts in `tally`."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -52,6 +55,22 @@ class Work:
     attempt: int = 1
     feedback: str | None = None
     """Why the attempt before this one failed."""
+    quotas: tuple[Quota, ...] = ()
+    plan: CallPlan | None = None
+    """The agent that was redirected to, instead of the step's own."""
+
+    @property
+    def caller(self) -> str:
+        """What quotas know this step's calls by."""
+        return f"step {self.name}"
+
+    def spend(self, usage: Usage) -> None:
+        """Count a call of this step, in its tally and in every budget it draws on."""
+        if usage is not NO_USAGE:
+            self.tally.spend(usage)
+            with QUOTA_LOCK:
+                for quota in self.quotas:
+                    quota.spend(usage, self.caller)
 
     def child(self, step: AnyStep, name: str, path: StepPath, data: Any, context: Any, index: int = 0) -> Request:
         """The request for a child of this attempt."""
@@ -63,6 +82,7 @@ class Work:
             data=data,
             context=context,
             index=index,
+            quotas=self.quotas,
         )
 
 
@@ -72,11 +92,11 @@ class Work:
 async def sequence(troupe: Troupe, pipeline: Pipeline, work: Work) -> Attempt:
     """The steps in order, each on the output of the one before."""
     data, context = work.data, work.context
-    async with troupe.children() as children:
+    async with troupe.children(work.tally) as children:
         for step, name in zip(pipeline.steps, pipeline.step_names(), strict=True):
             children.spawn(work.child(step, name, paths.named(work.path, name), data, context))
             settled = await children.settled()
-            _include(work.tally, settled)
+            work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):
                 return _ended_by(work.name, name, settled)
             data, context = _output(settled), settled.context
@@ -87,11 +107,11 @@ async def sequence(troupe: Troupe, pipeline: Pipeline, work: Work) -> Attempt:
 async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
     """The body on its own last output, until the condition holds."""
     data, context = work.data, work.context
-    async with troupe.children() as children:
+    async with troupe.children(work.tally) as children:
         for turn in range(1, loop.max_loops + 1):
             children.spawn(work.child(loop.body, loop.name, paths.item(work.path, turn), data, context))
             settled = await children.settled()
-            _include(work.tally, settled)
+            work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):
                 return _ended_by(work.name, f"turn {turn}", settled)
             data, context = _output(settled), settled.context
@@ -115,10 +135,10 @@ async def branch_on(troupe: Troupe, branching: BranchOn, work: Work) -> Attempt:
         known = ", ".join(map(repr, branching.branches))
         text = f"step {branching.name!r} selected {key!r}, but its branches are {known} and there is no default"
         return Failed(error=None, feedback=text)
-    async with troupe.children() as children:
+    async with troupe.children(work.tally) as children:
         children.spawn(work.child(step, str(key), paths.named(work.path, str(key)), work.data, work.context))
         settled = await children.settled()
-    _include(work.tally, settled)
+    work.tally.include(settled.result)
     if not isinstance(settled.verdict, Success):
         return _ended_by(work.name, str(key), settled)
     return Done(output=_output(settled), context=settled.context, metadata={"branch": str(key)})
@@ -142,9 +162,11 @@ async def parallel(troupe: Troupe, step: Parallel, work: Work) -> Attempt:
         work.child(branch, name, paths.named(work.path, name), work.data, work.context, index)
         for index, (name, branch) in enumerate(zip(names, step.branches.values(), strict=True))
     )
-    reports = await _fan_out(troupe, requests, step.max_concurrency, patient=step.on_branch_failure == "ignore")
+    reports = await _fan_out(
+        troupe, work.tally, requests, step.max_concurrency, patient=step.on_branch_failure == "ignore"
+    )
     output = {keys[index]: _output(settled) for index, settled in reports.items() if _succeeded(settled)}
-    return _gathered(work, reports, names, output, step.merge, patient=step.on_branch_failure == "ignore")
+    return _gathered(work, reports, names, output, step.merge, patient=patient)
 
 
 async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
@@ -164,7 +186,7 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
         work.child(step.body, f"{step.name}[{index}]", paths.item(work.path, index), item, work.context, index)
         for index, item in enumerate(listed)
     )
-    reports = await _fan_out(troupe, requests, step.max_concurrency, patient=False)
+    reports = await _fan_out(troupe, work.tally, requests, step.max_concurrency, patient=False)
     output = [_output(reports[index]) for index in sorted(reports) if _succeeded(reports[index])]
     return _gathered(work, reports, _Numbers(), output, step.merge, patient=False)
 
@@ -177,11 +199,11 @@ class _Numbers:
 
 
 async def _fan_out(
-    troupe: Troupe, requests: Iterator[Request], limit: int | None, *, patient: bool
+    troupe: Troupe, tally: Tally, requests: Iterator[Request], limit: int | None, *, patient: bool
 ) -> dict[int, Settled]:
     """Run the children, at most `limit` at a time; unless patient, the first failure stops the others."""
     reports: dict[int, Settled] = {}
-    async with troupe.children() as children:
+    async with troupe.children(tally) as children:
         for request in itertools.islice(requests, limit):
             children.spawn(request)
         while children.waiting:
@@ -212,7 +234,7 @@ def _gathered(
 ) -> Attempt:
     """One attempt out of all the reports: control first, then failure, abort, pause, and only then success."""
     for settled in reports.values():
-        _include(work.tally, settled)
+        work.tally.include(settled.result)
     failures = {i: s.outcome for i, s in reports.items() if isinstance(s.outcome, Failure)}
     succeeded = [(names[i], s.context) for i, s in reports.items() if _succeeded(s)]
     control = next((found for each in failures.values() if (found := escalating(each.error))), None)
@@ -245,14 +267,6 @@ def _one_error(name: str, failures: dict[str, Failure]) -> BaseException | Error
 
 
 # --- reading reports ----------------------------------------------------------------------------------------
-
-
-def _include(tally: Tally, settled: Settled) -> None:
-    match settled.outcome:
-        case Success(step_result=result):
-            tally.include(result)
-        case Failure(step_result=result) if result is not None:
-            tally.include(result)
 
 
 def _succeeded(settled: Settled) -> bool:

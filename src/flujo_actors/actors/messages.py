@@ -6,40 +6,11 @@ from typing import Any
 
 import attrs
 
-from ..core.outcomes import Aborted, Failure, StepResult, TerminalOutcome
+from ..core.outcomes import Aborted, Failure, StepResult, Success, TerminalOutcome
 from ..core.paths import StepPath
+from ..core.quota import Quota
 from ..core.usage import NO_USAGE, Usage
 from ..dsl.pipeline import AnyStep
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class Request:
-    """Parent to child: do this step, here, on this data and context."""
-
-    step: AnyStep
-    name: str
-    path: StepPath
-    parent: StepPath | None
-    data: Any
-    context: Any
-    index: int = 0
-    """Which of its parent's children this is."""
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class Settled:
-    """Child to parent, exactly once: how the step ended, and the context it leaves behind."""
-
-    index: int
-    outcome: TerminalOutcome
-    context: Any
-    overruled: Aborted | Failure | None = None
-    """Set when a hook ends the run although the step settled as `outcome` says."""
-
-    @property
-    def verdict(self) -> TerminalOutcome:
-        """What the parent has to act on."""
-        return self.overruled or self.outcome
 
 
 class Tally:
@@ -63,7 +34,50 @@ class Tally:
         """Count a call."""
         self.usage += usage
 
-    def include(self, result: StepResult) -> None:
-        """Count a nested step."""
-        self.history.append(result)
-        self.usage += result.usage
+    def include(self, result: StepResult | None) -> None:
+        """Count a nested step, if it left a result."""
+        if result is not None:
+            self.history.append(result)
+            self.usage += result.usage
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Request:
+    """Parent to child: do this step, here, on this data and context."""
+
+    step: AnyStep
+    name: str
+    path: StepPath
+    parent: StepPath | None
+    data: Any
+    context: Any
+    index: int = 0
+    """Which of its parent's children this is."""
+    quotas: tuple[Quota, ...] = ()
+    """The budgets the step draws on: its run's, and those of limited steps around it."""
+    tally: Tally = attrs.field(factory=Tally)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Settled:
+    """Child to parent, exactly once: how the step ended, and the context it leaves behind."""
+
+    index: int
+    outcome: TerminalOutcome
+    context: Any
+    overruled: Aborted | Failure | None = None
+    """Set when a hook ends the run although the step settled as `outcome` says."""
+    unfinished: StepResult | None = None
+    """What a step that paused or was aborted had used until then, if anything."""
+
+    @property
+    def verdict(self) -> TerminalOutcome:
+        """What the parent has to act on."""
+        return self.overruled or self.outcome
+
+    @property
+    def result(self) -> StepResult | None:
+        """What there is to count of the step."""
+        if isinstance(self.outcome, Success | Failure):
+            return self.outcome.step_result
+        return self.unfinished

@@ -11,6 +11,7 @@ from ..core.events import RunEnded, RunResumed, RunStarted
 from ..core.outcomes import Aborted, Failure, Paused, PipelineResult, RunStatus
 from ..core.paths import ROOT
 from ..core.payloads import PostRun, PreRun
+from ..core.usage import UsageLimits
 from ..dsl.pipeline import Pipeline
 from ..errors import ControlError
 from .composites import Work, sequence
@@ -22,14 +23,18 @@ HOOK_GRACE_S = 5.0
 """How long `post_run` hooks may take after the run was cancelled."""
 
 
-async def drive(run: Run, pipeline: Pipeline, data: Any, context: Any, *, resumed: bool) -> PipelineResult:
+async def drive(
+    run: Run, pipeline: Pipeline, data: Any, context: Any, *, limits: UsageLimits | None, resumed: bool
+) -> PipelineResult:
     """Run the pipeline to its result; control errors are raised with the partial result."""
     run.emit(RunResumed if resumed else RunStarted, ROOT)
     tally = Tally()
     tally.attempts, tally.context = 1, context
     ended: Attempt = Stopped(outcome=Aborted(reason="the run was cancelled"))
     try:
-        ended = await _ended(run, pipeline, data, context, tally, resumed=resumed)
+        quotas = () if limits is None else (run.quota(limits, owner=f"run {run.run_id}"),)
+        work = Work(name="", span=ROOT, path=ROOT, data=data, context=context, tally=tally, quotas=quotas)
+        ended = await _ended(run, pipeline, work, resumed=resumed)
     finally:
         result = _result(run, ended, tally)
         run.emit(RunEnded, ROOT, status=result.status, feedback=result.feedback, usage=tally.usage)
@@ -37,22 +42,21 @@ async def drive(run: Run, pipeline: Pipeline, data: Any, context: Any, *, resume
     return _delivered(result, ended, veto)
 
 
-async def _ended(run: Run, pipeline: Pipeline, data: Any, context: Any, tally: Tally, *, resumed: bool) -> Attempt:
+async def _ended(run: Run, pipeline: Pipeline, work: Work, *, resumed: bool) -> Attempt:
     if run.hooks and not resumed:
-        veto = await run.hooks.tell(PreRun(run_id=run.run_id, input=data, context=context))
+        veto = await run.hooks.tell(PreRun(run_id=run.run_id, input=work.data, context=work.context))
         if veto is not None:
             return _vetoed(veto)
     run.ledger.start(ROOT)
     try:
-        ended = await _top_level(run, pipeline, data, context, tally)
+        ended = await _top_level(run, pipeline, work)
     finally:
         run.ledger.settle(ROOT)
     run.ledger.close()
     return ended
 
 
-async def _top_level(run: Run, pipeline: Pipeline, data: Any, context: Any, tally: Tally) -> Attempt:
-    work = Work(name="", span=ROOT, path=ROOT, data=data, context=context, tally=tally)
+async def _top_level(run: Run, pipeline: Pipeline, work: Work) -> Attempt:
     try:
         return await sequence(StepActors(run), pipeline, work)
     except BaseExceptionGroup as group:

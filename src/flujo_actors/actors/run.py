@@ -14,6 +14,9 @@ from ..core.events import Event
 from ..core.ledger import Ledger
 from ..core.outcomes import RunId, StepOutcome
 from ..core.paths import StepPath
+from ..core.quota import Amount, Quota
+from ..core.settings import Settings
+from ..core.usage import UsageLimits
 from ..telemetry.sinks import Telemetry
 from .hooks import Hooks
 from .journal import Journal
@@ -32,7 +35,7 @@ class Run:
     outlet: Mailbox[StepOutcome] | None = None
     """Where somebody watches the run; `None` if nobody does."""
     resources: Any = None
-    sync_limit: int = 40
+    settings: Settings = attrs.field(factory=Settings)
     rng: Callable[[], float] = random.random
     ledger: Ledger = attrs.field(factory=Ledger)
 
@@ -41,6 +44,12 @@ class Run:
         if self.telemetry.enabled:
             event: Event = kind(run_id=self.run_id, path=path, at=trio.current_time(), **facts)
             self.telemetry.emit(event)
+
+    def quota(self, limits: UsageLimits, *, owner: str) -> Quota:
+        """A budget under this run's settings."""
+        usage = self.settings.usage
+        guess = Amount(tokens=usage.first_call_tokens, cost_usd=usage.first_call_usd)
+        return Quota(limits, owner=owner, guess=guess)
 
     def redact(self, text: str) -> str:
         """The text without secrets: the only change ever made to what an error says."""

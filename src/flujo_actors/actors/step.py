@@ -27,6 +27,7 @@ from ..core.attempts import (
     Done,
     Escalate,
     Failed,
+    HandOver,
     Restart,
     Stopped,
     UseFallback,
@@ -45,12 +46,16 @@ from ..core.events import (
 )
 from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
 from ..core.payloads import OnPause, OnStepFailure, PostStep, PreStep
+from ..core.quota import QUOTA_LOCK, Quota
 from ..core.tokens import make_token
+from ..core.usage import NO_USAGE, Usage
+from ..dsl.callplan import CallPlan, plan_agent
 from ..dsl.declared import Declared
 from ..dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
 from ..dsl.pipeline import Pipeline
+from ..dsl.redirect import Redirect
 from ..dsl.step import Step
-from ..errors import ContextError, StepTimeout
+from ..errors import ContextError, InfiniteRedirectError, StepTimeout
 from .agent_call import call_agent, joined
 from .children import Children
 from .composites import Work, branch_on, loop_until, map_over, parallel, sequence
@@ -68,16 +73,18 @@ class StepActors:
 
     run: Run
 
-    def children(self) -> Children:
-        """A nursery for the actors of one composite."""
-        return Children(self)
+    def children(self, tally: Tally) -> Children:
+        """A nursery for the actors of one composite, which counts in `tally`."""
+        return Children(self, tally)
 
     async def perform(self, request: Request) -> Settled:
         """Do the step and say how it ended; see the module's rules."""
         run = self.run
         recorded = run.journal.recall(request.path)
         if recorded is not None:
+            _charge(request.quotas, _usage(recorded.outcome))
             return Settled(index=request.index, outcome=recorded.outcome, context=recorded.context)
+        request = self._with_own_limits(request)
         run.ledger.start(request.path, request.parent)
         run.emit(StepStarted, request.path, step_name=request.name, input=request.data)
         if run.hooks:
@@ -87,18 +94,27 @@ class StepActors:
         outcome, context = await self._outcome(request)
         return await self._settle(request, outcome, context)
 
+    def _with_own_limits(self, request: Request) -> Request:
+        limits = None if isinstance(request.step, Pipeline) else request.step.usage_limits
+        if limits is None:
+            return request
+        quota = self.run.quota(limits, owner=f"step {request.name!r}")
+        return attrs.evolve(request, quotas=(*request.quotas, quota))
+
     def abandon(self, request: Request) -> Settled:
         """Settle a step that was cut short."""
         outcome = Aborted(reason=f"step {request.name!r} was cancelled")
         if request.path in self.run.ledger:
             self.run.ledger.settle(request.path)
-            self.run.emit(StepEnded, request.path, step_name=request.name, status="aborted", feedback=outcome.reason)
-        return Settled(index=request.index, outcome=outcome, context=request.context)
+            self._emit_ended(request, outcome)
+        return Settled(
+            index=request.index, outcome=outcome, context=request.context, unfinished=_unfinished(request, outcome)
+        )
 
     # --- from attempts to an outcome ---
 
     async def _outcome(self, request: Request) -> tuple[TerminalOutcome, Any]:
-        tally, begun = Tally(), trio.current_time()
+        tally, begun = request.tally, trio.current_time()
         if isinstance(request.step, Pipeline):
             tally.attempts = 1
             ended = await sequence(self, request.step, _work(request, tally, request.data))
@@ -110,10 +126,12 @@ class StepActors:
         answered = self.run.journal.answered(request.path)
         if answered is not None:
             tally.attempts, tally.usage = answered.pause.attempts, answered.pause.usage
+            _charge(request.quotas, tally.usage)
             return await self._finish(step, Done(output=answered.answer, context=request.context))
         waiting = self.run.journal.waiting(request.path)
         if waiting is not None:
             tally.attempts, tally.usage = waiting.attempts, waiting.usage
+            _charge(request.quotas, tally.usage)
             return Stopped(outcome=waiting.paused)
         data = request.data
         if step.input is not None:
@@ -122,13 +140,15 @@ class StepActors:
                 return failure_of(self.run, resolved.error, what=f"The input of step {step.name!r}")
             data = resolved.value
         feedback: str | None = None
+        turns = Turns(step)
         while True:
             tally.attempts += 1
-            ended = await self._attempt(request, step, _work(request, tally, data, feedback))
+            work = _work(request, tally, data, feedback, turns.plan)
+            ended = await self._attempt(request, step, work)
             await self._note_swallowed_cancellation(request)
             decision = decide(
                 ended,
-                calls=tally.attempts,
+                failures=tally.attempts - turns.redirects,
                 max_retries=step.max_retries,
                 backoff=step.backoff,
                 has_fallback=step.fallback is not None,
@@ -142,6 +162,12 @@ class StepActors:
                     feedback = ended.feedback
                     self._emit_retry(request, tally.attempts, seconds, feedback)
                     await trio.sleep(seconds)
+                case HandOver(to=agent):
+                    assert isinstance(ended, Failed)
+                    feedback = ended.feedback
+                    circle = turns.hand_over(agent)
+                    if circle is not None:
+                        return Failed(error=circle, feedback=str(circle), output=ended.output)
                 case UseFallback():
                     assert isinstance(ended, Failed)
                     return await self._fall_back(request, step, ended, tally, data)
@@ -223,6 +249,9 @@ class StepActors:
         for plan in step.checks:
             got = await ask_planned(self.run, plan, output, context)
             reason = _objection(got)
+            if isinstance(reason, Redirect):
+                text = self.run.redact(reason.feedback)
+                return Failed(error=None, feedback=text, output=output, redirect=reason.to)
             if reason is not None:
                 error = got.error if isinstance(got, Error) else None
                 return Failed(error=error, feedback=self.run.redact(f"Validation failed: {reason}"), output=output)
@@ -248,7 +277,7 @@ class StepActors:
         assert step.fallback is not None
         name = step.fallback.name or f"{step.name} (fallback)"
         self.run.emit(StepFallback, request.path, step_name=step.name, feedback=failed.feedback, fallback_name=name)
-        async with self.children() as children:
+        async with self.children(tally) as children:
             children.spawn(
                 Request(
                     step=step.fallback,
@@ -257,6 +286,7 @@ class StepActors:
                     parent=request.path,
                     data=data,
                     context=request.context,
+                    quotas=request.quotas,
                 )
             )
             settled = await children.settled()
@@ -331,7 +361,13 @@ class StepActors:
         overruled = await self._tell_hooks(request, outcome) if run.hooks else None
         if run.outlet is not None:
             await run.outlet.put(outcome)
-        return Settled(index=request.index, outcome=outcome, context=context, overruled=overruled)
+        return Settled(
+            index=request.index,
+            outcome=outcome,
+            context=context,
+            overruled=overruled,
+            unfinished=_unfinished(request, outcome),
+        )
 
     async def _tell_hooks(self, request: Request, outcome: TerminalOutcome) -> Aborted | Failure | None:
         where = {"run_id": self.run.run_id, "step_name": request.name, "path": request.path}
@@ -396,7 +432,7 @@ def _pre_step(run: Run, request: Request) -> PreStep:
     )
 
 
-def _work(request: Request, tally: Tally, data: Any, feedback: str | None = None) -> Work:
+def _work(request: Request, tally: Tally, data: Any, feedback: str | None = None, plan: CallPlan | None = None) -> Work:
     return Work(
         name=request.name,
         span=request.path,
@@ -406,6 +442,8 @@ def _work(request: Request, tally: Tally, data: Any, feedback: str | None = None
         tally=tally,
         attempt=tally.attempts,
         feedback=feedback,
+        quotas=request.quotas,
+        plan=plan,
     )
 
 
@@ -413,14 +451,55 @@ async def _isolated(context: Any) -> Any:
     return isolated(context)
 
 
-def _objection(got: Any) -> str | None:
-    """Why a validator refuses, or `None`."""
+def _objection(got: Any) -> str | Redirect | None:
+    """Why a validator refuses, or where it sends the work; `None` if it is content."""
     if isinstance(got, Error):
         return f"{type(got.error).__name__}: {got.error}"
     verdict = got.value
     if verdict is None or verdict is True:
         return None
-    return verdict if isinstance(verdict, str) else "the validator returned False"
+    return verdict if isinstance(verdict, str | Redirect) else "the validator returned False"
+
+
+class Turns:
+    """Which agents of one step have had their turn."""
+
+    def __init__(self, step: Declared) -> None:
+        self._step = step
+        self._had = [step.agent] if isinstance(step, Step) else []
+        self.plan: CallPlan | None = None
+        self.redirects = 0
+
+    def hand_over(self, agent: Any) -> InfiniteRedirectError | None:
+        """Give the next turn to `agent`, unless it had one."""
+        if any(agent is earlier for earlier in self._had):
+            return InfiniteRedirectError(
+                f"step {self._step.name!r} was redirected to an agent that had its turn, after {self.redirects + 1} "
+                "redirects; let the validator accept, or refuse without a redirect"
+            )
+        self._had.append(agent)
+        self.redirects += 1
+        self.plan = plan_agent(agent, step_name=self._step.name)
+        return None
+
+
+def _unfinished(request: Request, outcome: TerminalOutcome) -> StepResult | None:
+    if isinstance(outcome, Success | Failure) or request.tally.usage is NO_USAGE:
+        return None
+    text = outcome.message if isinstance(outcome, Paused) else outcome.reason
+    return _result(request, request.tally, 0.0, output=None, metadata={}, success=False, feedback=text)
+
+
+def _usage(outcome: TerminalOutcome) -> Usage:
+    result = outcome.step_result if isinstance(outcome, Success | Failure) else None
+    return NO_USAGE if result is None else result.usage
+
+
+def _charge(quotas: tuple[Quota, ...], usage: Usage) -> None:
+    """Count what an earlier part of the run has used."""
+    with QUOTA_LOCK:
+        for quota in quotas:
+            quota.spend(usage)
 
 
 def _take_over(tally: Tally, result: StepResult) -> None:

@@ -4,9 +4,10 @@ Rules, first match wins:
 
 1. A control error, `KeyboardInterrupt` or `SystemExit` escalates: nothing else is tried.
 2. Work that is done, paused or aborted is accepted.
-3. A failure is tried again while calls are left, after the step's backoff.
-4. A failure without calls left goes to the fallback, if there is one.
-5. Any other failure is accepted.
+3. A failure that names another agent goes to that agent at once.
+4. A failure is tried again while retries are left, after the step's backoff.
+5. A failure without retries left goes to the fallback, if there is one.
+6. Any other failure is accepted.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Failed:
     feedback: str
     output: Any = None
     metadata: Mapping[str, Any] = NOTHING
+    redirect: Any = None
+    """The agent that shall have the next attempt, if a validator named one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -66,6 +69,13 @@ class Restart:
     after: float
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class HandOver:
+    """Let another agent try, at once."""
+
+    to: Any
+
+
 @attrs.frozen(kw_only=True)
 class UseFallback:
     """Let the fallback try."""
@@ -78,7 +88,7 @@ class Escalate:
     error: BaseException
 
 
-Decision: TypeAlias = Accept | Restart | UseFallback | Escalate
+Decision: TypeAlias = Accept | Restart | HandOver | UseFallback | Escalate
 
 ACCEPT = Accept()
 USE_FALLBACK = UseFallback()
@@ -101,18 +111,20 @@ def escalating(error: object) -> BaseException | None:
 def decide(
     ended: Attempt,
     *,
-    calls: int,
+    failures: int,
     max_retries: int,
     backoff: Backoff,
     has_fallback: bool,
     rng: Callable[[], float],
 ) -> Decision:
-    """What to do after the `calls`-th attempt; see the module's rules."""
+    """What to do after an attempt, with `failures` so far that count against the retries; see the module's rules."""
     if not isinstance(ended, Failed):
         return ACCEPT
     control = escalating(ended.error)
     if control is not None:
         return Escalate(error=control)
-    if calls <= max_retries:
-        return Restart(after=backoff.delay(calls, rng))
+    if ended.redirect is not None:
+        return HandOver(to=ended.redirect)
+    if failures <= max_retries:
+        return Restart(after=backoff.delay(failures, rng))
     return USE_FALLBACK if has_fallback else ACCEPT

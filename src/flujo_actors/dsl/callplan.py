@@ -8,7 +8,10 @@ Rules:
 3. `**kwargs: Never` takes nothing.
 4. A wrapper made with `functools.wraps` is read by its own parameters, not those it pretends to have; if it
    only forwards `**kwargs`, what it wraps must take the keyword too.
-5. A signature that cannot be read, a mock without a specification, and a model agent get nothing.
+5. A keyword that a `functools.partial` has bound already stays bound.
+6. Data goes to the first positional parameter that is neither `context` nor `resources`, whatever its name:
+   by position, or by name if one of those two stands before it.
+7. A signature that cannot be read, a mock without a specification, and a model agent get nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal, Never, NoReturn, TypeAlias
 
@@ -33,22 +35,16 @@ FORWARDED = frozenset({"context", "resources"})
 OFFERED = FORWARDED | {"feedback", "transaction", "idempotency_key"}
 """Everything a call may receive by keyword."""
 
-_NOBODY = (Never, NoReturn, "Never", "NoReturn", "typing.Never", "typing.NoReturn", "t.Never")
-
-
-class ModelAgent(ABC):
-    """An agent that talks to a model and never receives `context` or `resources`."""
-
-    @abstractmethod
-    def bound_to(self, model: object) -> ModelAgent:
-        """The same agent on another model."""
+_NOBODY = (Never, NoReturn)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @attrs.frozen(kw_only=True)
 class CallPlan:
     """What to call, how it answers, and which of the offered keywords it takes."""
 
-    target: Callable[..., Any]
+    target: Any
+    """The callable, or the model agent itself."""
     shape: Shape
     keywords: frozenset[str] = frozenset()
     named: frozenset[str] = frozenset()
@@ -63,7 +59,7 @@ def plan_agent(agent: Any, *, step_name: str) -> CallPlan:
     if agent is None:
         raise MissingAgentError(f"step {step_name!r} has no agent: give it a function, an agent or a step")
     if is_model_agent(agent):
-        return CallPlan(target=agent.run, shape="model")
+        return CallPlan(target=agent, shape="model")
     run = None if _is_plain_callable(agent) else getattr(agent, "run", None)
     if inspect.isclass(agent) and hasattr(agent, "run"):
         raise DeclarationError(f"step {step_name!r} got the class {agent.__name__}; give it an instance")
@@ -90,7 +86,7 @@ def plan_callable(fn: Callable[..., Any], *, step_name: str) -> CallPlan:
         raise DeclarationError(f"step {step_name!r} is a plain generator; make it `async def` to stream")
     keywords = frozenset(name for name in OFFERED if accepts(fn, name))
     return CallPlan(
-        target=fn,
+        target=_data_first(fn),
         shape=_shape(fn),
         keywords=keywords,
         named=frozenset(name for name in keywords if _names(fn, name)),
@@ -103,9 +99,7 @@ def _stream_plan(stream: Callable[..., Any], step_name: str) -> CallPlan:
 
 
 def is_model_agent(agent: Any) -> bool:
-    """Whether this is a pydantic-ai agent or one of ours; pydantic-ai is never imported to find out."""
-    if isinstance(agent, ModelAgent):
-        return True
+    """Whether this is a pydantic-ai agent; pydantic-ai is never imported to find out."""
     pydantic_ai = sys.modules.get("pydantic_ai")
     return pydantic_ai is not None and isinstance(agent, pydantic_ai.agent.AbstractAgent)
 
@@ -116,14 +110,18 @@ def is_model_agent(agent: Any) -> bool:
 def accepts(fn: Callable[..., Any], name: str) -> bool:
     """Whether `fn(data, **{name: …})` is a call that `fn` allows; see the module's rules."""
     parameters = _parameters(fn)
-    if parameters is None:
+    if parameters is None or _binds(fn, name):
         return False
     if _names(fn, name):
-        return True
+        return name in FORWARDED or name != _data_parameter(fn)
     if name not in FORWARDED or not any(map(_sweeps, parameters.values())):
         return False
-    wrapped = getattr(fn, "__wrapped__", None)
-    return accepts(wrapped, name) if callable(wrapped) else True
+    wrapped = _wrapped(fn)
+    return True if wrapped is None else accepts(wrapped, name)
+
+
+def _binds(fn: Callable[..., Any], name: str) -> bool:
+    return isinstance(fn, functools.partial) and name in fn.keywords
 
 
 def _names(fn: Callable[..., Any], name: str) -> bool:
@@ -135,28 +133,52 @@ def _names(fn: Callable[..., Any], name: str) -> bool:
 
 
 def _sweeps(parameter: inspect.Parameter) -> bool:
-    return parameter.kind is inspect.Parameter.VAR_KEYWORD and parameter.annotation not in _NOBODY
+    return parameter.kind is inspect.Parameter.VAR_KEYWORD and not _is_never(parameter.annotation)
+
+
+def _is_never(annotation: object) -> bool:
+    if isinstance(annotation, str):
+        return annotation.strip("'\"").rpartition(".")[2] in ("Never", "NoReturn")
+    return any(annotation is nobody for nobody in _NOBODY)
 
 
 def _takes_data(fn: Callable[..., Any]) -> bool:
     parameters = _parameters(fn)
     if parameters is None:
         return True
-    positional = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    )
-    return any(each.kind in positional and name not in OFFERED for name, each in parameters.items())
+    variadic = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters.values())
+    return variadic or _data_parameter(fn) is not None
+
+
+def _data_parameter(fn: Callable[..., Any]) -> str | None:
+    """The first parameter that can be given by position and does not take `context` or `resources`."""
+    positional = (each for each in (_parameters(fn) or {}).values() if each.kind in _POSITIONAL)
+    return next((each.name for each in positional if each.name not in FORWARDED or not _names(fn, each.name)), None)
+
+
+def _data_first(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, callable with the data as its only positional argument even if `context` stands before it."""
+    name = _data_parameter(fn)
+    if name is None or name == next(iter(_parameters(fn) or {})):
+        return fn
+    return lambda data, **keywords: fn(**{name: data}, **keywords)
 
 
 def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    if _is_mock(fn) and "__signature__" not in vars(fn):
-        return None
+    if isinstance(fn, staticmethod):
+        return _parameters(fn.__func__)
+    if _is_mock(fn):
+        return _specified(fn)
     try:
         return dict(inspect.signature(fn, follow_wrapped=False).parameters)
     except (TypeError, ValueError):
         return None
+
+
+def _specified(mock: Any) -> dict[str, inspect.Parameter] | None:
+    """The parameters of a mock that checks its calls against a signature; any other mock has none."""
+    signature = getattr(type(mock), "__signature__", None)
+    return dict(signature.parameters) if isinstance(signature, inspect.Signature) else None
 
 
 def _is_mock(value: object) -> bool:
@@ -181,9 +203,17 @@ def _shape(fn: Callable[..., Any]) -> Shape:
 
 def _layers(fn: Callable[..., Any]) -> list[Callable[..., Any]]:
     layers = [fn]
-    while callable(wrapped := getattr(layers[-1], "__wrapped__", None)) and len(layers) < 100:
+    while (wrapped := _wrapped(layers[-1])) is not None and len(layers) < 100:
         layers.append(wrapped)
     return layers
+
+
+def _wrapped(fn: Callable[..., Any]) -> Callable[..., Any] | None:
+    """What a wrapper wraps, also if the wrapper stands behind a partial or is an object's `__call__`."""
+    if _is_mock(fn):
+        return None
+    wrapped = getattr(fn, "__wrapped__", None) or getattr(_innermost(fn), "__wrapped__", None)
+    return wrapped if callable(wrapped) else None
 
 
 def _innermost(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,7 +221,7 @@ def _innermost(fn: Callable[..., Any]) -> Callable[..., Any]:
     while True:
         if isinstance(fn, functools.partial):
             fn = fn.func
-        elif inspect.ismethod(fn):
+        elif inspect.ismethod(fn) or isinstance(fn, staticmethod):
             fn = fn.__func__
         elif not inspect.isroutine(fn) and not inspect.isclass(fn):
             call = getattr(type(fn), "__call__", None)  # noqa: B004 - the function is wanted, not whether there is one

@@ -28,6 +28,8 @@ class Step(Declared):
     """One agent: a callable, an object with `async run(data, **kw)`, or a pydantic-ai agent."""
 
     agent: Any = attrs.field(default=None, kw_only=False)
+    deps: Any = attrs.field(default=None, repr=False)
+    """What a model agent's tools get as pydantic-ai's `deps`."""
     plan: CallPlan = attrs.field(init=False)
 
     @plan.default

@@ -1,0 +1,130 @@
+"""A pydantic-ai agent, called for a step: on asyncio, with its requests metered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
+
+import attrs
+from pydantic_ai import AgentRunResult, AgentRunResultEvent
+from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    AudioUrl,
+    BinaryContent,
+    DocumentUrl,
+    ImageUrl,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+    UserContent,
+    VideoUrl,
+)
+from pydantic_ai.tools import RunContext, ToolDefinition
+from pydantic_core import to_json
+
+from ..core.events import ToolEnded, ToolStarted
+from .metering import AgentCall, Emit, metered_model
+
+_CONTENT = (str, ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Finished:
+    """The last piece of a streamed call: its result."""
+
+    result: AgentRunResult[Any]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class AgentRequest:
+    """What is asked of an agent."""
+
+    agent: AbstractAgent[Any, Any]
+    prompt: str | Sequence[UserContent] | None
+    call: AgentCall
+    deps: Any = None
+    options: dict[str, Any] = attrs.field(factory=dict)
+    """Further arguments for pydantic-ai's `run`."""
+
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of `Agent.run` for this request."""
+        capabilities = [] if self.call.emit is None else [ToolEvents(self.call.emit)]
+        return {
+            "model": metered_model(self.agent),
+            "usage": self.call.run_usage,
+            "infer_name": False,
+            **({} if self.deps is None else {"deps": self.deps}),
+            **({"capabilities": capabilities} if capabilities else {}),
+            **self.options,
+        }
+
+    async def run(self) -> AgentRunResult[Any]:
+        """The agent's result, on the running asyncio loop."""
+        with self.call.current():
+            return await self.agent.run(self.prompt, **self.arguments())
+
+    async def stream(self) -> AsyncIterator[str | Finished]:
+        """The agent's text as it comes, over all its turns and tool calls, and then its result."""
+        with self.call.current():
+            async with self.agent.run_stream_events(self.prompt, **self.arguments()) as events:
+                async for event in events:
+                    if isinstance(event, AgentRunResultEvent):
+                        yield Finished(result=event.result)
+                    elif text := text_of(event):
+                        yield text
+
+
+def text_of(event: AgentStreamEvent) -> str:
+    """The text that an event adds to the answer."""
+    match event:
+        case PartStartEvent(part=TextPart(content=content)):
+            return content
+        case PartDeltaEvent(delta=TextPartDelta(content_delta=delta)):
+            return delta
+        case _:
+            return ""
+
+
+def prompt_of(data: Any, feedback: str | None = None) -> str | Sequence[UserContent] | None:
+    """A step's data as a prompt: text and pydantic-ai content as they are, anything else as JSON."""
+    prompt: str | Sequence[UserContent] | None
+    if data is None or isinstance(data, str):
+        prompt = data
+    elif isinstance(data, list | tuple) and data and all(isinstance(part, _CONTENT) for part in data):
+        prompt = cast("Sequence[UserContent]", list(data))
+    elif isinstance(data, _CONTENT):
+        prompt = [cast("UserContent", data)]
+    else:
+        prompt = to_json(data, fallback=str, indent=2).decode()
+    return prompt if feedback is None else _with_feedback(prompt, feedback)
+
+
+def _with_feedback(prompt: str | Sequence[UserContent] | None, feedback: str) -> str | Sequence[UserContent]:
+    note = f"Your previous answer was not accepted: {feedback}"
+    if prompt is None:
+        return note
+    return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, note]
+
+
+class ToolEvents(AbstractCapability[Any]):
+    """Tells telemetry of an agent's tool calls."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+
+    async def wrap_tool_execute(
+        self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
+    ) -> Any:
+        where = {"tool_name": call.tool_name, "tool_call_id": call.tool_call_id}
+        self._emit(ToolStarted, **where, arguments=args)
+        status = "failure"
+        try:
+            result = await handler(args)
+            status = "success"
+        finally:
+            self._emit(ToolEnded, **where, status=status)
+        return result

@@ -1,0 +1,46 @@
+"""`make_agent_async`: the short way to a model agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic_ai import Agent
+from pydantic_ai.models import Model
+from pydantic_ai.settings import ModelSettings
+
+
+def make_agent_async(
+    model: Model | str,
+    system_prompt: str | Sequence[str] = (),
+    output_type: Any = str,
+    *,
+    name: str | None = None,
+    tools: Sequence[Callable[..., Any]] = (),
+    model_settings: ModelSettings | None = None,
+    timeout_s: float | None = None,
+    retries: int = 1,
+    deps_type: Any = None,
+    **config: Any,
+) -> Agent[Any, Any]:
+    """A stateless agent for a step: it gets the step's data as its prompt, never `context` or `resources`.
+
+    `model` is a pydantic-ai model name or `Model`; a name is resolved at the first call, so no key is needed to
+    declare a pipeline. `timeout_s` bounds each request to the provider. What else pydantic-ai's `Agent` takes
+    (toolsets, instructions, capabilities, …) is handed on.
+    """
+    settings = ModelSettings(**(model_settings or {}))
+    if timeout_s is not None:
+        settings["timeout"] = timeout_s
+    return Agent(
+        model,
+        output_type=output_type,
+        system_prompt=system_prompt,
+        name=name,
+        tools=tools,
+        model_settings=settings or None,
+        retries=retries,
+        deps_type=deps_type or type(None),
+        defer_model_check=True,
+        **config,
+    )

@@ -1,0 +1,119 @@
+"""Every setting of the library, as one frozen value with its defaults.
+
+Where the values come from (the constructor, `flujo.toml`, the environment) is decided in `flujo_actors.settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from ..errors import DeclarationError
+
+
+def _at_least(least: float) -> Any:
+    def check(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+            raise DeclarationError(f"setting {attribute.name} must be a number of at least {least:g}, not {value!r}")
+
+    return check
+
+
+@attrs.frozen(kw_only=True)
+class RepairSettings:
+    """`aros.repair`: what is tried when an answer cannot be read."""
+
+    max_attempts: int = attrs.field(default=2, validator=_at_least(0))
+    enable_llm: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class FallbackSettings:
+    """`aros.fallback`: what is tried when repairing did not help."""
+
+    max_stages: int = attrs.field(default=3, validator=_at_least(0))
+    enable_extractor: bool = True
+    degrade_to_string: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class StreamingSettings:
+    """`aros.streaming`: the aggregator of structured streams and its bounds."""
+
+    aggregate_structured: bool = True
+    max_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=_at_least(1))
+    max_chunks: int = attrs.field(default=1_000_000, validator=_at_least(1))
+    max_seconds: float = attrs.field(default=600.0, validator=_at_least(0))
+
+
+@attrs.frozen(kw_only=True)
+class ArosTelemetrySettings:
+    """`aros.telemetry`."""
+
+    verbose: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class ArosSettings:
+    """`aros`: robust structured output."""
+
+    enabled: bool = True
+    repair: RepairSettings = attrs.field(factory=RepairSettings)
+    fallback: FallbackSettings = attrs.field(factory=FallbackSettings)
+    streaming: StreamingSettings = attrs.field(factory=StreamingSettings)
+    telemetry: ArosTelemetrySettings = attrs.field(factory=ArosTelemetrySettings)
+    degrade_on_unexpected_behavior: bool = True
+    schema_simplify: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Price:
+    """What a model costs, in dollars per million tokens."""
+
+    input_usd: float = attrs.field(validator=_at_least(0))
+    output_usd: float = attrs.field(validator=_at_least(0))
+    cached_usd: float | None = None
+    """For input tokens from the provider's cache; by default the same as other input."""
+
+
+def _prices(value: Mapping[str, Any]) -> Mapping[str, Price]:
+    return {name: price if isinstance(price, Price) else Price(**price) for name, price in value.items()}
+
+
+@attrs.frozen(kw_only=True)
+class UsageSettings:
+    """`usage`: prices and how limits are kept."""
+
+    strict_pricing: bool = False
+    """Refuse a call to a model whose price is unknown, also where no cost limit needs it."""
+    prices: Mapping[str, Price] = attrs.field(factory=dict, converter=_prices)
+    """Prices by model name, instead of those of `genai-prices`."""
+    first_call_tokens: int = attrs.field(default=2_000, validator=_at_least(0))
+    """What is set aside for a call of a step that has not called before, while a token limit holds."""
+    first_call_usd: float = attrs.field(default=0.02, validator=_at_least(0))
+    """The same for a cost limit."""
+
+
+@attrs.frozen(kw_only=True)
+class TelemetrySettings:
+    """`telemetry`: what is told, and to whom."""
+
+    content: bool = False
+    """Whether prompts, inputs and outputs are part of what is told."""
+    log: bool = False
+    """Whether events go to the log."""
+    sinks: tuple[Any, ...] = attrs.field(default=(), converter=tuple)
+    """Where else events go; only in code."""
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """All settings of one `Flujo`."""
+
+    aros: ArosSettings = attrs.field(factory=ArosSettings)
+    usage: UsageSettings = attrs.field(factory=UsageSettings)
+    telemetry: TelemetrySettings = attrs.field(factory=TelemetrySettings)
+    sync_step_threads: int = attrs.field(default=40, validator=_at_least(1))
+    """How many synchronous steps run at once."""

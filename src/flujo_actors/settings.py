@@ -1,0 +1,120 @@
+"""Where settings come from: the constructor, `flujo.toml` and the environment.
+
+Rules:
+
+1. The environment overrides the file, and what the code gives overrides both.
+2. `flujo.toml` is read from the current directory (or the file that `FLUJO_CONFIG` names), top-level keys first.
+3. A variable is `FLUJO_` and the key in capitals, levels joined by two underscores:
+   `FLUJO_AROS__REPAIR__MAX_ATTEMPTS=3`.
+4. An unknown key is refused, with the nearest known one as a suggestion.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from .core.settings import Settings
+from .errors import DeclarationError
+
+PREFIX = "FLUJO_"
+CONFIG_FILE = "flujo.toml"
+_NOT_SETTINGS = frozenset({"FLUJO_CONFIG"})
+_TRUTHS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+def resolve_settings(given: Settings | Mapping[str, Any] | None) -> Settings:
+    """The settings of a `Flujo`: a finished value as it is, anything else on top of file and environment."""
+    if isinstance(given, Settings):
+        return given
+    if given is not None and not isinstance(given, Mapping):
+        raise DeclarationError(f"settings must be Settings(…) or a dict, not {given!r}")
+    return load_settings(overrides=given or {})
+
+
+def load_settings(
+    *, environ: Mapping[str, str] | None = None, file: Path | None = None, overrides: Mapping[str, Any] | None = None
+) -> Settings:
+    """Settings from the file, the environment and overrides, in that order."""
+    variables = os.environ if environ is None else environ
+    path = file or Path(variables.get("FLUJO_CONFIG", CONFIG_FILE))
+    layers = (_from_file(path), _from_environment(variables), overrides or {})
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = _overlaid(merged, layer)
+    settings: Settings = _built(Settings, merged, where="")
+    return settings
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DeclarationError(f"{path} cannot be read as TOML: {error}") from error
+
+
+def _from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, text in variables.items():
+        if name.startswith(PREFIX) and name not in _NOT_SETTINGS:
+            *levels, last = name.removeprefix(PREFIX).lower().split("__")
+            place = found
+            for level in levels:
+                place = place.setdefault(level, {})
+            place[last] = text
+    return found
+
+
+def _overlaid(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in above.items():
+        below = merged.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[key] = _overlaid(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _built(cls: Any, values: Any, *, where: str) -> Any:
+    if isinstance(values, cls):
+        return values
+    if not isinstance(values, Mapping):
+        raise DeclarationError(f"setting {where.rstrip('.')} must be a table of settings, not {values!r}")
+    hints = attrs.fields_dict(attrs.resolve_types(cls))
+    for key in values:
+        if key not in hints:
+            raise DeclarationError(_unknown(where + str(key), [where + name for name in hints]))
+    return cls(**{key: _value(hints[key], value, where + key) for key, value in values.items()})
+
+
+def _value(field: attrs.Attribute[Any], value: Any, where: str) -> Any:
+    kind = field.type
+    if kind is not None and attrs.has(kind):
+        return _built(kind, value, where=where + ".")
+    if kind in (bool, int, float):
+        return _scalar(kind, value, where)
+    return value
+
+
+def _scalar(kind: Any, value: Any, where: str) -> Any:
+    try:
+        if kind is bool:
+            return value if isinstance(value, bool) else _TRUTHS[str(value).strip().lower()]
+        return kind(value) if isinstance(value, str) else value
+    except (KeyError, ValueError):
+        raise DeclarationError(f"setting {where} must be a {kind.__name__}, not {value!r}") from None
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+    return f"unknown setting {key!r}: {hint}"
