@@ -1,0 +1,80 @@
+"""The kept repair libraries, for what the mender refuses. They may guess, so their guess must prove itself.
+
+1. They see the extracted candidate only, never the prose around it, and only up to the size measured as safe.
+2. `fast_json_repair` first (linear, in Rust), `json_repair` next (better, but quadratic and without an end).
+3. A result counts only if it says letter for letter what the text says: nothing dropped, nothing added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fast_json_repair
+import json_repair
+from pydantic_core import to_json
+
+from .candidates import Candidate
+from .limits import Limits
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)", re.S)
+_LETTERS = re.compile(r"[\W_]+")
+_ESCAPED_CONTROL = dict.fromkeys("nrtbf", " ")
+
+
+def repaired(text: str, limits: Limits) -> Iterator[Candidate]:
+    """The faithful repairs of the outermost bracketed region of `text`."""
+    span = _outermost(text)
+    if span is None:
+        return
+    region = text[span[0] : span[1]]
+    engines: list[tuple[str, int, Callable[[str], Any]]] = [
+        ("fast_json_repair", limits.max_fast_repair_chars, _fast),
+        ("json_repair", limits.max_slow_repair_chars, _slow),
+    ]
+    for name, cap, engine in engines:
+        value = engine(region) if len(region) <= cap else None
+        if isinstance(value, dict | list) and value and says_the_same(region, value):
+            json = to_json(value).decode()
+            yield Candidate(start=span[0], end=span[1], value=value, json=json, engine=name, passes=(name,))
+
+
+def _outermost(text: str) -> tuple[int, int] | None:
+    starts = [at for at in (text.find("{"), text.find("[")) if at >= 0]
+    end = max(text.rfind("}"), text.rfind("]")) + 1
+    return (min(starts), end) if starts and end > min(starts) else None
+
+
+def _fast(region: str) -> Any:
+    try:
+        return fast_json_repair.loads(region)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _slow(region: str) -> Any:
+    try:
+        return json_repair.loads(region)
+    except (ValueError, RecursionError):
+        return None
+
+
+def says_the_same(text: str, value: Any) -> bool:
+    """Whether text and value have the same letters and digits in the same order, marks and comments aside."""
+    try:
+        written = to_json(value).decode()
+    except ValueError:
+        return False
+    return _letters(_COMMENT.sub(" ", text)) == _letters(written)
+
+
+def _letters(text: str) -> str:
+    return _LETTERS.sub("", _ESCAPE.sub(_unescaped, text)).casefold()
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found[1]:
+        return chr(int(found[1], 16))
+    return _ESCAPED_CONTROL.get(found[2], found[2])

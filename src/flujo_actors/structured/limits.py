@@ -1,0 +1,35 @@
+"""How much work one text may cost. Counted in characters and steps, never in seconds, so the answer is repeatable.
+
+Why these numbers (one core of a slow two-core machine, worst input found for each):
+
+- a step of the mender is one token and costs about 2 µs, so `max_steps` ends it after about 0.15 s;
+- `fast_json_repair` is linear, 40 MB/s; `json_repair` is quadratic on stray braces (1.5 s for 4 kB), so it
+  only ever sees `max_slow_repair_chars` of an extracted candidate: 0.1 s at worst.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+HEAVY_CHARS = 20_000
+"""Texts longer than this may hold the thread for more than a few milliseconds."""
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """The bounds under which a text is read; passing one of them is a refusal, never a cut."""
+
+    max_chars: int = 16_000_000
+    max_depth: int = 200
+    max_steps: int = 60_000
+    max_starts: int = 2_000
+    max_fast_repair_chars: int = 200_000
+    max_slow_repair_chars: int = 1_000
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def is_heavy(text: str) -> bool:
+    """Whether reading `text` should happen in a worker thread so that a loop stays responsive."""
+    return len(text) > HEAVY_CHARS

@@ -1,0 +1,51 @@
+"""The marks models put around their answer: thinking blocks, fences, tags, escapes of a whole text."""
+
+from __future__ import annotations
+
+import html
+import re
+
+_THINKING = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|seed:think)"
+THINK_OPEN = re.compile(rf"<({_THINKING})(?:\s[^<>]*)?>|\[THINK\]|◁think▷", re.I)
+THINK_CLOSE = re.compile(rf"</{_THINKING}\s*>|\[/THINK\]|◁/think▷", re.I)
+OPEN_TAG = re.compile(r"<([A-Za-z][\w:.-]*)(?:[\s=][^<>]*)?>|<!\[CDATA\[|<\|[\w ]+\|>")
+FENCE = re.compile(r"(`{3,}|~{3,})[^\S\n]*([\w+.-]*)")
+
+_ESCAPED_QUOTE = re.compile(r'[{\[](?:\s|\\[nrt])*\\+"')
+_HTML_QUOTE = re.compile(r"[{\[]\s*&(?:quot|#34|#x22|#39|apos);")
+_ESCAPE = re.compile(r'\\(["\\/nrt])')
+_PLAIN = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def closing_of(tag: re.Match[str]) -> str:
+    """The text that would close what an `OPEN_TAG` match opens."""
+    if tag[1]:
+        return f"</{tag[1]}"
+    return "]]>" if tag[0].startswith("<!") else "<|"
+
+
+def unwrapped_text(text: str) -> tuple[str, str | None]:
+    """The text with one layer of whole-text escaping taken off, and the name of that pass."""
+    first = re.search(r"[{\[]", text)
+    if not first:
+        return text, None
+    if _ESCAPED_QUOTE.match(text, first.start()):
+        return _ESCAPE.sub(lambda found: _PLAIN.get(found[1], found[1]), text), "unescaped"
+    if _HTML_QUOTE.match(text, first.start()):
+        return html.unescape(text), "html_entities"
+    return text, None
+
+
+def after_thinking(text: str) -> str:
+    """The text without its thinking blocks, for answers that are not JSON containers."""
+    while (opened := THINK_OPEN.search(text)) and (closed := THINK_CLOSE.search(text, opened.end())):
+        text = text[: opened.start()] + text[closed.end() :]
+    lone = THINK_CLOSE.search(text)
+    return text[lone.end() :] if lone else text
+
+
+def without_fence(text: str) -> str:
+    """The inside of the fence, if the whole text is one fence; else the text itself, stripped."""
+    stripped = text.strip().strip("\ufeff\u200b\u2060")
+    found = re.fullmatch(r"(?:`{3,}|~{3,})[\w+.-]*\s*(.*?)\s*(?:`{3,}|~{3,})?", stripped, re.S)
+    return found[1] if found else stripped

@@ -1,0 +1,303 @@
+"""From text to value: limits, strict, candidates, choice, validation. Nothing here knows a clock.
+
+1. The limits come first: a text over them is refused, never cut.
+2. Strict JSON goes straight through.
+3. Otherwise the containers of the text are candidates: complete ones before cut ones, the last before the first.
+4. With a schema, the first candidate it accepts wins, as it is, then coerced, then out of its envelope.
+5. What the schema refuses is refused; the error names the flaws of the best candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+from pydantic import ValidationError
+
+from ..errors import StructuredOutputError
+from . import engines, marks, strict
+from .candidates import Candidate, TooMuchWork, find_candidates
+from .coerce import coerce
+from .envelopes import insides
+from .limits import DEFAULT_LIMITS, Limits
+from .mend import NotJson, TooDeep, mend
+from .reading import Coercion, Flaw, Reading
+from .scalars import NOTHING, scalar_from
+from .schema import Schema, compile_schema
+
+_LIGHT = {"\ufeff": None, "\u200b": None, "\u2060": None}
+
+
+def read_structured(text: str, schema: Any = None, limits: Limits = DEFAULT_LIMITS) -> Reading:
+    """The value of `text` under `schema` and how it was found; raises `StructuredOutputError` if there is none."""
+    compiled = None if schema is None else compile_schema(schema)
+    if len(text) > limits.max_chars:
+        raise _refusal("limits", f"the text has {len(text)} characters, more than {limits.max_chars}", text, compiled)
+    whole = _strict_whole(text)
+    if whole is not None and (compiled is None or _accepts(compiled, whole.value)):
+        return _reading(whole, whole.value, (), compiled, text)
+    try:
+        return _search(text, whole, compiled, limits)
+    except TooMuchWork as problem:
+        raise _refusal("limits", str(problem), text, compiled) from None
+
+
+def parse_and_validate(text: str, schema: Any = None) -> Any:
+    """The value `text` holds, validated; raises `StructuredOutputError` if nothing valid can be read."""
+    return read_structured(text, schema).value
+
+
+def normalize_json_text(text: str) -> str:
+    """The JSON of a model's answer as strict JSON text, without anything around it."""
+    limits = DEFAULT_LIMITS
+    whole = _strict_whole(text) if len(text) <= limits.max_chars else None
+    if whole is not None:
+        return whole.json
+    reading_text, _ = marks.unwrapped_text(text)
+    try:
+        best = next(_without_schema(find_candidates(reading_text, limits), reading_text, limits), None)
+    except TooMuchWork as problem:
+        raise _refusal("limits", str(problem), text, None) from None
+    if best is None:
+        raise _refusal("parse", "there is no JSON in the text", text, None)
+    return best.json
+
+
+# --- search ---------------------------------------------------------------------------------------------------
+
+
+def _strict_whole(text: str) -> Candidate | None:
+    """The text as one JSON value, white space and invisible marks around it aside."""
+    stripped = text.strip().strip("\ufeff\u200b\u2060\u200e\u200f").strip()
+    start = text.find(stripped[:1]) if stripped else 0
+    try:
+        value = strict.parse(stripped)
+    except strict.Malformed:
+        return _multiline_string(stripped, start)
+    return Candidate(start=start, end=start + len(stripped), value=value, json=stripped, engine="strict")
+
+
+def _multiline_string(stripped: str, start: int) -> Candidate | None:
+    """A JSON string in which line breaks were not escaped."""
+    if len(stripped) < 2 or stripped[0] != '"' or stripped[-1] != '"' or stripped.count('"') != 2:
+        return None
+    json = "".join(f"\\u{ord(ch):04x}" if ch < " " else ch for ch in stripped)
+    try:
+        value = strict.parse(json)
+    except strict.Malformed:
+        return None
+    end = start + len(stripped)
+    return Candidate(start=start, end=end, value=value, json=json, engine="mended", passes=("control_characters",))
+
+
+def _search(text: str, whole: Candidate | None, schema: Schema | None, limits: Limits) -> Reading:
+    readable, unwrapped = marks.unwrapped_text(text)
+    candidates = [whole] if whole is not None else find_candidates(readable, limits)
+    if schema is None:
+        chosen = next(_without_schema(candidates, readable, limits), None)
+        found = chosen and _reading(chosen, chosen.value, (), None, text)
+    else:
+        found = _with_schema(candidates, readable, text, schema, limits, single=whole is not None)
+    if not found:
+        raise _explain(candidates, text, schema)
+    return _marked(found, unwrapped)
+
+
+def _marked(reading: Reading, unwrapped: str | None) -> Reading:
+    if unwrapped is None:
+        return reading
+    return attrs.evolve(reading, passes=(unwrapped, *reading.passes))
+
+
+def _ranked(candidates: list[Candidate]) -> Iterator[Candidate]:
+    for complete in (True, False):
+        yield from (c for c in reversed(candidates) if c.complete is complete and c.solid and not c.fragment)
+
+
+def _without_schema(candidates: list[Candidate], text: str, limits: Limits) -> Iterator[Candidate]:
+    """The candidates that stand by themselves: numbers that JSON does not have are nobody's value."""
+    sound = [c for c in candidates if "non_finite" not in c.passes]
+    yield from _ranked(sound)
+    for candidate in reversed(sound):
+        if not text[: candidate.start].strip() and not text[candidate.end :].strip(" \n\t,;`"):
+            yield candidate
+    if not sound or any(c.fragment for c in sound):
+        yield from engines.repaired(text, limits)
+
+
+def _with_schema(
+    candidates: list[Candidate], readable: str, text: str, schema: Schema, limits: Limits, *, single: bool
+) -> Reading | None:
+    ranked = list(_ranked(candidates))
+    for candidate in ranked:
+        if several := _all_of_them(candidate, candidates, schema, text):
+            return several
+        if reading := _fitted(candidate, schema, text):
+            return reading
+    if reading := _scalar(readable, text, schema, candidates, single):
+        return reading
+    weak = [c for c in reversed(candidates) if not c.solid and _stands_alone(c, readable)]
+    spare = engines.repaired(readable, limits) if not single else iter(())
+    fragments = [c for c in reversed(candidates) if c.fragment and c.solid and c.complete]
+    for candidate in (*weak, *spare, *fragments):
+        if reading := _fitted(candidate, schema, text):
+            return reading
+    return None
+
+
+def _stands_alone(candidate: Candidate, text: str) -> bool:
+    """Whether it begins the text or a line: `[a, b] is the output`, not `as said [see 1]`."""
+    before = text[: candidate.start]
+    return not before.strip() or before.rstrip(" \t").endswith(("\n", ":", "`"))
+
+
+def _all_of_them(last: Candidate, candidates: list[Candidate], schema: Schema, text: str) -> Reading | None:
+    """Several objects in a row, where the schema wants a list of such objects."""
+    objects = [c for c in candidates if c.solid and c.complete and isinstance(c.value, dict)]
+    wants_list = schema.json_schema.get("type") == "array"
+    if not wants_list or len(objects) < 2 or not isinstance(last.value, dict):
+        return None
+    value, coercions = _coerced([c.value for c in objects], schema)
+    if not _accepts(schema, value):
+        return None
+    passes = tuple(dict.fromkeys(p for c in objects for p in c.passes))
+    return Reading(
+        value=_constructed(schema, value),
+        data=value,
+        span=(objects[0].start, objects[-1].end),
+        engine="mended" if passes else "strict",
+        passes=(*passes, "several_objects"),
+        coercions=coercions,
+        schema_hash=schema.schema_hash,
+    )
+
+
+def _scalar(readable: str, text: str, schema: Schema, candidates: list[Candidate], single: bool) -> Reading | None:
+    if any(c.solid and isinstance(c.value, dict | list) for c in candidates):
+        return None
+    source = candidates[0].value if single and isinstance(candidates[0].value, str) else readable
+    value = scalar_from(source, schema)
+    if value is NOTHING or not schema.is_valid(value):
+        return None
+    span = (0, len(text))
+    built = _constructed(schema, value)
+    return Reading(value=built, data=value, span=span, engine="scalar", schema_hash=schema.schema_hash)
+
+
+# --- one candidate --------------------------------------------------------------------------------------------
+
+
+def _fitted(candidate: Candidate, schema: Schema, text: str) -> Reading | None:
+    for rules, value in [((), candidate.value), *_opened(candidate.value)]:
+        fitted, coercions = (value, ()) if _accepts(schema, value) else _coerced(value, schema)
+        if any(c.rule == "text_from_float" for c in coercions):
+            fitted, coercions = _with_source_floats(candidate, len(rules), schema)
+        if _accepts(schema, fitted):
+            notes = tuple(Coercion(path="$", rule=rule) for rule in rules)
+            return _reading(candidate, fitted, (*notes, *coercions), schema, text)
+    return None
+
+
+def _opened(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    rules: tuple[str, ...] = ()
+    for rule, inner in insides(value):
+        rules = (*rules, rule)
+        yield rules, inner
+
+
+def _with_source_floats(candidate: Candidate, depth: int, schema: Schema) -> tuple[Any, tuple[Coercion, ...]]:
+    whole = strict.parse_with_source(candidate.json)
+    layers = [whole, *(inner for _, inner in _opened(whole))]
+    return _coerced(layers[depth], schema)
+
+
+def _coerced(value: Any, schema: Schema) -> tuple[Any, tuple[Coercion, ...]]:
+    return coerce(value, schema, _container_in)
+
+
+def _container_in(text: str) -> Any:
+    """The container a string spells, with nothing around it; raises `ValueError` otherwise."""
+    try:
+        return strict.parse(text)
+    except strict.Malformed:
+        stripped = text.strip()
+    try:
+        mended = mend(stripped, 0, len(stripped), max_depth=100, max_steps=20_000)
+    except (NotJson, TooDeep, KeyError) as problem:
+        raise ValueError(str(problem)) from None
+    if not mended.complete or mended.end != len(stripped):
+        raise ValueError("the string holds more than a container")
+    return strict.parse(mended.json)
+
+
+def _accepts(schema: Schema, value: Any) -> bool:
+    """Whether the schema accepts the value for what it says, and not merely because everything is optional."""
+    if not schema.is_valid(value) or (isinstance(value, dict) and _is_stranger(value, schema)):
+        return False
+    if not schema.constructs:
+        return True
+    try:
+        schema.construct(value)
+    except (ValueError, TypeError, KeyError):
+        return False
+    return True
+
+
+def _is_stranger(value: dict[str, Any], schema: Schema) -> bool:
+    root = schema.json_schema
+    properties = root.get("properties")
+    open_ended = "patternProperties" in root or "additionalProperties" in root or "required" in root
+    return bool(value and properties and not open_ended and not any(key in properties for key in value))
+
+
+def _constructed(schema: Schema | None, value: Any) -> Any:
+    return value if schema is None else schema.construct(value)
+
+
+def _reading(
+    candidate: Candidate, data: Any, coercions: tuple[Coercion, ...], schema: Schema | None, text: str
+) -> Reading:
+    return Reading(
+        value=_constructed(schema, data),
+        data=data,
+        span=(min(candidate.start, len(text)), min(candidate.end, len(text))),
+        engine=candidate.engine,
+        passes=candidate.passes,
+        coercions=coercions,
+        truncated=not candidate.complete,
+        schema_hash=schema.schema_hash if schema else None,
+    )
+
+
+# --- refusal --------------------------------------------------------------------------------------------------
+
+
+def _explain(candidates: list[Candidate], text: str, schema: Schema | None) -> StructuredOutputError:
+    best = next(_ranked(candidates), candidates[0] if candidates else None)
+    if best is None or schema is None:
+        return _refusal("parse", "there is no JSON in the text", text, schema)
+    flaws = schema.validate(_coerced(best.value, schema)[0]) or [_class_flaw(schema, best.value)]
+    shown = "; ".join(f"{flaw.path}: {flaw.message}" for flaw in flaws[:3])
+    return _refusal("validate", f"the value does not fit {schema.name!r}: {shown}", text, schema, flaws)
+
+
+def _class_flaw(schema: Schema, value: Any) -> Flaw:
+    try:
+        schema.construct(_coerced(value, schema)[0])
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return Flaw(path="$" + "".join(f".{p}" for p in first["loc"]), message=first["msg"])
+    except (ValueError, TypeError, KeyError) as error:
+        return Flaw(path="$", message=str(error)[:300])
+    return Flaw(path="$", message="none of its keys is known to the schema")
+
+
+def _refusal(
+    stage: str, reason: str, text: str, schema: Schema | None, flaws: list[Flaw] | None = None
+) -> StructuredOutputError:
+    excerpt = text if len(text) <= 200 else f"{text[:120]} … {text[-60:]}"
+    error = StructuredOutputError(f"no structured value ({stage}): {reason}")
+    error.stage, error.errors, error.text_excerpt = stage, list(flaws or ()), excerpt
+    error.schema_hash = schema.schema_hash if schema else None
+    return error

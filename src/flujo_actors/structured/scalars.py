@@ -1,0 +1,96 @@
+"""Answers that are a single word or number, for schemas that ask for one.
+
+1. The whole answer may be the value, with quotes, markdown or a sentence mark around it.
+2. A member of an enumeration or a boolean may stand inside a sentence, if no other member does.
+3. A number inside a sentence counts only at its end, after a label (`Answer: 42`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from . import marks, spelling
+from .schema import Schema
+
+_MAX_PROSE = 5_000
+_LABELLED_NUMBER = re.compile(r"[^\n]{0,200}?(?:[:=]|\bis\b)\W*?([-+]?[\d.,_]*\d)\W*\Z", re.S)
+_DECORATION = " \t\r\n*_`\"'“”‘’.!?:;,"
+NOTHING = object()
+
+
+def scalar_from(text: str, schema: Schema) -> Any:
+    """The scalar that `schema` finds in `text`, or `NOTHING`."""
+    answer = marks.without_fence(marks.after_thinking(text))
+    variants = list(_variants(schema.json_schema, schema.json_schema))
+    members = [m for v in variants for m in _members(v)]
+    if members:
+        return _one_member(answer, members)
+    for variant in variants:
+        value = _typed(answer, variant.get("type"))
+        if value is not NOTHING and schema.is_valid(value):
+            return value
+    return NOTHING
+
+
+def _variants(part: Any, root: Mapping[str, Any], depth: int = 0) -> list[Mapping[str, Any]]:
+    if not isinstance(part, Mapping) or depth > 10:
+        return []
+    if reference := part.get("$ref"):
+        name = str(reference).rsplit("/", 1)[-1]
+        return _variants(root.get("$defs", {}).get(name), root, depth + 1)
+    subs = part.get("anyOf") or part.get("oneOf")
+    return [v for sub in subs for v in _variants(sub, root, depth + 1)] if subs else [part]
+
+
+def _members(part: Mapping[str, Any]) -> list[Any]:
+    if "const" in part:
+        return [part["const"]]
+    if "enum" in part:
+        return list(part["enum"])
+    return [True, False] if part.get("type") == "boolean" else []
+
+
+def _one_member(answer: str, members: list[Any]) -> Any:
+    exact = spelling.member_of(answer.strip(_DECORATION), members)
+    if any(exact is m for m in members):
+        return exact
+    words = {m: re.compile(rf"(?<![\w-]){re.escape(_spelled(m))}(?![\w-])", re.I) for m in members}
+    found = [m for m, word in words.items() if word.search(answer[:_MAX_PROSE])]
+    # one and 1 agree as keys; what counts is that a single member is named
+    return found[0] if len(found) == 1 and len(answer) <= _MAX_PROSE and not _is_number(found[0]) else NOTHING
+
+
+def _spelled(member: Any) -> str:
+    return (
+        {True: "true", False: "false", None: "null"}[member]
+        if member is None or member is True or member is False
+        else str(member)
+    )
+
+
+def _is_number(member: Any) -> bool:
+    return isinstance(member, int | float) and not isinstance(member, bool)
+
+
+def _typed(answer: str, kind: Any) -> Any:
+    if kind == "string":
+        return answer if answer else NOTHING
+    if kind == "null":
+        return None if spelling.is_null_word(answer) else NOTHING
+    if kind in ("integer", "number"):
+        return _number(answer, kind)
+    return NOTHING
+
+
+def _number(answer: str, kind: str) -> Any:
+    if len(answer) > _MAX_PROSE:
+        return NOTHING
+    number = spelling.number_from(answer.strip(_DECORATION))
+    labelled = _LABELLED_NUMBER.fullmatch(answer)
+    if number is None and labelled:
+        number = spelling.number_from(labelled[1].strip(".,"))
+    if number is None or (kind == "integer" and number != int(number)):
+        return NOTHING
+    return int(number) if kind == "integer" else number

@@ -1,0 +1,165 @@
+"""One compiled, immutable `Schema` for every way a user can say what a value must look like."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NoReturn, is_typeddict
+
+import attrs
+import jsonschema_rs
+import pydantic
+from cattrs.preconf.json import make_converter
+from pydantic_core import from_json, to_json
+
+from ..errors import DeclarationError
+from .attrs_schema import json_schema_of_attrs
+from .reading import Flaw
+
+_CONVERTER = make_converter()
+_MAX_FLAWS = 20
+_MAX_MESSAGE = 300
+
+
+def _construct_nothing(data: Any) -> Any:
+    return data
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Schema:
+    """What a value must look like: its JSON Schema, its hash, and how to check and build such a value."""
+
+    name: str
+    json_schema: Mapping[str, Any]
+    schema_hash: str
+    """Twelve hex digits that are the same for equal schemas, in every process."""
+    constructs: bool
+    """Whether `construct` builds an instance of a class."""
+    _validator: Any = attrs.field(repr=False)
+    _construct: Callable[[Any], Any] = attrs.field(default=_construct_nothing, repr=False)
+    _parts: dict[bytes, Any] = attrs.field(factory=dict, repr=False)
+
+    def is_valid(self, data: Any) -> bool:
+        """Whether the JSON Schema accepts `data`."""
+        try:
+            return bool(self._validator.is_valid(data))
+        except ValueError:  # a value JSON cannot hold, such as a lone surrogate
+            return False
+
+    def validate(self, data: Any) -> list[Flaw]:
+        """Everything the JSON Schema has against `data`; empty if nothing."""
+        try:
+            errors = self._validator.iter_errors(data)
+            return [_flaw(error) for error, _ in zip(errors, range(_MAX_FLAWS), strict=False)]
+        except ValueError as error:
+            return [Flaw(path="$", message=str(error))]
+
+    def part_is_valid(self, part: Mapping[str, Any], data: Any) -> bool:
+        """Whether a part of this schema, taken by itself, accepts `data`."""
+        key = to_json(part)
+        validator = self._parts.get(key)
+        if validator is None:
+            shared = {k: self.json_schema[k] for k in ("$defs", "definitions") if k in self.json_schema}
+            validator = self._parts[key] = _validator_for({**shared, **part})
+        return bool(validator.is_valid(data))
+
+    def construct(self, data: Any) -> Any:
+        """The instance `data` describes; raises `ValueError` if the class refuses it."""
+        return self._construct(data)
+
+
+def compile_schema(schema: Any) -> Schema:
+    """The compiled form of a JSON Schema dict, pydantic model, attrs class, TypedDict, dataclass or other type."""
+    if isinstance(schema, Schema):
+        return schema
+    if isinstance(schema, Mapping):
+        return _of_json(to_json(schema))
+    try:
+        return _of_type(schema)
+    except TypeError:  # not hashable
+        return _of_type.__wrapped__(schema)
+
+
+@lru_cache(maxsize=512)
+def _of_json(serialized: bytes) -> Schema:
+    return _build("value", from_json(serialized), None)
+
+
+@lru_cache(maxsize=512)
+def _of_type(schema: Any) -> Schema:
+    name = getattr(schema, "__name__", None) or repr(schema)
+    if attrs.has(schema) if isinstance(schema, type) else False:
+        return _build(name, json_schema_of_attrs(schema), _attrs_constructor(schema))
+    try:
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(schema)
+        json_schema = adapter.json_schema()
+    except (pydantic.errors.PydanticUserError, pydantic.errors.PydanticSchemaGenerationError) as error:
+        raise DeclarationError(f"{name!r} cannot serve as a schema: {error}") from error
+    return _build(name, json_schema, _constructor(schema, adapter))
+
+
+def _constructor(schema: Any, adapter: pydantic.TypeAdapter[Any]) -> Callable[[Any], Any] | None:
+    if is_typeddict(schema):
+        return None
+    return lambda data: adapter.validate_json(to_json(data))
+
+
+def _attrs_constructor(cls: type) -> Callable[[Any], Any]:
+    def construct(data: Any) -> Any:
+        try:
+            return _CONVERTER.structure(data, cls)
+        except ExceptionGroup as group:
+            raise ValueError(f"{cls.__name__} refuses the value: {_first_leaf(group)}") from group
+
+    return construct
+
+
+def _first_leaf(error: BaseException) -> BaseException:
+    return _first_leaf(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _build(name: str, json_schema: dict[str, Any], construct: Callable[[Any], Any] | None) -> Schema:
+    canonical = to_json(_sorted(json_schema))
+    return Schema(
+        name=str(json_schema.get("title", name)),
+        json_schema=json_schema,
+        schema_hash=hashlib.sha256(canonical).hexdigest()[:12],
+        constructs=construct is not None,
+        validator=_validator_for(json_schema),
+        construct=construct or _construct_nothing,
+    )
+
+
+def _sorted(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _sorted(node[key]) for key in sorted(node)}
+    return [_sorted(item) for item in node] if isinstance(node, list) else node
+
+
+def _refuse_to_fetch(uri: str) -> NoReturn:
+    raise ValueError(f"the schema refers to {uri}, and schemas are never fetched")
+
+
+def _validator_for(json_schema: dict[str, Any]) -> Any:
+    try:
+        return jsonschema_rs.validator_for(json_schema, retriever=_refuse_to_fetch)
+    except (ValueError, jsonschema_rs.ReferencingError) as error:
+        raise DeclarationError(f"not a JSON Schema: {str(error)[:_MAX_MESSAGE]}") from error
+
+
+def _flaw(error: jsonschema_rs.ValidationError) -> Flaw:
+    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.instance_path)
+    message = error.message
+    if len(message) > _MAX_MESSAGE:
+        message = f"{message[:_MAX_MESSAGE]}…"
+    return Flaw(path=f"${path}", message=message)
+
+
+def is_schema_class(schema: Any) -> bool:
+    """Whether `schema` is a class whose instances a reading should return."""
+    if not isinstance(schema, type):
+        return False
+    known = attrs.has(schema) or dataclasses.is_dataclass(schema) or is_typeddict(schema)
+    return known or issubclass(schema, pydantic.BaseModel)

@@ -1,0 +1,59 @@
+"""The strict parser: everything that becomes a value passes through here."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+from pydantic_core import from_json
+
+
+class Malformed(ValueError):
+    """Not strict JSON."""
+
+
+def parse(text: str) -> Any:
+    """The value of strict JSON text; refuses NaN, infinities, lone surrogates and endless digits."""
+    try:
+        return from_json(text, allow_inf_nan=False, cache_strings="keys")
+    except (ValueError, TypeError) as error:  # TypeError: a lone surrogate cannot be encoded
+        raise Malformed(str(error)) from None
+
+
+def _no_constants(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+_END_FINDER = json.JSONDecoder(parse_constant=_no_constants)
+
+
+_LIKELY = re.compile(r'\{\s*["}]|\[\s*["{\[\]\d\-tfn]')
+
+
+def end_of_value(text: str, start: int) -> int | None:
+    """Where the strict JSON container that begins at `start` ends, or None if there is none."""
+    if not _LIKELY.match(text, start):
+        return None
+    try:
+        return _END_FINDER.raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return None
+
+
+class SourceFloat(float):
+    """A float that remembers how it was written."""
+
+    __slots__ = ("lexeme",)
+    lexeme: str
+
+
+def _source_float(lexeme: str) -> SourceFloat:
+    number = SourceFloat(lexeme)
+    number.lexeme = lexeme
+    return number
+
+
+def parse_with_source(text: str) -> Any:
+    """As `parse`, with floats that remember their spelling: `1.10` as text is not `1.1`."""
+    return json.loads(text, parse_float=_source_float, parse_constant=_no_constants)
