@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import attrs
 
+from ..core.wire import message_of
 from ..dsl.kinds import Merge
 from ..errors import ContextError, DeclarationError, MergeConflict
 from .freeform import Context
@@ -24,16 +26,17 @@ from .freeform import Context
 Changes: TypeAlias = dict[str, Any]
 """New values by context key."""
 
+_Write: TypeAlias = tuple[str, Any]
+"""Which branch, and the value it gave a key."""
+
 _MISSING = object()
 
 
 def make_context(model: type | None, data: Mapping[str, Any] | None) -> Any:
     """The context a run begins with."""
-    values = dict(data or {})
-    if model is None:
-        return Context(**values)
+    model = model or Context
     try:
-        return model(**values)
+        return model(**dict(data or {}))
     except (TypeError, ValueError) as error:
         raise DeclarationError(f"initial_context_data does not fit context_model {model.__name__}: {error}") from error
 
@@ -53,7 +56,7 @@ def isolated(context: Any) -> Any:
         key = _culprit(context)
         raise ContextError(
             f"the context cannot be copied for the next step: key {key!r} holds a value that refuses "
-            f"({type(error).__name__}: {error}); keep such things in resources"
+            f"({type(error).__name__}: {message_of(error)}); keep such things in resources"
         ) from error
 
 
@@ -75,10 +78,9 @@ def values_of(context: Any) -> dict[str, Any]:
     cls = type(context)
     if hasattr(cls, "model_fields"):
         names = [*cls.model_fields, *(context.__pydantic_extra__ or {})]
-        return {name: getattr(context, name) for name in names}
-    if attrs.has(cls):
-        return {field.name: getattr(context, field.name) for field in attrs.fields(cls)}
-    return {field.name: getattr(context, field.name) for field in dataclasses.fields(context)}
+    else:
+        names = [field.name for field in (attrs.fields(cls) if attrs.has(cls) else dataclasses.fields(context))]
+    return {name: getattr(context, name) for name in names if hasattr(context, name)}
 
 
 def updated(context: Any, output: Any, *, step_name: str) -> Any:
@@ -96,44 +98,78 @@ def merged(base: Any, branches: Iterable[tuple[str, Any]], *, strategy: Merge, w
     if strategy == "no_merge":
         return base
     before = values_of(base)
-    after: Changes = {}
-    writers: dict[str, str] = {}
+    writes: dict[str, list[_Write]] = {}
     for name, branch in branches:
-        for key, value in _changed(before, values_of(branch)).items():
-            if key not in after:
-                after[key], writers[key] = value, name
-            elif strategy == "overwrite":
-                after[key] = value
-            elif strategy != "keep_first":
-                clash = MergeConflict(key, writers[key], name, where)
-                after[key] = _agreed(before.get(key), after[key], value, strategy, clash)
+        for key, value in () if branch is base else _changed(before, values_of(branch)):
+            writes.setdefault(key, []).append((name, value))
+    after = {key: _resolved(key, before.get(key), each, strategy, where) for key, each in writes.items()}
     return _replaced(base, after, who=f"the branches of {where!r}") if after else base
 
 
-def _agreed(before: Any, first: Any, second: Any, strategy: Merge, clash: MergeConflict) -> Any:
-    """One value for two changes of a key, where both can be kept."""
-    if strategy == "error_on_conflict":
-        raise clash
-    if _same(first, second):
-        return first
-    if isinstance(before, dict) and isinstance(first, dict) and isinstance(second, dict):
-        mine, theirs = _changed(before, first), _changed(before, second)
-        if all(_same(mine[key], theirs[key]) for key in mine.keys() & theirs.keys()):
-            return {**before, **mine, **theirs}
-    raise clash
+def _resolved(key: str, before: Any, writes: list[_Write], strategy: Merge, where: str) -> Any:
+    """One value for all changes of a key, as the strategy wants it."""
+    (first, value), rest = writes[0], writes[1:]
+    match strategy:
+        case "overwrite":
+            return writes[-1][1]
+        case "error_on_conflict" if rest:
+            raise MergeConflict(key, first, rest[0][0], where)
+        case "context_update":
+            return _agreed(key, before, writes, where)
+        case _:
+            return value
 
 
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:
-    return {key: value for key, value in after.items() if not _same(before.get(key, _MISSING), value)}
+def _agreed(key: str, before: Any, writes: list[_Write], where: str) -> Any:
+    """The value that all writers agree on; changes of different keys of one dict agree."""
+    first, value = writes[0]
+    other = next((name for name, each in writes if not _same(value, each)), None)
+    if other is None:
+        return value
+    if not all(isinstance(each, dict) for each in (before, *(each for _, each in writes))):
+        raise MergeConflict(key, first, other, where)
+    inner: dict[Any, _Write] = {}
+    for name, each in writes:
+        for part, new in _changed(before, each):
+            writer, earlier = inner.setdefault(part, (name, new))
+            if not _same(earlier, new):
+                raise MergeConflict(key, writer, name, where)
+    return _without_missing({**before, **{part: new for part, (_, new) in inner.items()}})
+
+
+def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """Every key with a new value; `_MISSING` is the new value of a key that was removed."""
+    for key, value in after.items():
+        if not _same(before.get(key, _MISSING), value):
+            yield key, value
+    for key in before.keys() - after.keys():
+        yield key, _MISSING
+
+
+def _without_missing(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {key: value for key, value in values.items() if value is not _MISSING}
 
 
 def _same(one: Any, other: Any) -> bool:
+    """Whether a copy still says what the original says."""
     if one is other:
         return True
     try:
-        return type(one) is type(other) and bool(one == other)
-    except Exception:  # user code: `==` of array types raises; then they count as different
+        return type(one) is type(other) and _equal(one, other)
+    except Exception:  # user code: `==` may do anything; what cannot be compared counts as different
         return False
+
+
+def _equal(one: Any, other: Any) -> bool:
+    verdict, cls = one == other, typing.cast("Any", type(one))
+    if cls.__eq__ is object.__eq__ or not isinstance(verdict, bool):
+        # No `==` of its own, or one that answers element by element: the same if it would be copied the same.
+        return _same(one.__reduce_ex__(4), other.__reduce_ex__(4))
+    if verdict or not isinstance(one, list | tuple | dict) or len(one) != len(other):
+        return verdict
+    if isinstance(one, dict):
+        return all(_same(value, other.get(key, _MISSING)) for key, value in one.items())
+    return all(map(_same, one, other))
 
 
 # --- one way to set values for each kind of model ------------------------------------------------------------
@@ -162,30 +198,52 @@ def _replaced(context: Any, changes: Changes, *, who: str) -> Any:
 
 
 def _refuse_unknown(context: Any, changes: Changes, who: str) -> None:
+    """Only what a model has can be set, and it can be set only to something."""
+    known = values_of(context)
     extra = getattr(type(context), "model_config", {}).get("extra") == "allow"
-    unknown = [] if extra else [key for key in changes if key not in values_of(context)]
-    if unknown:
-        fields = ", ".join(values_of(context))
-        raise ContextError(f"{who} has the key {unknown[0]!r}, which {type(context).__name__} does not have ({fields})")
+    for key, value in changes.items():
+        if value is _MISSING and not (extra and key in (context.__pydantic_extra__ or {})):
+            raise ContextError(f"{who} removed the key {key!r}, which {type(context).__name__} must have")
+        if key not in known and not extra:
+            has = ", ".join(known)
+            raise ContextError(f"{who} has the key {key!r}, which {type(context).__name__} does not have ({has})")
 
 
 def _replace_freeform(context: Context, changes: Changes) -> Context:
-    return type(context)(**{**vars(context), **changes})
+    return type(context)(**_without_missing({**vars(context), **changes}))
 
 
 def _replace_pydantic(context: Any, changes: Changes) -> Any:
-    if type(context).model_config.get("frozen"):
-        return type(context).model_validate({**values_of(context), **changes})
-    fresh = context.model_copy()
-    for key, value in changes.items():
-        type(context).__pydantic_validator__.validate_assignment(fresh, key, value)
+    cls, given = type(context), _without_missing(changes)
+    if cls.model_config.get("frozen"):
+        checked = cls.model_validate({**values_of(context), **given}, by_alias=False, by_name=True)
+        return context.model_copy(update={key: getattr(checked, key) for key in given})
+    # All values are set before the first is validated, so that a rule over two of them sees both.
+    fresh = context.model_copy(update=given)
+    for key in changes.keys() - given.keys():
+        del fresh.__pydantic_extra__[key]
+    for key, value in given.items():
+        cls.__pydantic_validator__.validate_assignment(fresh, key, value)
     return fresh
 
 
 def _replace_attrs(context: Any, changes: Changes) -> Any:
-    aliases = {field.name: field.alias or field.name for field in attrs.fields(type(context)) if field.init}
-    return attrs.evolve(context, **{aliases[key]: value for key, value in changes.items()})
+    fields = attrs.fields(type(context))
+    given = {field.alias or field.name: changes[field.name] for field in fields if field.init and field.name in changes}
+    own = [field.name for field in fields if not field.init]
+    return _with_own(own, context, changes, attrs.evolve(context, **given), attrs.evolve)
 
 
 def _replace_dataclass(context: Any, changes: Changes) -> Any:
-    return dataclasses.replace(context, **changes)
+    own = [field.name for field in dataclasses.fields(context) if not field.init]
+    given = {key: value for key, value in changes.items() if key not in own}
+    return _with_own(own, context, changes, dataclasses.replace(context, **given), dataclasses.replace)
+
+
+def _with_own(own: list[str], context: Any, changes: Changes, fresh: Any, remade: Callable[[Any], Any]) -> Any:
+    """Fields that the constructor does not take: kept if somebody set them, made anew if the class derives them."""
+    kept = dict(_changed(values_of(remade(context)), values_of(context))) if own else {}
+    for key, value in {**kept, **changes}.items():
+        if key in own:
+            object.__setattr__(fresh, key, value)
+    return fresh
