@@ -162,9 +162,8 @@ async def parallel(troupe: Troupe, step: Parallel, work: Work) -> Attempt:
         work.child(branch, name, paths.named(work.path, name), work.data, work.context, index)
         for index, (name, branch) in enumerate(zip(names, step.branches.values(), strict=True))
     )
-    reports = await _fan_out(
-        troupe, work.tally, requests, step.max_concurrency, patient=step.on_branch_failure == "ignore"
-    )
+    patient = step.on_branch_failure == "ignore"
+    reports = await _fan_out(troupe, work.tally, requests, step.max_concurrency, patient=patient)
     output = {keys[index]: _output(settled) for index, settled in reports.items() if _succeeded(settled)}
     return _gathered(work, reports, names, output, step.merge, patient=patient)
 
