@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .bridge.threads import abandoned_threads as abandoned_threads
 from .context.freeform import Context as Context
 from .core.backoff import Backoff as Backoff
+from .core.models import register_type as register_type
 from .core.outcomes import Aborted as Aborted
 from .core.outcomes import Chunk as Chunk
 from .core.outcomes import ErrorInfo as ErrorInfo
@@ -33,7 +34,6 @@ from .core.settings import Settings as Settings
 from .core.usage import Usage as Usage
 from .core.usage import UsageLimits as UsageLimits
 from .core.wire import from_json as from_json
-from .core.wire import register_type as register_type
 from .core.wire import to_json as to_json
 from .dsl.declared import Processors as Processors
 from .dsl.pipeline import Pipeline as Pipeline

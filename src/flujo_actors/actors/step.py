@@ -49,6 +49,7 @@ from ..core.payloads import OnPause, OnStepFailure, PostStep, PreStep
 from ..core.quota import QUOTA_LOCK, Quota
 from ..core.tokens import make_token
 from ..core.usage import NO_USAGE, Usage
+from ..core.wire import message_of
 from ..dsl.callplan import CallPlan, plan_agent
 from ..dsl.declared import Declared
 from ..dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
@@ -338,7 +339,7 @@ class StepActors:
             return paused
         paused = Paused(message=paused.message, state_token=make_token(self.run.run_id, request.path))
         schema = request.step.input_schema if isinstance(request.step, HumanInTheLoop) else None
-        self.run.emit(RunPaused, request.path, message=paused.message)
+        self.run.emit(RunPaused, request.path, step_name=request.name, message=paused.message)
         await self.run.journal.paused(
             Pause(
                 path=request.path,
@@ -413,13 +414,13 @@ class StepActors:
                 facts = {"status": "failure", "feedback": feedback}
                 if partial is not None:
                     facts["usage"] = partial.usage
-            case Paused(message=message):
-                facts = {"status": "paused", "feedback": message}
+            case Paused():
+                facts = {"status": "paused"}
             case Aborted(reason=reason):
                 facts = {"status": "aborted", "feedback": reason}
             case _:
                 assert_never(outcome)
-        self.run.emit(StepEnded, request.path, step_name=request.name, **facts)
+        self.run.emit(StepEnded, request.path, step_name=request.name, attempts=request.tally.attempts, **facts)
 
 
 def _pre_step(run: Run, request: Request) -> PreStep:
@@ -454,7 +455,7 @@ async def _isolated(context: Any) -> Any:
 def _objection(got: Any) -> str | Redirect | None:
     """Why a validator refuses, or where it sends the work; `None` if it is content."""
     if isinstance(got, Error):
-        return f"{type(got.error).__name__}: {got.error}"
+        return f"{type(got.error).__name__}: {message_of(got.error)}"
     verdict = got.value
     if verdict is None or verdict is True:
         return None
