@@ -71,6 +71,41 @@ class RunExists(FlujoError):
     """A run with this id has already been started."""
 
 
+# --- stores -----------------------------------------------------------------------------------------------
+
+
+class AlreadyAnswered(NotPaused):
+    """Somebody else's answer to this pause was faster."""
+
+
+class StoreError(FlujoError):
+    """The store could not do what it was asked; `__cause__` is what its database said."""
+
+
+class RunNotFound(StoreError):
+    """The store has no run with this id."""
+
+
+class RunLeased(StoreError):
+    """Another process works on this run, and its lease has not expired."""
+
+
+class LeaseLost(StoreError):
+    """Another process has taken the run over; this one must stop."""
+
+
+class CorruptRecord(StoreError):
+    """A stored record cannot be read; the message names the run and the sequence number."""
+
+
+class StoreVersionError(StoreError):
+    """The database was written by a version of the schema that this code does not know."""
+
+
+class FingerprintMismatch(StoreError):
+    """The pipeline is not the one the run was started with; the message says what changed."""
+
+
 # --- the runtime's own rules ------------------------------------------------------------------------------
 
 

@@ -1,0 +1,126 @@
+"""What a durable run consists of: typed, versioned records, and who may write them.
+
+Rules:
+
+1. A run is a sequence of records, numbered from 1 without gaps by the store; nothing is ever changed in place.
+2. A record's body is a JSON object with its version under `v`; what cannot be read is an error that names run and
+   sequence number, never a guess.
+3. Only the holder of the run's lease writes. A lease is an owner and an epoch; every claim raises the epoch, and
+   every write says which epoch it was made under.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import attrs
+
+from .outcomes import RunId
+from .paths import StepPath
+
+RECORD_VERSION = 1
+"""The version of record bodies that this code writes; it reads all versions up to this one."""
+
+RecordKind: TypeAlias = Literal[
+    "admitted",  # the run exists: input, context, fingerprint
+    "started",  # a step began
+    "intent",  # a unit (model turn, tool call) is about to be done
+    "unit",  # a unit is done: its result and usage
+    "settled",  # a step has its outcome, with the context it left and its usage
+    "paused",  # a step waits for an answer
+    "answered",  # the answer, as it was given
+    "resumed",  # another part of the run begins
+    "ended",  # the run's result
+]
+
+StoredStatus: TypeAlias = Literal["running", "paused", "completed", "failed", "aborted"]
+"""How a stored run stands; a `running` one whose lease has expired was left by a process that died."""
+
+
+@attrs.frozen(kw_only=True)
+class Record:
+    """One thing that happened in a run."""
+
+    kind: RecordKind
+    path: StepPath
+    body: str
+    """JSON text: an object with its version under `v`."""
+    seq: int = 0
+    """Its place in the run, given by the store."""
+
+
+@attrs.frozen(kw_only=True)
+class Lease:
+    """The right to write to a run, until it expires or somebody else claims the run."""
+
+    run_id: RunId
+    owner: str
+    epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class Admission:
+    """A run that is about to exist."""
+
+    run_id: RunId
+    pipeline: str
+    """What the runs of one pipeline have in common, for listing."""
+    body: str
+    """The body of the run's first record, of kind `admitted`."""
+
+
+@attrs.frozen(kw_only=True)
+class OpenPause:
+    """A step that waits, as the store keeps it for whoever wants to answer."""
+
+    path: StepPath
+    token: str
+    message: str
+    body: str
+    """What else an answer needs: JSON text."""
+
+
+@attrs.frozen(kw_only=True)
+class Append:
+    """What one run wants to have written, all of it or nothing."""
+
+    lease: Lease
+    records: tuple[Record, ...]
+    pauses: tuple[OpenPause, ...] = ()
+    status: StoredStatus | None = None
+    """The run's new status, if it changes."""
+    release: bool = False
+    """Whether the lease ends with this write."""
+
+
+@attrs.frozen(kw_only=True)
+class StoredRun:
+    """A run as a listing shows it."""
+
+    run_id: RunId
+    pipeline: str
+    status: StoredStatus
+    created_at: float
+    """Seconds since the epoch, by the store's clock; for people, never for decisions."""
+    updated_at: float
+    epoch: int
+    leased: bool
+    """Whether somebody holds an unexpired lease."""
+    records: int
+    """How many records it has."""
+    pauses: tuple[OpenPause, ...] = ()
+    """What waits for an answer, oldest first."""
+
+
+@attrs.frozen(kw_only=True)
+class RunQuery:
+    """Which runs to list."""
+
+    status: StoredStatus | None = None
+    pipeline: str | None = None
+    updated_before: float | None = None
+    """Only runs that have not changed since then, in seconds since the epoch."""
+    updated_after: float | None = None
+    abandoned: bool = False
+    """Only runs that are `running` and whose lease has expired."""
+    limit: int | None = None

@@ -1,0 +1,77 @@
+"""What a store must do. Every method blocks and is called from a worker thread, from several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from ..core.outcomes import RunId
+from ..core.paths import StepPath
+from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun
+from ..errors import LeaseLost
+
+
+class RunLog(Protocol):
+    """Writing runs."""
+
+    def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
+        """Make the run exist, durably, before returning; `RunExists` if its id is taken."""
+
+    def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
+        """Take over a run whose lease is free or expired; `RunLeased` if it is held, `RunNotFound` if it is not there.
+
+        The epoch is raised, so whatever the former owner still tries to write is refused.
+        """
+
+    def append(self, batch: Sequence[Append]) -> list[LeaseLost | None]:
+        """Make the batch durable, in one transaction, before returning.
+
+        An append whose lease is not the run's current one is left out, and its error is in the answer at its place.
+        """
+
+    def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
+        """Extend leases, counted from now by the database's or a monotonic clock; lost ones as in `append`."""
+
+    def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
+        """Consume the pause at `path` with an answer, durably and at most once, whoever else tries at the same time.
+
+        `NotPaused` if there is no such pause, `AlreadyAnswered` if somebody was faster. The record is appended. Needs
+        no lease: a paused run has no owner.
+        """
+
+
+class RunArchive(Protocol):
+    """Reading runs, and forgetting them."""
+
+    def get(self, run_id: RunId) -> StoredRun:
+        """The run as a listing shows it; `RunNotFound` if it is not there."""
+
+    def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
+        """The run's records after a sequence number, in order; `CorruptRecord` names the one that cannot be read."""
+
+    def find(self, query: RunQuery) -> list[StoredRun]:
+        """The runs that fit, latest change first."""
+
+    def delete(self, run_ids: Sequence[RunId]) -> int:
+        """Forget runs with everything they wrote, unless they are leased; how many there were."""
+
+
+class Transaction(Protocol):
+    """An open transaction of the store's database."""
+
+    connection: Any
+    """The driver's own connection; what is written through it commits with the append, or not at all."""
+
+    def append(self, append: Append) -> None:
+        """Add records to the transaction; `LeaseLost` if the lease is not current."""
+
+
+class Store(RunLog, RunArchive, Protocol):
+    """A place where runs survive their process."""
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """A transaction that commits at the end of the block, and rolls back if it is left by an exception."""
+
+    def close(self) -> None:
+        """Give up connections and threads; nothing that was durable is lost."""
