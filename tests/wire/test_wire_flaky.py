@@ -118,9 +118,7 @@ def test_an_output_tool_gets_arguments_or_text():
     """Where an output tool is asked for, noise comes either way, by the seed."""
     kinds = {type(noisy(VALUE, Noise.FENCED, Language.ARABIC, Random(n), tool="t").reply) for n in range(20)}
     assert kinds == {Text, ToolCall}
-    assert isinstance(
-        noisy(VALUE, Noise.HALF_STREAM, Language.ARABIC, Random(1), tool="t").reply, TruncatedStream
-    )
+    assert isinstance(noisy(VALUE, Noise.HALF_STREAM, Language.ARABIC, Random(1), tool="t").reply, TruncatedStream)
 
 
 def test_each_model_name_has_its_own_case():

@@ -59,9 +59,7 @@ async def test_usage_can_be_said_and_tells_cached_tokens_apart(connect):
 
 async def test_a_tool_loop_sends_the_results_back(connect):
     """Two tool calls in one reply are both made, and the next request carries both results."""
-    both = ToolCalls(
-        [ToolCall("add", {"a": 1, "b": 2}), ToolCall("add", {"a": 3, "b": 4})], text="Let me see."
-    )
+    both = ToolCalls([ToolCall("add", {"a": 1, "b": 2}), ToolCall("add", {"a": 3, "b": 4})], text="Let me see.")
     with ProviderStub([both, Text("3 and 7")]) as stub:
         async with connect(stub) as model:
             result = await adder(model).run("Add")
@@ -79,11 +77,7 @@ async def test_a_streamed_tool_loop_makes_the_same_calls(connect):
     both = ToolCalls([ToolCall("add", {"a": 1, "b": 2}), ToolCall("add", {"a": 3, "b": 4})])
     with ProviderStub([both, Text("3 and 7")]) as stub:
         async with connect(stub) as model, adder(model).run_stream_events("Add") as events:
-            calls = [
-                event.part.args_as_dict()
-                async for event in events
-                if isinstance(event, FunctionToolCallEvent)
-            ]
+            calls = [event.part.args_as_dict() async for event in events if isinstance(event, FunctionToolCallEvent)]
     assert calls == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
     assert [request.stream for request in stub.requests] == [True, True]
     assert [message.text for message in stub.requests[1].messages if message.role == "tool"] == ["3", "7"]

@@ -52,9 +52,7 @@ def _called(block: Body) -> Called:
 
 
 def _tool(entry: Body) -> Tool:
-    return Tool(
-        name=entry["name"], description=entry.get("description") or "", parameters=entry["input_schema"]
-    )
+    return Tool(name=entry["name"], description=entry.get("description") or "", parameters=entry["input_schema"])
 
 
 def answer(said: Said, request: Request) -> Body:
@@ -95,9 +93,7 @@ def _opening(request: Request, said: Said) -> Body:
 
 
 def _text_block(said: Said) -> list[Body]:
-    return _block(
-        0, {"type": "text", "text": ""}, [{"type": "text_delta", "text": text} for text in said.deltas]
-    )
+    return _block(0, {"type": "text", "text": ""}, [{"type": "text_delta", "text": text} for text in said.deltas])
 
 
 def _call_block(call: ToolCall, request: Request, number: int, index: int) -> list[Body]:

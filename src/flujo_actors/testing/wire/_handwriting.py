@@ -25,9 +25,7 @@ def write(value: Any, style: Style, depth: int = 0) -> str:
     """The value in this style."""
     match value:
         case dict():
-            members = [
-                f"{_key(key, style)}{style.colon}{write(value[key], style, depth + 1)}" for key in value
-            ]
+            members = [f"{_key(key, style)}{style.colon}{write(value[key], style, depth + 1)}" for key in value]
             return _enclose("{", members, "}", style, depth)
         case list():
             return _enclose("[", [write(item, style, depth + 1) for item in value], "]", style, depth)

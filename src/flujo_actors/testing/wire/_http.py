@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from ._sending import Sending
 Serve: TypeAlias = Callable[["Connection", asyncio.StreamReader], Coroutine[Any, Any, None]]
 """Serves one connection until it is done or cancelled."""
 
-Ended: TypeAlias = Callable[["Connection"], None]
+Ended: TypeAlias = Callable[["Connection", asyncio.Task[None]], None]
 """Hears of a connection whose task is over."""
 
 
@@ -36,7 +37,7 @@ class Received:
 class Connection(asyncio.StreamReaderProtocol):
     """One accepted connection and the task that serves it; `ended` is told when the task is over."""
 
-    task: asyncio.Task[None]
+    task: asyncio.Task[None] | None = None
     writer: asyncio.StreamWriter
 
     def __init__(self, serve: Serve, ended: Ended, loop: asyncio.AbstractEventLoop) -> None:
@@ -45,19 +46,29 @@ class Connection(asyncio.StreamReaderProtocol):
             # Without this, small writes wait for the client's delayed acknowledgment: 40 ms per answer.
             writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.task = loop.create_task(serve(self, reader))
-            self.task.add_done_callback(lambda _: ended(self))
+            self.task.add_done_callback(partial(ended, self))
 
         super().__init__(asyncio.StreamReader(loop=loop), opened, loop=loop)
 
+    def end(self) -> None:
+        """Close the connection at once and end its task, if it has one yet."""
+        if self.task is not None:
+            self.writer.transport.abort()
+            self._leave()
+
     def eof_received(self) -> bool:
         """End the task: the client has hung up."""
-        self.task.cancel()
+        self._leave()
         return bool(super().eof_received())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the task: the connection broke."""
-        self.task.cancel()
+        self._leave()
         super().connection_lost(exc)
+
+    def _leave(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
 
 
 async def receive(reader: asyncio.StreamReader) -> Received | None:
@@ -99,11 +110,7 @@ def _framed(sending: Sending) -> tuple[bytes, ...]:
 
 
 def _response_head(sending: Sending) -> bytes:
-    framing = (
-        ("transfer-encoding", "chunked")
-        if sending.length is None
-        else ("content-length", str(sending.length))
-    )
+    framing = ("transfer-encoding", "chunked") if sending.length is None else ("content-length", str(sending.length))
     lines = [f"{name}: {value}" for name, value in (*sending.headers, framing)]
     status = f"HTTP/1.1 {sending.status} {_reason(sending.status)}"
     return "\r\n".join([status, *lines, "", ""]).encode("latin-1")

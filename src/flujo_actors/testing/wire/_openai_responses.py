@@ -63,9 +63,7 @@ def _speaks(said: Said) -> bool:
 def events(said: Said, request: Request) -> Events:
     """The events of a streamed answer, each numbered in order."""
     opening = _response(request, None, output=[])
-    begin: list[Body] = [
-        {"type": f"response.{kind}", "response": opening} for kind in ("created", "in_progress")
-    ]
+    begin: list[Body] = [{"type": f"response.{kind}", "response": opening} for kind in ("created", "in_progress")]
     if _speaks(said):
         begin += _message_opens(said, request)
     first = len(_items(said, request)) - len(said.calls)

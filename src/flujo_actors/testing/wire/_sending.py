@@ -123,9 +123,7 @@ def plan(reply: Reply, request: Request, spoken: Format) -> Plan:
 
 def refuse(body: Body, status: int, *headers: tuple[str, str]) -> Sending:
     """An error with its body."""
-    return _plain(
-        to_bytes(to_text(body)), status=status, headers=(("content-type", "application/json"), *headers)
-    )
+    return _plain(to_bytes(to_text(body)), status=status, headers=(("content-type", "application/json"), *headers))
 
 
 def _whole(said: Said, request: Request, spoken: Format) -> Sending:

@@ -63,7 +63,8 @@ class ProviderStub:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
         self._port = int(self._socket.getsockname()[1])
         # Not the host's policy: the stub behaves the same beside uvloop or trio.
-        self._loop = asyncio.SelectorEventLoop()
+        self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
+        self._loop = self._runner.get_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"provider-stub-{self._port}", daemon=True)
         self._thread.start()
@@ -120,38 +121,40 @@ class ProviderStub:
         return f"<ProviderStub {seen}, {self._accepted} connections>"
 
     def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._listen())
-        finally:
-            self._loop.close()
+        with self._runner:
+            self._runner.run(self._listen())
 
     async def _listen(self) -> None:
-        server = await self._loop.create_server(self._accept, sock=self._socket)
+        server = await self._loop.create_server(self._accept, sock=self._socket, backlog=_BACKLOG)
         await self._stop.wait()
         self._closing = True
-        server.close()
+        # A server closed while it accepts loses the connection, so it is left in peace until all have ended.
+        self._loop.remove_reader(self._socket)
         await self._end_connections()
+        server.close()
 
     async def _end_connections(self) -> None:
-        ending = list(self._connections)
-        for connection in ending:
-            connection.writer.transport.abort()
-            connection.task.cancel()
-        await asyncio.gather(*(connection.task for connection in ending), return_exceptions=True)
-        # One round of the loop, in which the sockets of aborted connections are really closed.
+        # In rounds of the loop: a connection accepted a moment ago is not known, or has no task, until the next.
+        await asyncio.sleep(0)
+        while self._connections:
+            for connection in tuple(self._connections):
+                connection.end()
+            await asyncio.sleep(0)
+        # And one more, in which the sockets of aborted connections are really closed.
         await asyncio.sleep(0)
 
     def _accept(self) -> Connection:
-        return Connection(self._serve, self._ended, self._loop)
+        connection = Connection(self._serve, self._ended, self._loop)
+        self._connections.add(connection)
+        return connection
 
-    def _ended(self, connection: Connection) -> None:
+    def _ended(self, connection: Connection, task: asyncio.Task[None]) -> None:
         connection.writer.close()
         self._connections.discard(connection)
-        if not connection.task.cancelled() and (raised := connection.task.exception()) is not None:
+        if not task.cancelled() and (raised := task.exception()) is not None:
             self._failures.append(raised)
 
     async def _serve(self, connection: Connection, reader: asyncio.StreamReader) -> None:
-        self._connections.add(connection)
         self._accepted += 1
         with suppress(ConnectionError):
             while (received := await receive(reader)) is not None:
@@ -175,7 +178,7 @@ class ProviderStub:
         return request
 
     async def _settle(self, request: Request, decided: Plan, writer: asyncio.StreamWriter) -> bool:
-        self._open += 1
+        self._open_request()
         complete = False
         try:
             keep_open = await _carry_out(decided, request, writer)
@@ -183,6 +186,11 @@ class ProviderStub:
         finally:
             self._close_request(request, hung_up=not complete and not self._closing)
         return keep_open
+
+    def _open_request(self) -> None:
+        with self._changed:
+            self._open += 1
+            self._changed.notify_all()
 
     def _close_request(self, request: Request, *, hung_up: bool) -> None:
         with self._changed:

@@ -158,11 +158,7 @@ def applies(kind: Noise, value: Any, *, tool: str | None) -> bool:
 
 def noisy(value: Any, kind: Noise, language: Language, rng: Random, *, tool: str | None = None) -> Noisy:
     """One reply with this noise; `tool` is the output tool, if the request has one."""
-    reply = (
-        _lossy(value, kind, language, rng, tool)
-        if kind in LOSSY
-        else _lossless(value, kind, language, rng, tool)
-    )
+    reply = _lossy(value, kind, language, rng, tool) if kind in LOSSY else _lossless(value, kind, language, rng, tool)
     return Noisy(reply=reply, kind=kind, language=language, intended=value)
 
 
