@@ -1,0 +1,1 @@
+"""What the runtime costs, beside what one would write by hand: `python -m benchmarks`."""

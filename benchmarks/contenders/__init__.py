@@ -1,0 +1,1 @@
+"""One small file per contender; each is a process that speaks `benchmarks.protocol`."""

@@ -1,0 +1,112 @@
+"""This library in a trio program. Declarations are made once and outside the measurement, as users make them."""
+
+import functools
+from collections.abc import AsyncIterator
+from functools import partial
+
+import trio
+
+from benchmarks.protocol import importing, peak_bytes, seconds, serve
+from flujo_actors import Chunk, Context, Flujo, Pipeline, Step
+from flujo_actors.actors.agent_call import call_agent
+from flujo_actors.actors.composites import Work
+from flujo_actors.actors.hooks import Hooks
+from flujo_actors.actors.journal import MemoryJournal
+from flujo_actors.actors.messages import Tally
+from flujo_actors.actors.run import Run
+from flujo_actors.bridge.host import TRIO
+from flujo_actors.core.outcomes import RunId
+from flujo_actors.core.paths import ROOT
+from flujo_actors.dsl import callplan
+from flujo_actors.telemetry import SILENT
+
+
+async def agent(data: int) -> int:
+    return data
+
+
+async def agent_with_context(data: int, *, context: object) -> int:
+    return data
+
+
+async def talk(size: int) -> AsyncIterator[str]:
+    for _ in range(size):
+        yield "word "
+
+
+@functools.cache
+def chain(size: int) -> Flujo:
+    return Flujo(Pipeline(Step(f"s{number}", agent) for number in range(size)))
+
+
+@functools.cache
+def fan_out(size: int) -> Flujo:
+    return Flujo(Step.parallel("fan", {f"b{number}": Step(f"b{number}", agent) for number in range(size)}))
+
+
+TALKING = Flujo(Step("talk", talk))
+
+
+async def run_once(flujo: Flujo) -> None:
+    result = await flujo.run_async(1)
+    assert result.success, result.feedback
+
+
+async def runs(size: int) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(size):
+            nursery.start_soon(run_once, chain(3))
+
+
+async def chunks(size: int) -> None:
+    seen = 0
+    async for outcome in TALKING.run_async(size):
+        seen += isinstance(outcome, Chunk)
+    assert seen == size
+
+
+# --- injection --------------------------------------------------------------------------------------------------
+
+
+async def planned_calls(size: int) -> None:
+    """Calls of an agent as the step actor makes them: keywords by plan, errors caught, the answer read."""
+    step = Step("s", agent_with_context)
+    run = Run(
+        run_id=RunId("bench"),
+        host=TRIO,
+        journal=MemoryJournal(),
+        hooks=Hooks((), TRIO, lambda *_: None),
+        telemetry=SILENT,
+    )
+    work = Work(name="s", span=ROOT, path=ROOT, data=1, context=Context(), tally=Tally())
+    for _ in range(size):
+        await call_agent(run, step, work)
+
+
+def inspections(size: int, rounds: int) -> float:
+    """How often a signature is read while a pipeline that has run before runs again."""
+    flujo = Flujo(Pipeline(Step(f"s{number}", agent_with_context) for number in range(100)))
+    flujo.run(1)
+    calls, real = [], callplan.accepts
+    callplan.accepts = lambda *args: calls.append(args) or real(*args)  # type: ignore[func-returns-value]
+    try:
+        flujo.run(1)
+    finally:
+        callplan.accepts = real
+    return float(len(calls))
+
+
+if __name__ == "__main__":
+    serve(
+        {
+            "chain": lambda size, rounds: seconds(trio.run, partial(run_once, chain(size)), rounds),
+            "fan_out": lambda size, rounds: seconds(trio.run, partial(run_once, fan_out(size)), rounds),
+            "memory": lambda size, rounds: peak_bytes(trio.run, partial(run_once, fan_out(size))),
+            "runs": lambda size, rounds: seconds(trio.run, partial(runs, size), rounds),
+            "chunks": lambda size, rounds: seconds(trio.run, partial(chunks, size), rounds),
+            "agent_call": lambda size, rounds: seconds(trio.run, partial(planned_calls, size), rounds),
+            "inspections": inspections,
+            "import": importing("flujo_actors"),
+        },
+        packages=["flujo-actors", "trio", "attrs"],
+    )

@@ -1,0 +1,198 @@
+"""Asks contenders to work, in turns.
+
+1. Every contender is one process for the whole benchmark; only one of them works at a time.
+2. A repetition is one sample of each contender, and the order rotates: what disturbs the machine for a while
+   disturbs all of them.
+3. A first, smaller sample warms a contender up and is thrown away. It also tells what the work will take: whoever
+   is slow gets fewer repetitions, and a work that can be divided gets smaller for them. The table says so.
+4. A contender that does not start, dies or takes too long is listed with its error.
+"""
+
+import json
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+
+from benchmarks.figures import Figure
+from benchmarks.roster import Contender
+from benchmarks.works import Work
+
+ROOT = Path(__file__).parents[1]
+LONGEST_SAMPLE_S = 2.0
+LONGEST_FIGURE_S = 6.0
+"""How long one contender may take for all repetitions of one work."""
+PATIENCE_S = 90.0
+WARM_UP = 0.1
+
+
+class ContenderFailed(Exception):
+    """A contender could not do its work; the message says why."""
+
+
+class Process:
+    """One contender at work."""
+
+    def __init__(self, contender: Contender, *, clock: str = "wall") -> None:
+        self.contender = contender
+        self.versions: dict[str, str] = {}
+        self.works: frozenset[str] = frozenset()
+        self._clock = clock
+
+    def __enter__(self) -> Self:
+        self._complaints = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            self.contender.command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            text=True,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._process.kill()
+        self._process.communicate()
+        self._complaints.close()
+
+    def introduce(self) -> None:
+        """Wait until the contender has said what it is."""
+        said = self._listen()
+        self.versions, self.works = said["versions"], frozenset(said["works"])
+
+    def measure(self, work: Work) -> float:
+        """One sample: the amount per unit of work."""
+        request = {"work": work.name, "size": work.size, "rounds": work.rounds, "clock": self._clock}
+        try:
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            raise ContenderFailed(self._last_words()) from None
+        answer = self._listen()
+        if "error" in answer:
+            raise ContenderFailed(answer["error"])
+        return work.each(answer["amount"])
+
+    def _listen(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        alarm = threading.Timer(PATIENCE_S, self._process.kill)
+        alarm.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            alarm.cancel()
+        if not line:
+            raise ContenderFailed(self._last_words())
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._complaints.seek(0)
+        lines = self._complaints.read().strip().splitlines()
+        return lines[-1] if lines else f"it ended with code {code}, or took longer than {PATIENCE_S:g} s"
+
+
+@attrs.define
+class Entry:
+    """One contender on its way through one work."""
+
+    process: Process
+    work: Work
+    each: list[float] = attrs.field(factory=list)
+    error: str | None = None
+
+    def warm_up(self) -> None:
+        """Throw a small sample away and fit the work to what it took."""
+        smaller = self.work.scaled(WARM_UP)
+        self._try(lambda: setattr(self, "work", fitted(self.work, self.process.measure(smaller))))
+
+    def sample(self) -> None:
+        """Take one sample more, if there is one left to take."""
+        if self.error is None and len(self.each) < self.work.repetitions:
+            self._try(lambda: self.each.append(self.process.measure(self.work)))
+
+    def _try(self, attempt: Callable[[], object]) -> None:
+        try:
+            attempt()
+        except ContenderFailed as failure:
+            self.error = str(failure)
+
+    def figure(self) -> Figure:
+        """What came of it."""
+        name = self.process.contender.name
+        return Figure(work=self.work, contender=name, each=tuple(self.each), error=self.error)
+
+
+def fitted(work: Work, each: float) -> Work:
+    """The work as it can be asked of a contender that needs this much for each unit."""
+    if not work.timed or each <= 0:
+        return work
+    size = min(work.size, max(1, int(LONGEST_SAMPLE_S / each))) if work.divisible else work.size
+    expected = each * size * work.rounds
+    repetitions = min(work.repetitions, max(1, int(LONGEST_FIGURE_S / expected)))
+    return attrs.evolve(work, size=size, repetitions=repetitions)
+
+
+def compete(processes: Sequence[Process], work: Work) -> list[Figure]:
+    """The figures of all contenders that know this work."""
+    entries = [Entry(process, work) for process in processes if work.name in process.works]
+    for entry in entries:
+        entry.warm_up()
+    for repetition in range(work.repetitions):
+        turn = repetition % len(entries) if entries else 0
+        for entry in entries[turn:] + entries[:turn]:
+            entry.sample()
+    return [entry.figure() for entry in entries]
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """A whole benchmark."""
+
+    figures: tuple[Figure, ...]
+    versions: dict[str, dict[str, str]]
+    absent: dict[str, str]
+    """Contenders that did not start, with the reason."""
+
+
+def benchmark(
+    contenders: Iterable[Contender],
+    works: Iterable[Work],
+    *,
+    clock: str = "wall",
+    tell: Callable[[str], None] = lambda text: None,
+) -> Outcome:
+    """Let the contenders do the works."""
+    absent: dict[str, str] = {}
+    with ExitStack() as stack:
+        present = [
+            process
+            for contender in contenders
+            if (process := _started(stack, Process(contender, clock=clock), absent)) is not None
+        ]
+        figures: list[Figure] = []
+        for work in works:
+            tell(work.title)
+            figures += compete(present, work)
+    versions = {process.contender.name: process.versions for process in present}
+    return Outcome(figures=tuple(figures), versions=versions, absent=absent)
+
+
+def _started(stack: ExitStack, process: Process, absent: dict[str, str]) -> Process | None:
+    try:
+        stack.enter_context(process)
+        process.introduce()
+    except (ContenderFailed, OSError) as failure:
+        absent[process.contender.name] = str(failure)
+        return None
+    return process

@@ -1,0 +1,111 @@
+"""A benchmark as a Markdown table, and as JSON."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from benchmarks.driver import Outcome
+from benchmarks.figures import Figure
+from benchmarks.roster import YARDSTICK
+
+HEADER = f"| work | contender | best | median | spread | × {YARDSTICK} |\n|---|---|--:|--:|--:|--:|"
+
+
+def table(outcome: Outcome) -> str:
+    """Every figure with its noise and its ratio to the yardstick; below it, who could not take part."""
+    lines = [HEADER]
+    for title, group in groupby(outcome.figures, key=lambda figure: figure.work.title):
+        lines += _rows(title, list(group))
+    for name, reason in outcome.absent.items():
+        lines.append(f"\n**{name}** did not take part: {reason}")
+    return "\n".join(lines)
+
+
+def _rows(title: str, figures: list[Figure]) -> Iterator[str]:
+    yardstick = next((figure for figure in figures if figure.contender == YARDSTICK), None)
+    for place, figure in enumerate(figures):
+        cells = [
+            title if place == 0 else "",
+            figure.contender + _footnote(figure, figures[0]),
+            *_cells(figure, yardstick),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _footnote(figure: Figure, first: Figure) -> str:
+    return f" (with {figure.work.size:,})" if figure.work.size != first.work.size else ""
+
+
+def _cells(figure: Figure, yardstick: Figure | None) -> tuple[str, str, str, str]:
+    if figure.error is not None or not figure.each:
+        return figure.error or "no sample", "", "", ""
+    ratio = figure.ratio_to(yardstick)
+    return (
+        _shown(figure, figure.best),
+        _shown(figure, figure.median),
+        f"{figure.spread:.0%}" if len(figure.each) > 1 else "one sample",
+        "" if ratio is None else f"{ratio:.2f}",
+    )
+
+
+def _shown(figure: Figure, each: float) -> str:
+    value = figure.work.read(each)
+    unit = "/s" if figure.work.unit == "per second" else f" {figure.work.unit}"
+    return f"{value:,.0f}{unit}" if value >= 100 or value == int(value) else f"{value:,.3g}{unit}"
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    """Where the figures come from, and how busy it was there."""
+    return {
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+    }
+
+
+def as_json(outcome: Outcome, *, clock: str, before: dict[str, Any]) -> str:
+    """Everything that was measured, sample by sample."""
+    document = {
+        "taken": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "clock": clock,
+        "machine": before,
+        "load_after": machine()["load"],
+        "versions": outcome.versions,
+        "absent": outcome.absent,
+        "figures": [_record(figure) for figure in outcome.figures],
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def _record(figure: Figure) -> dict[str, Any]:
+    work = figure.work
+    record: dict[str, Any] = {
+        "work": work.name,
+        "title": work.title,
+        "size": work.size,
+        "rounds": work.rounds,
+        "contender": figure.contender,
+        "each": figure.each,
+        "error": figure.error,
+    }
+    if figure.each:
+        record |= {"best": figure.best, "median": figure.median, "spread": figure.spread}
+    return record
+
+
+def save(document: str, directory: Path) -> Path:
+    """Write the results under the time they were taken, and as the latest."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    for target in (path, directory / "latest.json"):
+        target.write_text(document, encoding="utf-8")
+    return path

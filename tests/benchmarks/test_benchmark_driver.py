@@ -1,0 +1,100 @@
+"""The benchmark's machinery, with nothing in it that depends on how fast the machine is."""
+
+import json
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+from benchmarks.driver import benchmark, fitted
+from benchmarks.figures import Figure
+from benchmarks.report import table
+from benchmarks.roster import LOCAL, YARDSTICK, Contender
+from benchmarks.works import WORKS, Work
+
+from benchmarks import __main__ as command
+from benchmarks import driver
+
+CHAIN = Work(name="chain", title="chain", unit="µs", size=10, rounds=2, repetitions=3)
+BROKEN = Contender("broken", (sys.executable, "-c", "raise SystemExit('no such peer')"))
+
+
+def scripted(name: str, *lines: str) -> Contender:
+    """A contender that says these lines, one for its introduction and one for each request."""
+    code = f"import sys\nfor line in {lines!r}:\n    print(line, flush=True)\n    sys.stdin.readline()"
+    return Contender(name, (sys.executable, "-c", code))
+
+
+HELLO = '{"versions": {"python": "3"}, "works": ["chain"]}'
+
+
+def test_the_whole_benchmark_runs_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every contender does every work it knows; the table and the samples come out."""
+    assert command.main(["--share", "0.005", "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    document = json.loads((tmp_path / "latest.json").read_text(encoding="utf-8"))
+    assert {figure["contender"] for figure in document["figures"]} == {contender.name for contender in LOCAL}
+    assert {figure["work"] for figure in document["figures"]} == {work.name for work in WORKS}
+    assert all(figure["each"] for figure in document["figures"])
+    assert document["versions"][YARDSTICK]["trio"]
+    assert all(work.title in printed for work in WORKS)
+
+
+def test_a_warm_pipeline_reads_no_signature(tmp_path: Path) -> None:
+    """How a step is called is decided when it is declared, never again."""
+    ours = [contender for contender in LOCAL if contender.name == "flujo-actors"]
+    (figure,) = benchmark(ours, [work for work in WORKS if work.name == "inspections"]).figures
+    assert figure.each == (0.0,)
+
+
+def test_a_contender_that_does_not_start_is_listed_with_its_error() -> None:
+    """Nobody is skipped in silence."""
+    outcome = benchmark([BROKEN, scripted("fine", HELLO)], [])
+    assert outcome.absent == {"broken": "no such peer"}
+    assert list(outcome.versions) == ["fine"]
+    assert "**broken** did not take part: no such peer" in table(outcome)
+
+
+def test_a_contender_that_fails_at_a_work_says_so_in_the_table() -> None:
+    """An error in one work is a row of that work."""
+    failing = scripted("failing", HELLO, '{"error": "ValueError: too many steps"}')
+    (figure,) = benchmark([failing], [CHAIN]).figures
+    assert figure.error == "ValueError: too many steps"
+    assert "ValueError: too many steps" in table(driver.Outcome(figures=(figure,), versions={}, absent={}))
+
+
+def test_a_contender_that_dies_at_work_is_reported() -> None:
+    """A process that ends in the middle leaves its last words."""
+    code = f"print({HELLO!r}, flush=True); input(); raise SystemExit('out of memory')"
+    (figure,) = benchmark([Contender("dying", (sys.executable, "-c", code))], [CHAIN]).figures
+    assert figure.error == "out of memory"
+
+
+def test_amounts_are_divided_by_the_work_that_was_done() -> None:
+    """Ten steps in two rounds that took 40 µs are 2 µs a step; the warm-up does not count."""
+    amounts = ['{"amount": 9}', *['{"amount": 40e-6}'] * 2, '{"amount": 60e-6}']
+    long = attrs.evolve(CHAIN, unit="KB")  # not a time, so nothing is fitted to the slow warm-up
+    (figure,) = benchmark([scripted("steady", HELLO, *amounts)], [long]).figures
+    assert figure.best == pytest.approx(2e-6)
+    assert figure.median == pytest.approx(2e-6)
+    assert figure.spread == pytest.approx(0.5)
+
+
+def test_slow_contenders_repeat_less_and_divide_what_can_be_divided() -> None:
+    """A sample stays within its time; the size changes only where less costs proportionally less."""
+    work = Work(name="chunks", title="chunks", unit="per second", size=100_000, repetitions=9)
+    assert fitted(work, each=1e-9) == work
+    assert (fitted(work, each=1e-4).size, fitted(work, each=1e-4).repetitions) == (100_000, 1)
+    divided = fitted(attrs.evolve(work, divisible=True), each=1e-4)
+    assert (divided.size, divided.repetitions) == (20_000, 3)
+
+
+def test_ratios_compare_costs_whatever_unit_is_shown() -> None:
+    """A contender of half the rate has twice the cost."""
+    work = Work(name="runs", title="runs", unit="per second", size=1)
+    fast = Figure(work=work, contender=YARDSTICK, each=(0.01, 0.02))
+    slow = Figure(work=work, contender="slow", each=(0.02, 0.03))
+    assert slow.ratio_to(fast) == pytest.approx(2.0)
+    shown = table(driver.Outcome(figures=(fast, slow), versions={}, absent={}))
+    assert "| runs | raw trio | 100/s | 66.7/s | 67% | 1.00 |" in shown
+    assert "|  | slow | 50/s | 40/s | 40% | 2.00 |" in shown
