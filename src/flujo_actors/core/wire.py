@@ -13,6 +13,7 @@ import contextlib
 import datetime as dt
 import enum
 import functools
+import itertools
 import json
 import math
 import typing
@@ -57,6 +58,8 @@ T = TypeVar("T")
 TAG = "$"
 _LARGEST_PLAIN_INT = 10**4000
 _LONGEST_CAUSE_CHAIN = 20
+_DEEPEST = 250
+"""How many levels of JSON are written; far less than what a stack can hold, since the reader's may be fuller."""
 
 
 # --- exceptions -------------------------------------------------------------------------------------------
@@ -308,6 +311,7 @@ def to_json(value: Any) -> str:
     kind = _KIND_OF.get(type(value))
     try:
         data = encode(value) if kind is None else {"kind": kind, **_converter().unstructure(value)}
+        _refuse_depth(data)
         return json.dumps(data, allow_nan=False, separators=(",", ":"))
     except RecursionError:
         raise NotSerializable(
@@ -317,6 +321,16 @@ def to_json(value: Any) -> str:
         raise
     except (ValueError, TypeError) as error:  # a field of a message that is not of its declared type
         raise NotSerializable(f"this {type(value).__name__} cannot be written as JSON: {error}") from error
+
+
+def _refuse_depth(data: Any) -> None:
+    level = [data]
+    for _ in range(_DEEPEST):
+        below = [each.values() if type(each) is dict else each for each in level if type(each) in (dict, list)]
+        if not below:
+            return
+        level = list(itertools.chain.from_iterable(below))
+    raise RecursionError
 
 
 def from_json(text: str, type: type[T] | Any) -> T:
