@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
@@ -95,6 +96,9 @@ class OutcomeIterator:
             return await background.host.enter(background.next)
         except trio.EndOfChannel:
             raise StopAsyncIteration from None
+        except asyncio.CancelledError:  # it may come while an outcome is on its way here, which then is lost
+            await background.end()
+            raise
 
     async def aclose(self) -> None:
         """End the run and wait for its cleanup."""
