@@ -9,12 +9,11 @@ from typing import Any
 import anyio
 import pytest
 import trio
+from embedding_hosts import HostCase, come_down_to, each_asyncio_host, each_host, each_trio_host, living
 
 from flujo_actors import Chunk, Flujo, Step, Success
 from flujo_actors.bridge.threads import DEFAULT_LIMIT
 from flujo_actors.errors import LoopAlreadyRunning, NotPaused
-
-from embedding_hosts import HostCase, come_down_to, each_asyncio_host, each_host, each_trio_host, living
 
 flavor: contextvars.ContextVar[str] = contextvars.ContextVar("flavor", default="none")
 
