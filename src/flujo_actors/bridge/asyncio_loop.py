@@ -4,8 +4,8 @@ Rules:
 
 1. The coroutine becomes a task of the asyncio loop, with the caller's contextvars.
 2. Cancelling the trio caller cancels that task and waits for its end: cleanup is over when the call returns.
-3. On the same thread (trio is a guest on the loop) the caller stays awake for a few rounds before it parks: an
-   idle guest waits for I/O in a thread of its own, and waking it costs more than most calls take.
+   A task that has not begun is cancelled at its first `await`, as trio would do it.
+3. A call always comes back: also from a task that somebody else cancelled, or whose loop was closed.
 4. A stream is pumped by one task into a bounded buffer and fetched in batches, so that a crossing is paid per
    batch, and a slow reader stops the pump.
 """
@@ -26,10 +26,9 @@ import trio
 from outcome import Error, Value
 from trio.lowlevel import Abort
 
-T = TypeVar("T")
+from .vigil import Vigil
 
-ROUNDS_AWAKE = 10
-"""How many scheduling rounds a caller on the loop's own thread waits before it parks."""
+T = TypeVar("T")
 
 STREAM_BUFFER = 64
 """How many pieces of a stream may be ahead of their reader."""
@@ -40,15 +39,19 @@ class AsyncioLoop:
     """An asyncio loop that trio tasks may call into, from its own thread or another."""
 
     loop: asyncio.AbstractEventLoop
-    same_thread: bool
+    vigil: Vigil | None = None
+    """Of the guest run on the loop's own thread; `None` if the callers are in another thread."""
+
+    @property
+    def same_thread(self) -> bool:
+        """Whether callers run on the loop's own thread, as a guest."""
+        return self.vigil is not None
 
     async def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Await `make()` on the loop and return its result; see the module's rules."""
-        trip: _Trip[T] = _Trip(self, make)
-        self.soon(trip.start, contextvars.copy_context())
-        if self.same_thread:
-            await trip.stay_awake()
-        return await trip.arrive()
+        if self.vigil is not None:
+            self.vigil.keep()
+        return await _Trip(self, make).there_and_back()
 
     def soon(self, fn: Callable[..., object], *args: object) -> None:
         """Call `fn` on the loop's thread."""
@@ -66,10 +69,11 @@ class _Trip(Generic[T]):
     """One call from a trio task to the loop and back."""
 
     __slots__ = (
-        "_asyncio_task",
+        "_begun",
         "_bridge",
+        "_cancelled",
         "_make",
-        "_parked",
+        "_passenger",
         "_raise_cancel",
         "_result",
         "_task",
@@ -78,49 +82,21 @@ class _Trip(Generic[T]):
 
     def __init__(self, bridge: AsyncioLoop, make: Callable[[], Awaitable[T]]) -> None:
         self._bridge, self._make = bridge, make
-        self._task = trio.lowlevel.current_task()
         self._token = trio.lowlevel.current_trio_token()
+        self._task: trio.lowlevel.Task | None = None
         self._result: Value[T] | Error | None = None
-        self._asyncio_task: asyncio.Task[None] | None = None
+        self._passenger: asyncio.Task[None] | None = None
+        self._begun = self._cancelled = False
         self._raise_cancel: Callable[[], Any] | None = None
-        self._parked = False
 
-    # --- on the loop ---
-
-    def start(self, context: contextvars.Context) -> None:
-        self._asyncio_task = self._bridge.loop.create_task(self._ride(), context=context)
-
-    async def _ride(self) -> None:
-        result: Value[T] | Error
-        try:
-            result = Value(await self._make())
-        except BaseException as error:  # carried to the trio side, which is where it is dealt with
-            result = Error(error)
-        if self._bridge.same_thread:
-            self._finish(result)
-        else:
-            self._token.run_sync_soon(self._finish, result)
-
-    def _cancel(self) -> None:
-        if self._asyncio_task is not None:
-            self._asyncio_task.cancel()
-
-    # --- on the trio side ---
-
-    def _finish(self, result: Value[T] | Error) -> None:
-        self._result = result
-        if self._parked:
-            trio.lowlevel.reschedule(self._task)
-
-    async def stay_awake(self) -> None:
-        for _ in range(ROUNDS_AWAKE):
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            if self._result is not None:
-                return
-
-    async def arrive(self) -> T:
+    async def there_and_back(self) -> T:
+        """The trio side."""
+        if self._bridge.loop.is_closed():
+            self._dismiss()
+            raise RuntimeError("the asyncio loop that this call needs is closed")
+        self._bridge.soon(self._start, contextvars.copy_context())
         if self._result is None:
-            self._parked = True
+            self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         assert self._result is not None
         if self._raise_cancel is not None and _was_cancelled(self._result):
@@ -128,9 +104,64 @@ class _Trip(Generic[T]):
         return self._result.unwrap()
 
     def _abort(self, raise_cancel: Callable[[], Any]) -> Abort:
+        if self._bridge.loop.is_closed():
+            self._task = None
+            return Abort.SUCCEEDED  # nobody is left to answer
         self._raise_cancel = raise_cancel
         self._bridge.soon(self._cancel)
         return Abort.FAILED
+
+    def _arrive(self, result: Value[T] | Error) -> None:
+        self._result = result
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+
+    # --- on the loop ---
+
+    def _start(self, context: contextvars.Context) -> None:
+        self._passenger = self._bridge.loop.create_task(self._ride(), context=context)
+        self._passenger.add_done_callback(self._make_sure)
+
+    async def _ride(self) -> None:
+        self._begun = True
+        if self._cancelled and self._passenger is not None:
+            self._passenger.cancel()
+        try:
+            result: Value[T] | Error = Value(await self._make())
+        except BaseException as error:  # carried to the trio side, which is where it is dealt with
+            result = Error(error)
+        self._send_back(result)
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        if self._begun and self._passenger is not None:
+            _cancel_once(self._passenger)
+
+    def _make_sure(self, passenger: asyncio.Task[None]) -> None:
+        if not self._begun:
+            self._dismiss()
+            self._send_back(Error(asyncio.CancelledError("cancelled before it began")))
+
+    def _dismiss(self) -> None:
+        """Let go of what will never be awaited, without a warning about it."""
+        close = getattr(self._make(), "close", None)
+        if close is not None:
+            close()
+
+    def _send_back(self, result: Value[T] | Error) -> None:
+        if self._bridge.same_thread:
+            self._arrive(result)
+        else:
+            self._token.run_sync_soon(self._arrive, result)
+
+
+def _cancel_once(task: asyncio.Task[None]) -> None:
+    """Cancel a task, unless it is being cancelled: a second time would cut its cleanup short.
+
+    A loop that shuts down cancels every task there is, ours as well as our callers.
+    """
+    if not task.cancelling():
+        task.cancel()
 
 
 def _was_cancelled(result: Value[Any] | Error) -> bool:
@@ -150,7 +181,10 @@ class AsyncioStream(Generic[T]):
 
     async def __anext__(self) -> T:
         if not self._ready:
-            self._ready.extend(await self._bridge.call(self._pump.batch))
+            if self._bridge.same_thread:
+                self._ready.extend(self._pump.take())
+            if not self._ready:
+                self._ready.extend(await self._bridge.call(self._pump.batch))
         if not self._ready:
             raise StopAsyncIteration
         return self._ready.popleft()
@@ -169,6 +203,7 @@ class _Pump(Generic[T]):
         self._pieces: list[T] = []
         self._task: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
+        self._stopped = False
         self._changed: asyncio.Event
 
     async def batch(self) -> list[T]:
@@ -176,14 +211,32 @@ class _Pump(Generic[T]):
         if self._task is None:
             self._changed = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._run())
-        while not self._pieces and not self._task.done():
+        try:
+            await self._news(self._task)
+        except asyncio.CancelledError:
+            self._stop(self._task)  # at once: the reader's own way to `stop` takes another crossing
+            raise
+        if not self._pieces:
+            self._raise_error()
+        return self.take()
+
+    async def _news(self, task: asyncio.Task[None]) -> None:
+        while not self._pieces and not task.done():
             self._changed.clear()
             await self._changed.wait()
+
+    def take(self) -> list[T]:
+        """What has come by now; only on the loop's own thread."""
+        if not self._pieces:
+            return []
         pieces, self._pieces = self._pieces, []
         self._changed.set()
-        if not pieces and self._error is not None:
-            raise self._error
         return pieces
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     async def _run(self) -> None:
         try:
@@ -199,21 +252,33 @@ class _Pump(Generic[T]):
             source = await source
         try:
             async for piece in source:
+                if self._stopped:
+                    break  # a source that ignores its cancellation is left at its next piece
                 self._pieces.append(piece)
                 self._changed.set()
-                while len(self._pieces) >= STREAM_BUFFER:
-                    self._changed.clear()
-                    await self._changed.wait()
+                await self._room()
         finally:
             close = getattr(source, "aclose", None)
             if close is not None:
                 await close()
 
+    async def _room(self) -> None:
+        while len(self._pieces) >= STREAM_BUFFER:
+            self._changed.clear()
+            await self._changed.wait()
+
     async def stop(self) -> None:
+        """End the source; what its cleanup raises is raised here."""
         if self._task is None:
             return
-        self._task.cancel()
+        self._stop(self._task)
         await asyncio.wait([self._task])
+        if not isinstance(self._error, asyncio.CancelledError):
+            self._raise_error()
+
+    def _stop(self, task: asyncio.Task[None]) -> None:
+        self._stopped = True
+        _cancel_once(task)
 
 
 # --- one loop for programs that have none -------------------------------------------------------------------
@@ -233,7 +298,7 @@ class _LoopThread:
                 loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=loop.run_forever, name="flujo_actors asyncio", daemon=True)
                 self._thread.start()
-                self._bridge = AsyncioLoop(loop, False)
+                self._bridge = AsyncioLoop(loop)
             return self._bridge
 
     def stop(self) -> None:

@@ -38,7 +38,7 @@ def vanished(error: BaseException) -> bool:
 def _is_cancellation(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(_is_cancellation(member) for member in error.exceptions)
-    return isinstance(error, trio.Cancelled)
+    return isinstance(error, trio.Cancelled | asyncio.CancelledError)
 
 
 def _without_cancellation(error: BaseException) -> BaseException:

@@ -5,95 +5,190 @@ Rules:
 1. The guest starts with the first call on its loop and ends when the loop shuts down, which asyncio announces
    by closing its async generators: one of them is ours.
 2. A caller's contextvars are those of the trio task that works for it.
-3. Cancelling the asyncio caller cancels the trio task, and the call returns when that task has ended.
-4. A guest belongs to one thread and one loop; a closed loop's guest is forgotten.
+3. Cancelling the asyncio caller cancels the trio task, and the call returns, with the very cancellation it
+   was given, when that task has ended.
+4. A guest belongs to one thread and one loop. A loop that was closed without announcing it leaves its guest
+   behind: it is brought to its end by the next who needs the thread, or when the process ends.
+5. Ctrl-C is the host's business: one that trio caught is handed back to the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import weakref
+import atexit
+import queue
+import sys
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import trio
 from outcome import Error, Outcome, Value
 
+from .vigil import Vigil
+
 T = TypeVar("T")
+
+ORPHAN_GRACE_S = 5.0
+"""How long the guest of a closed loop may do nothing before it is given up."""
 
 
 class Guest:
     """The trio run of one asyncio loop."""
 
     nursery: trio.Nursery
-    token: trio.lowlevel.TrioToken
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.vigil = Vigil()
+        self.thread = threading.get_ident()
         self._loop = loop
         self._ready: asyncio.Future[None] = loop.create_future()
-        self._done: asyncio.Future[None] = loop.create_future()
+        self._ended = asyncio.Event()
+        self._ticks: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._scope = trio.CancelScope()
+        self._interrupt: KeyboardInterrupt | None = None
         self._watch = self._until_loop_shutdown()
 
-    async def _until_loop_shutdown(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            self.nursery.cancel_scope.cancel()
-            await self._done
+    # --- from the first call to the last ---
 
     async def start(self) -> None:
-        """Begin the guest run; returns when it takes calls."""
+        """Begin the guest run; whoever waits until it is ready learns of a failure, too."""
         await anext(self._watch)
+        try:
+            self._begin()
+        except BaseException as error:  # told to everybody who waits for this guest, the caller among them
+            self._forget()
+            self._ready.set_exception(error)
+
+    def _begin(self) -> None:
         trio.lowlevel.start_guest_run(
             self._main,
-            run_sync_soon_threadsafe=self._loop.call_soon_threadsafe,
-            run_sync_soon_not_threadsafe=self._loop.call_soon,
-            done_callback=self._ended,
+            run_sync_soon_threadsafe=self._soon_threadsafe,
+            run_sync_soon_not_threadsafe=self._soon,
+            done_callback=self._end,
             host_uses_signal_set_wakeup_fd=True,
             restrict_keyboard_interrupt_to_checkpoints=True,
         )
 
     async def ready(self) -> None:
         """Wait until the guest takes calls."""
-        await asyncio.shield(self._ready)
-
-    def _ended(self, result: Outcome[None]) -> None:
-        _guests.pop(self._loop, None)
-        if isinstance(result, Error) and not isinstance(result.error, KeyboardInterrupt):
-            self._done.set_exception(result.error)
-        else:
-            self._done.set_result(None)
+        if not self._ready.done():
+            await asyncio.shield(self._ready)
+        self._ready.result()
 
     async def _main(self) -> None:
-        async with trio.open_nursery() as self.nursery:
-            self.token = trio.lowlevel.current_trio_token()
-            self._ready.set_result(None)
-            await trio.sleep_forever()
+        with self._scope:
+            async with trio.open_nursery() as self.nursery:
+                self._ready.set_result(None)
+                try:
+                    await self.vigil.watch()
+                except KeyboardInterrupt as interrupt:
+                    self._interrupt = interrupt
+                    self._scope.cancel()
+
+    async def _until_loop_shutdown(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            if _guests.get(self._loop) is self:
+                self._scope.cancel()
+                await self._ended.wait()
+
+    def _end(self, result: Outcome[None]) -> None:
+        self._forget()
+        self._ended.set()
+        if self._interrupt is not None:
+            raise self._interrupt  # into the loop, which it stops
+        result.unwrap()  # an error is reported by the loop
+
+    def _forget(self) -> None:
+        if _guests.get(self._loop) is self:
+            del _guests[self._loop]
+
+    def why_cut_short(self) -> BaseException:
+        """What a call raises that ends with the guest: the interrupt, if it is the first to hear of it."""
+        interrupt, self._interrupt = self._interrupt, None
+        return interrupt or asyncio.CancelledError("the run was cancelled: its loop is shutting down")
+
+    # --- its turns on the loop ---
+
+    def _soon(self, tick: Callable[[], object]) -> None:
+        self._ticks.put(tick)
+        if not self._loop.is_closed():
+            self._loop.call_soon(self._tick)
+
+    def _soon_threadsafe(self, tick: Callable[[], object]) -> None:
+        self._ticks.put(tick)
+        try:
+            self._loop.call_soon_threadsafe(self._tick)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def _tick(self) -> None:
+        self._ticks.get_nowait()()
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the loop was closed without ending the guest, and this is the thread to do it."""
+        return self._loop.is_closed() and self.thread == threading.get_ident()
+
+    def end_alone(self) -> None:
+        """End the guest of a closed loop by taking the loop's place."""
+        hooks = sys.get_asyncgen_hooks()
+        self._scope.cancel()
+        try:
+            while _guests.get(self._loop) is self:
+                self._ticks.get(timeout=ORPHAN_GRACE_S)()
+        except queue.Empty:
+            self._forget()
+        finally:
+            sys.set_asyncgen_hooks(*hooks)  # a run that ends brings back the hooks it found, here a dead loop's
+
+    # --- calls ---
 
     async def call(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Await a trio function from asyncio; see the module's rules."""
-        call: _Call[T] = _Call(self._loop, fn, args)
-        contextvars.copy_context().run(self.nursery.start_soon, call.work)
-        return await call.result()
+        call: _Call[T] = _Call(self, self._loop, fn, args)
+        self.spawn(call.work)
+        answer = await call.answer()
+        self.vigil.keep()
+        return answer.unwrap()
+
+    def spawn(self, fn: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Start a trio task with the caller's contextvars."""
+        if self._ended.is_set():
+            raise asyncio.CancelledError("the loop is shutting down: its trio run has ended")
+        self.vigil.keep()
+        self.nursery.start_soon(fn, *args)
 
 
 class _Call(Generic[T]):
     """One call from an asyncio task to the guest and back."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> None:
-        self._fn, self._args = fn, args
+    __slots__ = ("_answer", "_args", "_fn", "_guest", "_loop", "_scope", "_waiter")
+
+    def __init__(
+        self,
+        guest: Guest,
+        loop: asyncio.AbstractEventLoop,
+        fn: Callable[..., Awaitable[T]],
+        args: tuple[Any, ...],
+    ) -> None:
+        self._guest, self._loop, self._fn, self._args = guest, loop, fn, args
         self._scope = trio.CancelScope()
-        self._answer: asyncio.Future[Value[T] | Error] = loop.create_future()
+        self._waiter: asyncio.Future[None] = loop.create_future()
+        self._answer: Value[T] | Error | None = None
 
     async def work(self) -> None:
         """The trio task: it never raises, except when the guest itself is ending."""
-        answer: Value[T] | Error = Error(asyncio.CancelledError("the run was cancelled"))
         try:
             with self._scope:
-                answer = await self._attempt()
+                self._answer = await self._attempt()
         finally:
-            self._answer.set_result(answer)
+            self._answer = self._answer or Error(self._why_cut_short())
+            if not self._waiter.done() and not self._loop.is_closed():
+                self._waiter.set_result(None)
 
     async def _attempt(self) -> Value[T] | Error:
         try:
@@ -103,21 +198,30 @@ class _Call(Generic[T]):
         except BaseException as error:  # carried to the asyncio caller, where it is raised again
             return Error(error)
 
-    async def result(self) -> T:
-        cancelled = False
-        while not self._answer.done():
+    def _why_cut_short(self) -> BaseException:
+        if self._scope.cancel_called:
+            return asyncio.CancelledError("the run was cancelled")
+        return self._guest.why_cut_short()
+
+    async def answer(self) -> Value[T] | Error:
+        """Wait for the end of the work, whoever cancels; the first cancellation is raised when it is over."""
+        cancelled: asyncio.CancelledError | None = None
+        while self._answer is None:
             try:
-                await asyncio.shield(self._answer)
-            except asyncio.CancelledError:
-                cancelled = True
+                await self._waiter
+            except asyncio.CancelledError as error:
+                cancelled = cancelled or error
                 self._scope.cancel()
-        answer = self._answer.result()
-        if cancelled:
-            raise asyncio.CancelledError
-        return answer.unwrap()
+                self._waiter = self._loop.create_future()
+        try:
+            if cancelled is not None:
+                raise cancelled
+            return self._answer
+        finally:
+            del cancelled  # it holds this frame, and the frame holds it
 
 
-_guests: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Guest] = weakref.WeakKeyDictionary()
+_guests: dict[asyncio.AbstractEventLoop, Guest] = {}
 
 
 async def current_guest() -> Guest:
@@ -125,7 +229,18 @@ async def current_guest() -> Guest:
     loop = asyncio.get_running_loop()
     guest = _guests.get(loop)
     if guest is None:
+        end_orphans()
         guest = _guests[loop] = Guest(loop)
         await guest.start()
     await guest.ready()
     return guest
+
+
+def end_orphans() -> None:
+    """End the guests that closed loops left behind in this thread."""
+    for guest in list(_guests.values()):
+        if guest.orphaned:
+            guest.end_alone()
+
+
+atexit.register(end_orphans)

@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from .asyncio_loop import AsyncioLoop, helper_loop
-from .guest import Guest, current_guest
+from .guest import Guest, current_guest, end_orphans
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class AsyncioHost:
         return await self.guest.call(fn, *args)
 
     def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
-        contextvars.copy_context().run(self.guest.nursery.start_soon, fn, *args)
+        self.guest.spawn(fn, *args)
 
     async def finish(self, awaitable: Awaitable[T]) -> T:
         return await self.loop.call(lambda: awaitable)
@@ -108,14 +108,16 @@ async def current_host() -> Host:
     """The host of whoever awaits this."""
     if trio.lowlevel.in_trio_task():
         return TRIO
-    return AsyncioHost(await current_guest(), AsyncioLoop(asyncio.get_running_loop(), True))
+    guest = await current_guest()
+    return AsyncioHost(guest, AsyncioLoop(asyncio.get_running_loop(), guest.vigil))
 
 
 def running_loop() -> str | None:
-    """The name of the library whose loop runs in this thread, if one does."""
+    """The name of the library whose loop runs in this thread; if none does, the thread is free for one."""
     if trio.lowlevel.in_trio_task():
         return "trio"
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()
         return "asyncio"
+    end_orphans()
     return None

@@ -46,10 +46,13 @@ class _Ticket:
 
     def __init__(self, label: str) -> None:
         self.label = label
-        self.running = False
+        self.running = self.void = False
 
     def work(self, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-        self.running = True
+        with _lock:
+            if self.void:  # cancelled while the thread was starting: then the step never begins
+                raise RuntimeError(f"step {self.label!r} was cancelled before it began")
+            self.running = True
         try:
             return fn(*args)
         finally:
@@ -60,6 +63,7 @@ class _Ticket:
     def leave(self) -> None:
         with _lock:
             if not self.running:
+                self.void = True
                 return
             _left_behind[id(self)] = self.label
         logger.warning("step %r was cancelled, but its thread cannot be stopped and runs on", self.label)
