@@ -104,9 +104,10 @@ def test_an_asyncio_timeout_ends_the_run(host: HostCase, use: Use) -> None:
 
     async def main() -> None:
         flujo, sleeper = _sleeping()
+        timeout = asyncio.timeout(None)
+        sleeper.when_two_sleep = lambda: timeout.reschedule(asyncio.get_running_loop().time() + 0.001)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(None) as timeout:
-                sleeper.when_two_sleep = lambda: timeout.reschedule(asyncio.get_running_loop().time() + 0.001)
+            async with timeout:
                 await use(flujo)
         assert sleeper.log == CLEAN
 
