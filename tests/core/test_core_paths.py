@@ -1,0 +1,86 @@
+"""Paths tell every two places of a run apart, and tokens lead back to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from flujo_actors.core import paths
+from flujo_actors.core.outcomes import RunId
+from flujo_actors.core.paths import ROOT, StepPath
+from flujo_actors.core.tokens import make_token, parse_token
+from flujo_actors.errors import NotPaused
+
+names = st.text(st.sampled_from("ab~/i01f:%"), min_size=1, max_size=5)
+segments = st.one_of(
+    st.tuples(st.just("named"), names),
+    st.tuples(st.just("item"), st.integers(0, 12)),
+    st.tuples(st.just("attempt"), st.integers(2, 12)),
+    st.tuples(st.just("fallback"), st.none()),
+)
+places = st.lists(segments, max_size=4)
+
+
+def path_of(place: list[tuple[str, Any]]) -> StepPath:
+    path = ROOT
+    for kind, what in place:
+        match kind:
+            case "named":
+                path = paths.named(path, what)
+            case "item":
+                path = paths.item(path, what)
+            case "attempt":
+                path = paths.attempt(path, what)
+            case _:
+                path = paths.fallback(path)
+    return path
+
+
+@settings(max_examples=300)
+@given(places, places)
+@example([("named", "a/b")], [("named", "a"), ("named", "b")])
+@example([("named", "~i1")], [("item", 1)])
+@example([("named", "a~1b")], [("named", "a/b")])
+@example([("named", "a"), ("named", "~f")], [("named", "a"), ("fallback", None)])
+def test_two_places_never_share_a_path(one: list[Any], other: list[Any]) -> None:
+    """Whatever users call their steps, different places have different paths."""
+    assert (path_of(one) == path_of(other)) is (one == other)
+
+
+def test_an_empty_branch_key_has_a_path_of_its_own() -> None:
+    """Below a step, which always has a name, the empty text is a name like any other."""
+    step = paths.named(ROOT, "choose")
+    found = {paths.named(step, key) for key in ("", "a", "/", "~")} | {step, paths.named(paths.named(step, ""), "a")}
+    assert len(found) == 6
+
+
+def test_the_first_attempt_stands_where_its_step_stands() -> None:
+    """A step that worked at once looks as if there were no attempts."""
+    assert paths.attempt(StepPath("a"), 1) == "a"
+    assert paths.attempt(StepPath("a"), 2) == "a/~a2"
+
+
+@settings(max_examples=200)
+@given(st.text(st.characters(), min_size=1), st.text(st.characters()))
+@example("run:1%3A/é", "a:b/c")
+def test_tokens_round_trip(run_id: str, path: str) -> None:
+    """A token gives back the run and the place, whatever characters they hold."""
+    assert parse_token(make_token(RunId(run_id), StepPath(path))) == (run_id, path)
+
+
+@settings(max_examples=100)
+@given(*[st.text(st.sampled_from("a:%3A/"), min_size=1)] * 2, *[st.text(st.sampled_from("a:%3A/"))] * 2)
+def test_tokens_of_two_pauses_differ(run: str, other_run: str, path: str, other_path: str) -> None:
+    """No two pauses share a token."""
+    same = make_token(RunId(run), StepPath(path)) == make_token(RunId(other_run), StepPath(other_path))
+    assert same is ((run, path) == (other_run, other_path))
+
+
+@pytest.mark.parametrize("token", ["", "nonsense", None, 5])
+def test_what_is_no_token_is_refused(token: Any) -> None:
+    """A text that no pause gave out leads nowhere."""
+    with pytest.raises(NotPaused, match="is not the state_token of a pause"):
+        parse_token(token)
