@@ -144,7 +144,8 @@ class _Search:
             self.spend_start()
         if candidate is None:
             return pos + 1
-        self.found.append(attrs.evolve(candidate, fragment=pos < self.unread_until))
+        inside = pos < self.unread_until
+        self.found.append(attrs.evolve(candidate, fragment=True) if inside else candidate)
         return max(candidate.end, pos + 1)
 
     def spend_start(self) -> None:

@@ -19,7 +19,7 @@ HEAVY_CHARS = 20_000
 class Limits:
     """The bounds under which a text is read; passing one of them is a refusal, never a cut."""
 
-    max_chars: int = 16_000_000
+    max_chars: int = 8_000_000
     max_depth: int = 200
     max_steps: int = 60_000
     max_starts: int = 2_000

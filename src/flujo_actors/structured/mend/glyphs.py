@@ -58,7 +58,7 @@ AFTER_COMMA_IN_OBJECT = re.compile(
 """What may follow a comma between members; anything else means the comma belonged to a value."""
 
 FAST_MEMBER = re.compile(
-    r"""[\s,]*"([^"\\\x00-\x1f]*)"\s*:\s*(?:
+    r"""([\s,]*)"([^"\\\x00-\x1f]*)"\s*:\s*(?:
         (-?(?:0|[1-9]\d{0,17})(?:\.\d{1,18})?|true|false|null)(?=\s*(?:,\s*["}\]]|[}\]]))
         |("[^"\\\x00-\x1f]*")(?=\s*(?:,\s*(?:"[^"\\\x00-\x1f]*"\s*:|[}\]])|[}\]]))
         |([{\[]))""",
@@ -67,9 +67,24 @@ FAST_MEMBER = re.compile(
 """One whole well-formed member, so that damage elsewhere does not slow the healthy part down."""
 
 FAST_ELEMENT = re.compile(
-    r"""[\s,]*(?:
+    r"""([\s,]*)(?:
         (-?(?:0|[1-9]\d{0,17})(?:\.\d{1,18})?|true|false|null)(?=\s*(?:,\s*[-"\d{\[\]tfn]|\]))
         |("[^"\\\x00-\x1f]*")(?=\s*(?:,\s*["\d{\[\]]|\]))
         |([{\[]))""",
     re.X,
 )
+
+_GAP = rf"(?:{WS}++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/|\#[^\n]*+)*+"
+_LEAD = rf"((?:{WS}++|[,，]|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/|\#[^\n]*+)*+)"
+_NAME = r"[^\W\d][\w$-]*+"
+_CLEAN_STRING = r"\"([^\"\\\x00-\x1f]*)\"|'([^'\"\\\x00-\x1f]*)'|“([^“”\"\\\x00-\x1f]*)”"
+_SCALAR = r"(-?(?:0|[1-9]\d{0,17})(?:\.\d{1,18})?|(?i:true|false|null)|None|undefined)"
+_NEXT_KEY = rf"(?:[\"'“][^\"'“”\\\n]*[\"'”]|{_NAME}){WS}*[:：]"
+_MEMBER_ENDS = rf"(?={_GAP}(?:[}}\]｝］]|[,，]{_GAP}(?:{_NEXT_KEY}|[}}\]｝］])))"
+_ELEMENT_ENDS = rf"(?={_GAP}(?:[\]］]|[,，]{_GAP}(?:[\"'“\d\-{{\[\]｛［］]|(?i:true|false|null|none)\b)))"
+
+MEMBER = re.compile(
+    rf"{_LEAD}(?:{_CLEAN_STRING}|({_NAME})){WS}*([:：]){WS}*(?:{_SCALAR}{_MEMBER_ENDS}|(?:{_CLEAN_STRING}){_MEMBER_ENDS}|([{{\[｛［]))"
+)
+ELEMENT = re.compile(rf"{_LEAD}(?:{_SCALAR}{_ELEMENT_ENDS}|(?:{_CLEAN_STRING}){_ELEMENT_ENDS}|([{{\[｛［]))")
+"""As the fast ones, for text that is consistently odd: other quotes, bare keys, comments, wide punctuation."""

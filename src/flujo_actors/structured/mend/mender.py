@@ -18,9 +18,11 @@ from .glyphs import (
     CLOSERS,
     COLONS,
     COMMAS,
+    ELEMENT,
     ELLIPSIS,
     FAST_ELEMENT,
     FAST_MEMBER,
+    MEMBER,
     MEMBER_AFTER_COMMA,
     ONLY_CLOSERS,
     OPENERS,
@@ -63,7 +65,7 @@ class _Mender(Values):
         self.open(OPENERS[self.text[self.pos]])
         while self.stack:
             self.spend()
-            if not self.fast_step():
+            if not (self.fast_step() or self.odd_step()):
                 self.step()
         empty = self.scalars == 0 and len(self.out) <= 2
         return Mended(
@@ -83,9 +85,9 @@ class _Mender(Values):
         found = (FAST_MEMBER if frame.kind == "{" else FAST_ELEMENT).match(self.text, self.pos, self.end)
         if not found:
             return False
-        if "," in found[0][: found.start(1) - found.start() if frame.kind == "{" else None]:
+        before, *key, scalar, string, opener = found.groups()
+        if "," in before:
             frame.comma = True
-        *key, scalar, string, opener = found.groups()
         if key:
             frame.key = f'"{key[0]}"'
         self.pos = found.end()
@@ -97,6 +99,41 @@ class _Mender(Values):
             self.solid = self.solid or string is not None
             self.write(scalar or string)
         return True
+
+    def odd_step(self) -> bool:
+        """One whole member or element whose oddities are harmless, in one match."""
+        frame = self.stack[-1]
+        found = (MEMBER if frame.kind == "{" else ELEMENT).match(self.text, self.pos, self.end)
+        if not found:
+            return False
+        before, *key, scalar, plain, single, curly, opener = found.groups()
+        self.note_oddities(before, *key, single, curly)
+        frame.comma = frame.comma or "," in before or "，" in before
+        if key:
+            frame.key = f'"{next(part for part in key[:4] if part is not None)}"'
+        self.pos = found.end()
+        if opener:
+            self.pos -= 1
+            self.open(OPENERS[opener])
+        elif scalar:
+            self.write_bare(scalar)
+        else:
+            content = plain if plain is not None else single if single is not None else curly
+            self.write_scalar(f'"{content}"', solid=True)
+        return True
+
+    def note_oddities(self, before: str, *parts: str | None) -> None:
+        if before and not before.isspace() and before.strip(" ,\n"):
+            self.note("comment" if "/" in before or "#" in before else "punctuation")
+        if not parts:
+            return
+        *names, single, curly = parts
+        if single is not None or curly is not None or (names and (names[1] is not None or names[2] is not None)):
+            self.note("quotes")
+        if names and names[3] is not None:
+            self.note("unquoted_key")
+        if names and names[4] == "：":
+            self.note("punctuation")
 
     def step(self) -> None:
         self.skip()

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Literal
-
-import attrs
+from typing import Literal, NamedTuple
 
 from .glyphs import (
     BARE_NAME,
@@ -57,8 +55,7 @@ _TRAILING_CLOSERS = re.compile(rf"(?:{WS}|[}}\]])*\Z")
 _PAIRS = (("{", "}"), ("[", "]"), ("(", ")"))
 
 
-@attrs.frozen
-class Span:
+class Span(NamedTuple):
     """Where a string's content lies, where reading goes on, and what had to be assumed."""
 
     start: int
@@ -66,6 +63,8 @@ class Span:
     resume: int
     closed: bool
     repair: str | None = None
+    passed: int = 0
+    """Quotes that were passed over: the work it took."""
 
 
 class EndlessQuotes(Exception):
@@ -153,7 +152,7 @@ def _settle(text: str, start: int, quote: int, place: Place, passed: list[int]) 
         earlier = _missing_end(text, start, passed[0], place)
         if earlier:
             return earlier
-    return Span(start, quote, quote + 1, True, "inner_quotes" if passed else None)
+    return Span(start, quote, quote + 1, True, "inner_quotes" if passed else None, len(passed))
 
 
 def _missing_end(text: str, start: int, quote: int, place: Place) -> Span | None:

@@ -51,6 +51,7 @@ class Values(Writer):
             span = strings.locate(self.text, self.pos, self.end, place)
         except strings.EndlessQuotes:
             raise self.refuse("a string without an end") from None
+        self.steps += 2 + span.passed
         self.note(span.repair)
         self.complete = self.complete and span.closed
         self.pos = span.resume
