@@ -17,7 +17,7 @@ import itertools
 import json
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from pathlib import PurePath, PurePosixPath
 from typing import Any, TypeVar
@@ -133,6 +133,11 @@ def _encode_list(value: list[Any]) -> list[Any]:
     return [encode(each) for each in value]
 
 
+def _encode_unordered(value: Iterable[Any]) -> list[Any]:
+    """In an order that does not depend on the process, so that equal sets make equal texts."""
+    return sorted((encode(each) for each in value), key=json.dumps)
+
+
 _ENCODERS: dict[type, Callable[[Any], Any]] = {
     str: _same,
     bool: _same,
@@ -142,8 +147,8 @@ _ENCODERS: dict[type, Callable[[Any], Any]] = {
     list: _encode_list,
     dict: _encode_dict,
     tuple: lambda value: _tagged("tuple", _encode_list(value)),
-    set: lambda value: _tagged("set", _encode_list(value)),
-    frozenset: lambda value: _tagged("frozenset", _encode_list(value)),
+    set: lambda value: _tagged("set", _encode_unordered(value)),
+    frozenset: lambda value: _tagged("frozenset", _encode_unordered(value)),
     bytes: lambda value: _tagged("bytes", base64.b64encode(value).decode("ascii")),
     complex: lambda value: _tagged("complex", [encode(value.real), encode(value.imag)]),
     Decimal: lambda value: _tagged("decimal", str(value)),
