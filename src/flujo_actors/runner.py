@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import uuid
@@ -13,8 +14,8 @@ import trio
 from .actors.hooks import Hooks, plan_hooks
 from .actors.root import drive
 from .actors.run import Run
-from .actors.shelf import Shelf, ShelvedRun
-from .bridge.host import TRIO, Host, running_loop
+from .actors.runs import NO_ANSWER, OpenRun, ResumeMode, Runs, RunsInMemory
+from .bridge.host import TRIO, Host, current_host, running_loop
 from .context.isolation import check_context_model, isolated, make_context
 from .core.events import HookFailed
 from .core.outcomes import PipelineResult, RunId
@@ -25,9 +26,10 @@ from .core.wire import message_of
 from .dsl.pipeline import AnyStep, Pipeline, as_step
 from .dsl.step import Step
 from .dsl.tree import walk_steps
-from .errors import LoopAlreadyRunning
-from .handle import Outlet, RunHandle
+from .errors import ControlError, LoopAlreadyRunning, RunLeased
+from .handle import Drive, Outlet, RunHandle
 from .settings import resolve_settings
+from .stores.port import Store
 from .telemetry.redaction import Redactor
 from .telemetry.sinks import LogSink, Telemetry
 
@@ -55,13 +57,15 @@ class Flujo:
         self._hooks = plan_hooks(hooks)
         self._settings = resolve_settings(settings)
         self._telemetry = _telemetry(self._settings, self.pipeline, resources)
-        self._shelf = Shelf()
+        self._in_memory = RunsInMemory()
+        self._store = None if store is None else _opened_store(store)
 
     # --- running ---
 
     def run(self, data: Any = None, *, run_id: str | None = None) -> PipelineResult:
         """Run the pipeline from synchronous code and return its result."""
-        return _in_trio(self._start(data, run_id), instead="run_async")
+        result: PipelineResult = _in_trio(self._start(data, run_id), instead="run_async")
+        return result
 
     def run_async(self, data: Any = None, *, run_id: str | None = None) -> RunHandle:
         """A handle on a run: await it for the result, iterate it for the outcomes, or enter it."""
@@ -71,38 +75,82 @@ class Flujo:
         """The same as `run_async`, under the name that says it is iterated."""
         return self.run_async(data, run_id=run_id)
 
-    def _start(self, data: Any, run_id: str | None) -> Callable[[Host, Outlet | None], Any]:
+    def _start(self, data: Any, run_id: str | None) -> Drive:
         return functools.partial(self._run_new, data, RunId(run_id or uuid.uuid4().hex))
 
     async def _run_new(self, data: Any, run_id: RunId, host: Host, outlet: Outlet | None) -> PipelineResult:
-        shelved = ShelvedRun(run_id=run_id, data=data, context=isolated(self._first_context))
-        self._shelf.admit(shelved)
-        return await self._drive(shelved, host, outlet, resumed=False)
+        runs = self._runs()
+        opened = await runs.admit(run_id, data, isolated(self._first_context))
+        return await self._drive(runs, opened, host, outlet)
 
     # --- resuming ---
 
-    def resume(self, token: str, answer: Any = None) -> PipelineResult:
-        """Continue a paused run from synchronous code; `token` is `Paused.state_token`."""
-        return _in_trio(functools.partial(self._run_on, token, answer), instead="resume_async")
+    def resume(self, token: str, answer: Any = NO_ANSWER, *, mode: ResumeMode = "strict") -> PipelineResult:
+        """Continue a run from synchronous code.
 
-    def resume_async(self, token: str, answer: Any = None) -> RunHandle:
-        """A handle on the rest of a paused run."""
-        return RunHandle(functools.partial(self._run_on, token, answer))
+        With an answer, `token` is the `state_token` of a pause; without one it is the id of a run that a process left
+        unfinished. `mode` says what to do if the pipeline has changed since: `"strict"`, `"compat"` or `"force"`.
+        """
+        start = functools.partial(self._run_on, token, answer, mode)
+        result: PipelineResult = _in_trio(start, instead="resume_async")
+        return result
 
-    async def _run_on(self, token: str, answer: Any, host: Host, outlet: Outlet | None) -> PipelineResult:
-        from .actors.answers import checked_answer  # loads pydantic, which only those who resume need
+    def resume_async(self, token: str, answer: Any = NO_ANSWER, *, mode: ResumeMode = "strict") -> RunHandle:
+        """A handle on the rest of a run; the arguments are those of `resume`."""
+        return RunHandle(functools.partial(self._run_on, token, answer, mode))
 
-        pause = self._shelf.find_pause(token)
-        checked = checked_answer(answer, pause.input_schema, step_name=pause.step_name)
-        return await self._drive(self._shelf.answer(token, checked), host, outlet, resumed=True)
+    async def _run_on(
+        self, token: str, answer: Any, mode: ResumeMode, host: Host, outlet: Outlet | None
+    ) -> PipelineResult:
+        runs = self._runs(mode)
+        if answer is NO_ANSWER:
+            opened = await runs.reopen(RunId(token))
+        else:
+            from .actors.answers import checked_answer  # loads pydantic, which only those who answer need
+
+            pause = await runs.pause_at(token)
+            checked = checked_answer(answer, pause.input_schema, step_name=pause.step_name)
+            opened = await runs.answer(token, checked)
+        return await self._drive(runs, opened, host, outlet)
+
+    def recover(self) -> list[PipelineResult]:
+        """Take over and finish every run of this pipeline that a dead process left; from synchronous code."""
+        recovered: list[PipelineResult] = _in_trio(self._recover, instead="recover_async")
+        return recovered
+
+    async def recover_async(self) -> list[PipelineResult]:
+        """The same as `recover`, inside a loop."""
+        host = await current_host()
+        return await host.enter(self._recover, host, None)
+
+    async def _recover(self, host: Host, _: Outlet | None) -> list[PipelineResult]:
+        runs = self._runs()
+        results = []
+        for run_id in await runs.abandoned():
+            with contextlib.suppress(RunLeased):  # another process was faster
+                results.append(await self._drive(runs, await runs.reopen(run_id), host, None))
+        return results
 
     # --- both ---
 
-    async def _drive(self, shelved: ShelvedRun, host: Host, outlet: Outlet | None, *, resumed: bool) -> PipelineResult:
+    def _runs(self, mode: ResumeMode = "strict") -> Runs:
+        if self._store is None:
+            return self._in_memory
+        from .actors.stored_runs import StoredRuns  # loads what only durable runs need
+
+        return StoredRuns(
+            store=self._store,
+            pipeline=self.pipeline,
+            settings=self._settings.durability,
+            redact=self._telemetry.redactor.text,
+            mode=mode,
+        )
+
+    async def _drive(self, runs: Runs, opened: OpenRun, host: Host, outlet: Outlet | None) -> PipelineResult:
         run = Run(
-            run_id=shelved.run_id,
+            run_id=opened.run_id,
             host=host,
-            journal=shelved.journal,
+            journal=opened.journal,
             hooks=Hooks(self._hooks, host, self._report_hook),
             telemetry=self._telemetry,
             outlet=outlet,
@@ -111,11 +159,17 @@ class Flujo:
         )
         result: PipelineResult | None = None
         try:
-            result = await drive(
-                run, self.pipeline, shelved.data, shelved.context, limits=self._limits, resumed=resumed
-            )
+            with runs.holding(opened) as hold:
+                result = await drive(
+                    run, self.pipeline, opened.data, opened.context, limits=self._limits, resumed=opened.resumed
+                )
+            hold.check()
+        except ControlError as error:
+            result = error.result
+            raise
         finally:
-            self._shelf.put_back(shelved, result)
+            await runs.put_back(opened, result)
+        assert result is not None
         return result
 
     def _report_hook(self, name: str, payload: HookPayload, error: BaseException) -> None:
@@ -145,11 +199,16 @@ def _telemetry(settings: Settings, pipeline: Pipeline, resources: Any) -> Teleme
     )
 
 
-def _in_trio(start: Callable[[Host, Outlet | None], Any], *, instead: str) -> PipelineResult:
+def _opened_store(store: Any) -> Store:
+    from .stores.opening import open_store  # loads drivers, which only durable runs need
+
+    return open_store(store)
+
+
+def _in_trio(start: Callable[[Host, Outlet | None], Any], *, instead: str) -> Any:
     library = running_loop()
     if library is not None:
         raise LoopAlreadyRunning(
             f"a {library} loop runs in this thread, and this call would block it: use `await flujo.{instead}(…)`"
         )
-    result: PipelineResult = trio.run(start, TRIO, None)
-    return result
+    return trio.run(start, TRIO, None)

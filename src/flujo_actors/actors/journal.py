@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from ..core.outcomes import Paused, TerminalOutcome
+from ..core.outcomes import Paused, PipelineResult, TerminalOutcome
 from ..core.paths import StepPath
 from ..core.usage import Usage
 
@@ -17,6 +17,8 @@ class Recorded:
 
     outcome: TerminalOutcome
     context: Any
+    same_context: bool = False
+    """Whether the step left the context as it found it; `context` then means nothing once it was stored."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -51,11 +53,17 @@ class Journal(Protocol):
     def waiting(self, path: StepPath) -> Pause | None:
         """The pause at `path` that nobody has answered yet."""
 
-    async def settled(self, path: StepPath, record: Recorded) -> None:
-        """Remember how a step ended."""
+    def started(self, path: StepPath, name: str) -> None:
+        """Take note that a step begins; written with whatever is written next."""
+
+    async def settled(self, path: StepPath, record: Recorded) -> Recorded:
+        """Remember how a step ended; what comes back is what the run goes on with."""
 
     async def paused(self, pause: Pause) -> None:
         """Remember that a step waits."""
+
+    async def ended(self, result: PipelineResult) -> None:
+        """Remember what the run came to, before anybody is told."""
 
 
 class MemoryJournal:
@@ -77,11 +85,18 @@ class MemoryJournal:
     def waiting(self, path: StepPath) -> Pause | None:
         return self.pauses.get(path)
 
-    async def settled(self, path: StepPath, record: Recorded) -> None:
+    def started(self, path: StepPath, name: str) -> None:
+        pass
+
+    async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         self.records[path] = record
+        return record
 
     async def paused(self, pause: Pause) -> None:
         self.pauses[pause.path] = pause
+
+    async def ended(self, result: PipelineResult) -> None:
+        pass
 
     def answer(self, path: StepPath, answer: Any) -> None:
         """Take the answer to a pause; it is used when the run continues."""

@@ -11,13 +11,15 @@ from ..core.events import RunEnded, RunResumed, RunStarted
 from ..core.outcomes import Aborted, Failure, Paused, PipelineResult, RunStatus
 from ..core.paths import ROOT
 from ..core.payloads import PostRun, PreRun
-from ..core.usage import UsageLimits
+from ..core.usage import Usage, UsageLimits
 from ..dsl.pipeline import Pipeline
 from ..errors import ControlError
 from .composites import Work, sequence
 from .messages import Tally
 from .run import Run
 from .step import StepActors
+
+_CUT_SHORT = Stopped(outcome=Aborted(reason="the run was cut short"))
 
 HOOK_GRACE_S = 5.0
 """How long `post_run` hooks may take after the run was cancelled."""
@@ -30,16 +32,22 @@ async def drive(
     run.emit(RunResumed if resumed else RunStarted, ROOT)
     tally = Tally()
     tally.attempts, tally.context = 1, context
-    ended: Attempt = Stopped(outcome=Aborted(reason="the run was cancelled"))
+    quotas = () if limits is None else (run.quota(limits, owner=f"run {run.run_id}"),)
+    work = Work(name="", span=ROOT, path=ROOT, data=data, context=context, tally=tally, quotas=quotas)
     try:
-        quotas = () if limits is None else (run.quota(limits, owner=f"run {run.run_id}"),)
-        work = Work(name="", span=ROOT, path=ROOT, data=data, context=context, tally=tally, quotas=quotas)
         ended = await _ended(run, pipeline, work, resumed=resumed)
-    finally:
         result = _result(run, ended, tally)
-        run.emit(RunEnded, ROOT, status=result.status, feedback=result.feedback, usage=tally.usage)
-        veto = await _tell_post_run(run, result)
+        await run.journal.ended(result)
+    except BaseException:
+        await _announce(run, _result(run, _CUT_SHORT, tally), tally.usage)
+        raise
+    veto = await _announce(run, result, tally.usage)
     return _delivered(result, ended, veto)
+
+
+async def _announce(run: Run, result: PipelineResult, usage: Usage) -> Aborted | Failure | None:
+    run.emit(RunEnded, ROOT, status=result.status, feedback=result.feedback, usage=usage)
+    return await _tell_post_run(run, result)
 
 
 async def _ended(run: Run, pipeline: Pipeline, work: Work, *, resumed: bool) -> Attempt:

@@ -47,7 +47,7 @@ from ..core.events import (
 from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
 from ..core.payloads import OnPause, OnStepFailure, PostStep, PreStep
 from ..core.quota import QUOTA_LOCK, Quota
-from ..core.tokens import make_token
+from ..core.tokens import approval_hash, make_token
 from ..core.usage import NO_USAGE, Usage
 from ..core.wire import message_of
 from ..dsl.callplan import CallPlan, plan_agent
@@ -56,7 +56,7 @@ from ..dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
 from ..dsl.pipeline import Pipeline
 from ..dsl.redirect import Redirect
 from ..dsl.step import Step
-from ..errors import ContextError, InfiniteRedirectError, StepTimeout
+from ..errors import ContextError, InfiniteRedirectError, NotSerializable, StepTimeout
 from .agent_call import call_agent, joined
 from .children import Children
 from .composites import Work, branch_on, loop_until, map_over, parallel, sequence
@@ -84,9 +84,11 @@ class StepActors:
         recorded = run.journal.recall(request.path)
         if recorded is not None:
             _charge(request.quotas, _usage(recorded.outcome))
-            return Settled(index=request.index, outcome=recorded.outcome, context=recorded.context)
+            context = request.context if recorded.same_context else recorded.context
+            return Settled(index=request.index, outcome=recorded.outcome, context=context)
         request = self._with_own_limits(request)
         run.ledger.start(request.path, request.parent)
+        run.journal.started(request.path, request.name)
         run.emit(StepStarted, request.path, step_name=request.name, input=request.data)
         if run.hooks:
             refused = await run.hooks.tell(_pre_step(run, request))
@@ -337,7 +339,8 @@ class StepActors:
         """The step that pauses gets a token; those around it hand it on."""
         if paused.state_token is not None:
             return paused
-        paused = Paused(message=paused.message, state_token=make_token(self.run.run_id, request.path))
+        asked = approval_hash(paused.message, request.data)
+        paused = Paused(message=paused.message, state_token=make_token(self.run.run_id, request.path, asked=asked))
         schema = request.step.input_schema if isinstance(request.step, HumanInTheLoop) else None
         self.run.emit(RunPaused, request.path, step_name=request.name, message=paused.message)
         await self.run.journal.paused(
@@ -356,7 +359,7 @@ class StepActors:
         run = self.run
         run.ledger.settle(request.path)
         if isinstance(outcome, Success | Failure) and not _escalates(outcome):
-            await run.journal.settled(request.path, Recorded(outcome=outcome, context=context))
+            outcome, context = await self._remember(request, outcome, context)
         if run.telemetry.enabled:
             self._emit_ended(request, outcome)
         overruled = await self._tell_hooks(request, outcome) if run.hooks else None
@@ -369,6 +372,24 @@ class StepActors:
             overruled=overruled,
             unfinished=_unfinished(request, outcome),
         )
+
+    async def _remember(self, request: Request, outcome: Success | Failure, context: Any) -> tuple[Any, Any]:
+        same = context is request.context
+        record = Recorded(outcome=outcome, context=context, same_context=same)
+        try:
+            kept = await self.run.journal.settled(request.path, record)
+        except NotSerializable as error:
+            failed = self._cannot_be_stored(request, error)
+            kept = await self.run.journal.settled(
+                request.path, Recorded(outcome=failed, context=request.context, same_context=True)
+            )
+        return kept.outcome, request.context if kept.same_context else kept.context
+
+    def _cannot_be_stored(self, request: Request, error: NotSerializable) -> Failure:
+        text = self.run.redact(f"The step succeeded, but what it left cannot be stored: {message_of(error)}")
+        failed = Failed(error=error, feedback=text)
+        result = _result(request, request.tally, 0.0, output=None, metadata={}, success=False, feedback=text)
+        return Failure(error=failed.error, feedback=text, step_result=result)
 
     async def _tell_hooks(self, request: Request, outcome: TerminalOutcome) -> Aborted | Failure | None:
         where = {"run_id": self.run.run_id, "step_name": request.name, "path": request.path}

@@ -37,3 +37,8 @@ def attempt(path: StepPath, number: int) -> StepPath:
 def fallback(path: StepPath) -> StepPath:
     """The step that stands in for a failed one."""
     return StepPath(f"{path}/~f")
+
+
+def unescaped(segment: str) -> str:
+    """The name behind a segment that a name was made of."""
+    return segment.replace("~1", "/").replace("~0", "~")

@@ -109,11 +109,22 @@ class TelemetrySettings:
 
 
 @attrs.frozen(kw_only=True)
+class DurabilitySettings:
+    """`durability`: runs that survive their process."""
+
+    lease_s: float = attrs.field(default=30.0, validator=_at_least(0.1))
+    """How long a process owns a run without a sign of life; it renews three times in that time."""
+    cold: bool = False
+    """Go on from what the store says after every step, instead of from memory: slow, for tests of resumability."""
+
+
+@attrs.frozen(kw_only=True)
 class Settings:
     """All settings of one `Flujo`."""
 
     aros: ArosSettings = attrs.field(factory=ArosSettings)
     usage: UsageSettings = attrs.field(factory=UsageSettings)
     telemetry: TelemetrySettings = attrs.field(factory=TelemetrySettings)
+    durability: DurabilitySettings = attrs.field(factory=DurabilitySettings)
     sync_step_threads: int = attrs.field(default=40, validator=_at_least(1))
     """How many synchronous steps run at once."""

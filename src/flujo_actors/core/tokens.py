@@ -1,22 +1,39 @@
-"""The `state_token` of a pause: which run, and which step of it, an answer is for."""
+"""The `state_token` of a pause: which run, which step of it, and what was asked.
+
+An answer is bound to what its giver saw: the token carries a hash of the question and of the data it was asked about,
+so an answer to an earlier question is never taken for an answer to a later one.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
 from urllib.parse import quote, unquote
 
-from ..errors import NotPaused
+from ..errors import NotPaused, NotSerializable
 from .outcomes import RunId
 from .paths import StepPath
+from .wire import to_json
 
 
-def make_token(run_id: RunId, path: StepPath) -> str:
+def make_token(run_id: RunId, path: StepPath, *, asked: str) -> str:
     """The token of the pause at `path`; a run id may hold any character."""
-    return f"{quote(run_id, safe='', errors='surrogatepass')}:{path}"
+    return f"{quote(run_id, safe='', errors='surrogatepass')}:{asked}:{path}"
 
 
 def parse_token(token: str) -> tuple[RunId, StepPath]:
     """The run and the step behind a token."""
-    run_id, separator, path = str(token).partition(":")
-    if not separator:
+    parts = str(token).split(":", 2)
+    if len(parts) != 3:
         raise NotPaused(f"{token!r} is not the state_token of a pause")
+    run_id, _, path = parts
     return RunId(unquote(run_id, errors="surrogatepass")), StepPath(path)
+
+
+def approval_hash(message: str, data: Any) -> str:
+    """What distinguishes one question from another: its text and the data it is about."""
+    try:
+        about = to_json(data)
+    except NotSerializable:
+        about = type(data).__qualname__
+    return hashlib.sha256(f"{message}\0{about}".encode("utf-8", "surrogatepass")).hexdigest()[:16]

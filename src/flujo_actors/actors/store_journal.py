@@ -1,0 +1,180 @@
+"""The journal of a run that survives its process: every record goes to the store before the run goes on.
+
+Rules:
+
+1. What an earlier part of the run has written is read once, when the run is opened, and decoded where it is recalled.
+2. `started` records wait for company: they are written together with the next record that somebody waits for.
+3. A pause can be answered once the run has come to rest: its open pauses are written with its status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+import cattrs
+import trio
+
+from ..core import bodies
+from ..core.outcomes import Paused, PipelineResult
+from ..core.paths import ROOT, StepPath
+from ..core.records import Append, Lease, OpenPause, Record, RecordKind, StoredStatus
+from ..core.usage import Usage
+from ..core.wire import encode
+from ..errors import CorruptRecord
+from ..stores.port import Store
+from .journal import Answered, Pause, Recorded
+from .journal_writer import JournalWriter
+
+SchemaOf = Callable[[StepPath], Any]
+"""What the pipeline declares as `input_schema` of the step at a path."""
+
+
+class StoreJournal:
+    """One run's journal in a store; see the module's rules."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: JournalWriter,
+        lease: Lease,
+        *,
+        redact: bodies.Redact,
+        schema_of: SchemaOf,
+        cold: bool = False,
+    ) -> None:
+        self._store, self._writer, self.lease = store, writer, lease
+        self._redact, self._schema_of, self._cold = redact, schema_of, cold
+        self._settled: dict[StepPath, Record] = {}
+        self._pauses: dict[StepPath, Pause] = {}
+        self._answers: dict[StepPath, Answered] = {}
+        self._notes: list[Record] = []
+
+    # --- what was ---
+
+    def load(self, records: Iterable[Record]) -> None:
+        """Take in what earlier parts of the run have written."""
+        for record in records:
+            match record.kind:
+                case "settled":
+                    self._settled[record.path] = record
+                case "paused":
+                    self._pauses[record.path] = self._pause_from(record)
+                case "answered":
+                    self._take_answer(record)
+
+    def recall(self, path: StepPath) -> Recorded | None:
+        record = self._settled.get(path)
+        return None if record is None else self._recorded(record)
+
+    def _recorded(self, record: Record) -> Recorded:
+        where = self._where(record)
+        body = bodies.read_body(record.body, where=where)
+        outcome = bodies.read_outcome(body.get("outcome"), where=where)
+        same = bool(body.get("same_context"))
+        context = None if same else bodies.read_value(body.get("context"), where=where)
+        return Recorded(outcome=outcome, context=context, same_context=same)
+
+    def answered(self, path: StepPath) -> Answered | None:
+        return self._answers.get(path)
+
+    def waiting(self, path: StepPath) -> Pause | None:
+        return self._pauses.get(path)
+
+    def _pause_from(self, record: Record) -> Pause:
+        where = self._where(record)
+        body = bodies.read_body(record.body, where=where)
+        try:
+            return Pause(
+                path=record.path,
+                step_name=body["step_name"],
+                paused=Paused(message=body["message"], state_token=body["token"]),
+                input_schema=self._schema_of(record.path),
+                attempts=body["attempts"],
+                usage=cattrs.structure(body["usage"], Usage),
+            )
+        except (KeyError, TypeError, cattrs.BaseValidationError) as error:
+            raise CorruptRecord(f"{where}: the pause cannot be read ({error!r})") from error
+
+    def _take_answer(self, record: Record) -> None:
+        where = self._where(record)
+        pause = self._pauses.pop(record.path, None)
+        if pause is None:
+            raise CorruptRecord(f"{where}: an answer without a pause")
+        answer = bodies.read_value(bodies.read_body(record.body, where=where).get("answer"), where=where)
+        self._answers[record.path] = Answered(pause=pause, answer=answer)
+
+    def _where(self, record: Record) -> str:
+        return f"record {record.seq} of run {self.lease.run_id!r}"
+
+    # --- what is ---
+
+    def started(self, path: StepPath, name: str) -> None:
+        self._notes.append(Record(kind="started", path=path, body=bodies.make_body(name=name)))
+
+    async def settled(self, path: StepPath, record: Recorded) -> Recorded:
+        parts: dict[str, Any] = {"outcome": bodies.outcome_data(record.outcome, self._redact)}
+        if record.same_context:
+            parts["same_context"] = True
+        else:
+            parts["context"] = encode(record.context)
+        await self._write("settled", path, bodies.make_body(**parts))
+        return await self._read_back(path, record) if self._cold else record
+
+    async def _read_back(self, path: StepPath, record: Recorded) -> Recorded:
+        """What the store says the step came to, instead of what is in memory."""
+        records = await trio.to_thread.run_sync(self._store.read, self.lease.run_id)
+        stored = self._recorded(next(each for each in reversed(records) if each.path == path))
+        return (
+            Recorded(outcome=stored.outcome, context=record.context, same_context=True)
+            if stored.same_context
+            else stored
+        )
+
+    async def paused(self, pause: Pause) -> None:
+        self._pauses[pause.path] = pause
+        await self._write("paused", pause.path, _pause_body(pause))
+
+    async def ended(self, result: PipelineResult) -> None:
+        status: StoredStatus = result.status
+        pauses = tuple(map(_open_pause, self._pauses.values())) if status == "paused" else ()
+        kind: RecordKind = "ended"
+        body = bodies.make_body(**bodies.result_data(result))
+        await self._write(kind, ROOT, body, pauses=pauses, status=status, release=True)
+
+    async def _write(
+        self,
+        kind: RecordKind,
+        path: StepPath,
+        body: str,
+        *,
+        pauses: tuple[OpenPause, ...] = (),
+        status: StoredStatus | None = None,
+        release: bool = False,
+    ) -> None:
+        notes, self._notes = self._notes, []
+        records = (*notes, Record(kind=kind, path=path, body=body))
+        append = Append(lease=self.lease, records=records, pauses=pauses, status=status, release=release)
+        # What happened must not be forgotten because somebody stopped waiting for it.
+        with trio.CancelScope(shield=True):
+            await self._writer.write(append)
+
+
+def _pause_body(pause: Pause) -> str:
+    return bodies.make_body(
+        step_name=pause.step_name,
+        message=pause.paused.message,
+        token=pause.paused.state_token,
+        attempts=pause.attempts,
+        usage=bodies.usage_data(pause.usage),
+    )
+
+
+def _open_pause(pause: Pause) -> OpenPause:
+    return OpenPause(
+        path=pause.path,
+        token=pause.paused.state_token or "",
+        message=pause.paused.message,
+        body=_pause_body(pause),
+    )
