@@ -18,9 +18,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.types import Send
 
-from flujo_actors import Flujo, Step, StepOutcome, to_json
-from flujo_actors.errors import InvalidAnswer, NotPaused
-from flujo_actors.handle import RunHandle
+from flujo_actors import Flujo, InvalidAnswer, NotPaused, RunHandle, Step, StepOutcome, to_json
 
 # --- the pipeline: steps of an asyncio application are asyncio coroutines ---------------------------------------
 
