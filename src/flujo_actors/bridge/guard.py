@@ -25,8 +25,9 @@ async def guarded(fn: Callable[..., Awaitable[T]], *args: object) -> Value[T] | 
     try:
         return Value(await fn(*args))
     except BaseException as error:
-        if _is_cancellation(error):
-            await trio.lowlevel.checkpoint_if_cancelled()
+        if not _is_cancellation(error):
+            return Error(error)
+        await trio.lowlevel.checkpoint_if_cancelled()
         return Error(_without_cancellation(error))
 
 
