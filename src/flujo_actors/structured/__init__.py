@@ -1,8 +1,17 @@
 """From what a model wrote to a value that a schema accepts. Pure: no clock, no I/O, no event loop."""
 
+from .builtins import BUILTINS as BUILTINS
+from .builtins import WrapDict as WrapDict
+from .builtins import ensure_object as ensure_object
+from .builtins import wrap_dict as wrap_dict
+from .extract import extract_from_text as extract_from_text
 from .limits import DEFAULT_LIMITS as DEFAULT_LIMITS
 from .limits import Limits as Limits
 from .limits import is_heavy as is_heavy
+from .prompts import STRICT_INSTRUCTION as STRICT_INSTRUCTION
+from .prompts import repair_prompt as repair_prompt
+from .prompts import simplified_instruction as simplified_instruction
+from .prompts import strict_instruction as strict_instruction
 from .read import normalize_json_text as normalize_json_text
 from .read import parse_and_validate as parse_and_validate
 from .read import read_structured as read_structured
@@ -11,3 +20,22 @@ from .reading import Flaw as Flaw
 from .reading import Reading as Reading
 from .schema import Schema as Schema
 from .schema import compile_schema as compile_schema
+from .simplify import SimplifiedSchema as SimplifiedSchema
+from .simplify import Slot as Slot
+from .simplify import simplify as simplify
+from .stages import Decision as Decision
+from .stages import Degrade as Degrade
+from .stages import Deterministic as Deterministic
+from .stages import Extract as Extract
+from .stages import GiveUp as GiveUp
+from .stages import LlmRepair as LlmRepair
+from .stages import RepairSettings as RepairSettings
+from .stages import Simplified as Simplified
+from .stages import Stage as Stage
+from .stages import StageFailure as StageFailure
+from .stages import StrictRetry as StrictRetry
+from .stages import plan_next as plan_next
+from .stages import stage_of as stage_of
+from .stream import Preview as Preview
+from .stream import StreamBuffer as StreamBuffer
+from .stream import partial_value as partial_value

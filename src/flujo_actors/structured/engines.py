@@ -2,7 +2,7 @@
 
 1. They see the extracted candidate only, never the prose around it, and only up to the size measured as safe.
 2. `fast_json_repair` first (linear, in Rust), `json_repair` next (better, but quadratic and without an end).
-3. A result counts only if it says letter for letter what the text says: nothing dropped, nothing added.
+3. A result counts only if it says sign for sign what the text says, brackets and quotes aside.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .limits import Limits
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)", re.S)
-_LETTERS = re.compile(r"[\W_]+")
+_MARKS = re.compile(r"[\s{}\[\](),:;=\"'`“”‘’„…，：\\]+|\.{3}")
 _ESCAPED_CONTROL = dict.fromkeys("nrtbf", " ")
 
 
@@ -62,16 +62,16 @@ def _slow(region: str) -> Any:
 
 
 def says_the_same(text: str, value: Any) -> bool:
-    """Whether text and value have the same letters and digits in the same order, marks and comments aside."""
+    """Whether text and value hold the same signs in the same order, brackets, quotes and comments aside."""
     try:
         written = to_json(value).decode()
     except ValueError:
         return False
-    return _letters(_COMMENT.sub(" ", text)) == _letters(written)
+    return _signs(_COMMENT.sub(" ", text)) == _signs(written)
 
 
-def _letters(text: str) -> str:
-    return _LETTERS.sub("", _ESCAPE.sub(_unescaped, text)).casefold()
+def _signs(text: str) -> str:
+    return _MARKS.sub("", _ESCAPE.sub(_unescaped, text)).casefold()
 
 
 def _unescaped(found: re.Match[str]) -> str:

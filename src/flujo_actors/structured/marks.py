@@ -11,6 +11,9 @@ THINK_CLOSE = re.compile(rf"</{_THINKING}\s*>|\[/THINK\]|◁/think▷", re.I)
 OPEN_TAG = re.compile(r"<([A-Za-z][\w:.-]*)(?:[\s=][^<>]*)?>|<!\[CDATA\[|<\|[\w ]+\|>")
 FENCE = re.compile(r"(`{3,}|~{3,})[^\S\n]*([\w+.-]*)")
 
+_BLOCKQUOTE = re.compile(r"\s*(?:>[^\n]*(?:\n\s*|\Z))++")
+_QUOTE_PREFIX = re.compile(r"^[^\S\n]*>[^\S\n]?", re.M)
+_FIRST_BRACKET = re.compile(r"[{\[]")
 _ESCAPED_QUOTE = re.compile(r'[{\[](?:\s|\\[nrt])*\\+"')
 _HTML_QUOTE = re.compile(r"[{\[]\s*&(?:quot|#34|#x22|#39|apos);")
 _ESCAPE = re.compile(r'\\(["\\/nrt])')
@@ -26,7 +29,9 @@ def closing_of(tag: re.Match[str]) -> str:
 
 def unwrapped_text(text: str) -> tuple[str, str | None]:
     """The text with one layer of whole-text escaping taken off, and the name of that pass."""
-    first = re.search(r"[{\[]", text)
+    if _BLOCKQUOTE.fullmatch(text):
+        return _QUOTE_PREFIX.sub("", text), "blockquote"
+    first = _FIRST_BRACKET.search(text)
     if not first:
         return text, None
     if _ESCAPED_QUOTE.match(text, first.start()):
@@ -49,3 +54,21 @@ def without_fence(text: str) -> str:
     stripped = text.strip().strip("\ufeff\u200b\u2060")
     found = re.fullmatch(r"(?:`{3,}|~{3,})[\w+.-]*\s*(.*?)\s*(?:`{3,}|~{3,})?", stripped, re.S)
     return found[1] if found else stripped
+
+
+_HEADLESS = re.compile(r"\s*(\"[^\"\n]{1,100}\"\s*:.*)", re.S)
+_CALL = re.compile(r"[\s\[`]*[\w.]+\(\s*([^\W\d]\w*\s*=(?!=).*)\)[\s\]`;]*", re.S)
+_MAX_BRACELESS = 100_000
+
+
+def with_braces(text: str) -> tuple[str, str] | None:
+    """An object whose braces are missing, or the keyword arguments of a call, as an object; and the pass's name."""
+    answer = without_fence(after_thinking(text))
+    if len(answer) > _MAX_BRACELESS:
+        return None
+    if found := _HEADLESS.fullmatch(answer):
+        body = found[1].rstrip().rstrip(",")
+        return "{" + body + ("" if body.count("}") > body.count("{") else "}"), "missing_braces"
+    if found := _CALL.fullmatch(answer):
+        return "{" + found[1] + "}", "call_arguments"
+    return None

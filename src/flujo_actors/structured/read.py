@@ -33,14 +33,14 @@ def read_structured(text: str, schema: Any = None, limits: Limits = DEFAULT_LIMI
     """The value of `text` under `schema` and how it was found; raises `StructuredOutputError` if there is none."""
     compiled = None if schema is None else compile_schema(schema)
     if len(text) > limits.max_chars:
-        raise _refusal("limits", f"the text has {len(text)} characters, more than {limits.max_chars}", text, compiled)
+        raise refusal("limits", f"the text has {len(text)} characters, more than {limits.max_chars}", text, compiled)
     whole = _strict_whole(text)
     if whole is not None and (compiled is None or _accepts(compiled, whole.value)):
         return _reading(whole, whole.value, (), compiled, text)
     try:
         return _search(text, whole, compiled, limits)
     except TooMuchWork as problem:
-        raise _refusal("limits", str(problem), text, compiled) from None
+        raise refusal("limits", str(problem), text, compiled) from None
 
 
 def parse_and_validate(text: str, schema: Any = None) -> Any:
@@ -58,9 +58,9 @@ def normalize_json_text(text: str) -> str:
     try:
         best = next(_without_schema(find_candidates(reading_text, limits), reading_text, limits), None)
     except TooMuchWork as problem:
-        raise _refusal("limits", str(problem), text, None) from None
+        raise refusal("limits", str(problem), text, None) from None
     if best is None:
-        raise _refusal("parse", "there is no JSON in the text", text, None)
+        raise refusal("parse", "there is no JSON in the text", text, None)
     return best.json
 
 
@@ -92,7 +92,7 @@ def _multiline_string(stripped: str, start: int) -> Candidate | None:
 
 
 def _search(text: str, whole: Candidate | None, schema: Schema | None, limits: Limits) -> Reading:
-    readable, unwrapped = marks.unwrapped_text(text)
+    readable, unwrapped = marks.unwrapped_text(text) if whole is None else (text, None)
     candidates = [whole] if whole is not None else find_candidates(readable, limits)
     if schema is None:
         chosen = next(_without_schema(candidates, readable, limits), None)
@@ -138,12 +138,21 @@ def _with_schema(
     if reading := _scalar(readable, text, schema, candidates, single):
         return reading
     weak = [c for c in reversed(candidates) if not c.solid and _stands_alone(c, readable)]
-    spare = engines.repaired(readable, limits) if not single else iter(())
+    spare = _spare(readable, limits) if not single else iter(())
     fragments = [c for c in reversed(candidates) if c.fragment and c.solid and c.complete]
     for candidate in (*weak, *spare, *fragments):
         if reading := _fitted(candidate, schema, text):
             return reading
     return None
+
+
+def _spare(text: str, limits: Limits) -> Iterator[Candidate]:
+    """What is left to try when no container of the text fits: missing braces, then the repair libraries."""
+    braced = marks.with_braces(text)
+    if braced:
+        for candidate in find_candidates(braced[0], limits)[:1]:
+            yield attrs.evolve(candidate, passes=(braced[1], *candidate.passes), engine="mended")
+    yield from engines.repaired(text, limits)
 
 
 def _stands_alone(candidate: Candidate, text: str) -> bool:
@@ -213,10 +222,10 @@ def _with_source_floats(candidate: Candidate, depth: int, schema: Schema) -> tup
 
 
 def _coerced(value: Any, schema: Schema) -> tuple[Any, tuple[Coercion, ...]]:
-    return coerce(value, schema, _container_in)
+    return coerce(value, schema, container_in)
 
 
-def _container_in(text: str) -> Any:
+def container_in(text: str) -> Any:
     """The container a string spells, with nothing around it; raises `ValueError` otherwise."""
     try:
         return strict.parse(text)
@@ -276,10 +285,10 @@ def _reading(
 def _explain(candidates: list[Candidate], text: str, schema: Schema | None) -> StructuredOutputError:
     best = next(_ranked(candidates), candidates[0] if candidates else None)
     if best is None or schema is None:
-        return _refusal("parse", "there is no JSON in the text", text, schema)
+        return refusal("parse", "there is no JSON in the text", text, schema)
     flaws = schema.validate(_coerced(best.value, schema)[0]) or [_class_flaw(schema, best.value)]
     shown = "; ".join(f"{flaw.path}: {flaw.message}" for flaw in flaws[:3])
-    return _refusal("validate", f"the value does not fit {schema.name!r}: {shown}", text, schema, flaws)
+    return refusal("validate", f"the value does not fit {schema.name!r}: {shown}", text, schema, flaws)
 
 
 def _class_flaw(schema: Schema, value: Any) -> Flaw:
@@ -293,7 +302,7 @@ def _class_flaw(schema: Schema, value: Any) -> Flaw:
     return Flaw(path="$", message="none of its keys is known to the schema")
 
 
-def _refusal(
+def refusal(
     stage: str, reason: str, text: str, schema: Schema | None, flaws: list[Flaw] | None = None
 ) -> StructuredOutputError:
     excerpt = text if len(text) <= 200 else f"{text[:120]} … {text[-60:]}"

@@ -7,7 +7,7 @@ import re
 OPENERS = {"{": "{", "｛": "{", "[": "[", "［": "[", "(": "(", "（": "("}
 CLOSERS = {"}": "{", "｝": "{", "]": "[", "］": "[", ")": "(", "）": "("}
 COMMAS = frozenset(",，、;；")
-COLONS = frozenset(":：")
+COLONS = frozenset(":：=")
 
 QUOTES = {
     '"': '"',
@@ -36,7 +36,7 @@ WS = r"[\s\u200b-\u200f\u2060\ufeff\u180e\u202a-\u202e\u2066-\u2069\u00ad]"
 _OPEN = "".join(re.escape(c) for c in QUOTES)
 _ANY = "".join(sorted({re.escape(c) for q, closing in QUOTES.items() for c in q + closing}))
 
-QUOTED_KEY = rf"[{_OPEN}][^{_ANY}\\\n]{{0,200}}[{_ANY}]{WS}*[:：]"
+QUOTED_KEY = rf"[{_OPEN}][^{_ANY}\\\n]{{0,200}}[{_ANY}]{WS}*[:：=]"
 BARE_NAME = rf"[^\W\d][\w.$-]*\"?{WS}*[:：](?!//)"
 KEYLIKE = rf"(?:{QUOTED_KEY}|{BARE_NAME})"
 COMMENT = r"(?://|/\*|\#|<!--)"
@@ -53,7 +53,7 @@ ONLY_CLOSERS = re.compile(rf"(?:{WS}|[}}\]｝］)）,;`])*\Z")
 MEMBER_AFTER_COMMA = re.compile(rf"{WS}*[,，]{WS}*{QUOTED_KEY}")
 
 AFTER_COMMA_IN_OBJECT = re.compile(
-    rf"{WS}*(?:{STOP}|[,，]|{KEYLIKE}|{ELLIPSIS_TEXT}|\w+{WS}+{QUOTED_KEY}|[^\"\n,:{{}}\[\]]{{1,60}}[:：]|\{{)"
+    rf"{WS}*(?:{STOP}|[,，]|{KEYLIKE}|{ELLIPSIS_TEXT}|\w+{WS}+{QUOTED_KEY}|[^\"\n,:={{}}\[\]]{{1,60}}[:：=]|\{{)"
 )
 """What may follow a comma between members; anything else means the comma belonged to a value."""
 

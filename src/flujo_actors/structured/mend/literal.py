@@ -13,6 +13,8 @@ _SPECIAL = re.compile(
 _NEEDS_WORK = re.compile(r'["\\\x00-\x1f]')
 _CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f", '"': '\\"'}
 _CUT_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:\\(?![\\\"])(?=.*\\[^\"\\/bfnrtu])[^\n\"]*\Z")
+"""`C:\\Users\\new` with single backslashes: an escape that JSON does not have shows that none was meant."""
 _QUOTE_LIKE = frozenset("'`´‘’‚“”„＂＇«»「」\n")
 
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null", "undefined": "null", "nil": "null"}
@@ -28,6 +30,8 @@ def quoted(content: str, *, cut: bool = False) -> str:
         content = drop_cut_escape(content)
     if not _NEEDS_WORK.search(content):
         return f'"{content}"'
+    if _WINDOWS_PATH.match(content):
+        content = content.replace("\\", "\\\\")
     return f'"{_SPECIAL.sub(_escape, content)}"'
 
 

@@ -35,7 +35,7 @@ from .glyphs import (
 from .values import Values
 from .writer import Frame
 
-_BARE_KEY = re.compile(rf"([^\n\"'“”{{}}\[\](),:：，]{{1,200}}?)[\"'”’`]?{WS}*(?=[:：]|=>)")
+_BARE_KEY = re.compile(rf"([^\n\"'“”{{}}\[\](),:：=，]{{1,200}}?)[\"'”’`]?{WS}*(?=[:：]|=)")
 _WORD = re.compile(r"[^\s\"'`“‘{}\[\](),:：，]+")
 _QUOTED_KEY = re.compile(QUOTED_KEY)
 
@@ -210,12 +210,10 @@ class _Mender(Values):
         if key is None or not self.stack:
             return
         self.skip(SKIP_BEFORE_VALUE)
-        if self.text.startswith("=>", self.pos, self.end):
-            self.pos += 1
-        elif self.pos >= self.end or self.text[self.pos] not in COLONS:
+        if self.pos >= self.end or self.text[self.pos] not in COLONS:
             self.keyless(key, quoted, frame)
             return
-        self.pos += 1
+        self.pos += 2 if self.text.startswith("=>", self.pos, self.end) else 1
         frame.key = key
         self.skip(SKIP_BEFORE_VALUE)
         self.value("member")

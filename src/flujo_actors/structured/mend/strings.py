@@ -34,10 +34,10 @@ _OPENING = "".join(re.escape(c) for c in QUOTES)
 _VALUE_START = rf"(?:[{_OPENING}\d\-\[{{(]|true\b|false\b|null\b|True\b|False\b|None\b|{ELLIPSIS_TEXT})"
 _BARE_WORD = rf"[^\"\n,:\[\]{{}}]+{WS}*(?:[,\]\n]|\Z)"
 
-_AFTER_KEY = re.compile(rf"{WS}*(?:[:：]|=>|[,}}｝]|[{_OPENING}\d\-\[{{]|true\b|false\b|null\b|\Z)")
+_AFTER_KEY = re.compile(rf"{WS}*(?:[:：=]|[,}}｝]|[{_OPENING}\d\-\[{{]|true\b|false\b|null\b|\Z)")
 _AFTER_MEMBER = re.compile(
     rf"{WS}*(?:{STOP}|[,，、;；]{WS}*(?:{STOP}|[,，]|{QUOTED_KEY}|{BARE_NAME}|{ELLIPSIS_TEXT}|\w+{WS}+{QUOTED_KEY}"
-    rf"|[^\"\n,:{{}}\[\]]{{1,60}}[:：]|\{{)|{QUOTED_KEY}|\+{WS}*[{_OPENING}])"
+    rf"|[^\"\n,:={{}}\[\]]{{1,60}}[:：=]|\{{)|{QUOTED_KEY}|\+{WS}*[{_OPENING}])"
     rf"|[^\S\n]*\n{WS}*{BARE_NAME}"
 )
 _AFTER_ELEMENT = re.compile(

@@ -55,7 +55,10 @@ class Values(Writer):
         self.note(span.repair)
         self.complete = self.complete and span.closed
         self.pos = span.resume
-        return literal.quoted(self.text[span.start : span.end], cut=not span.closed)
+        content = self.text[span.start : span.end]
+        written = literal.quoted(content, cut=not span.closed)
+        self.note("escapes" if len(written) != len(content) + 2 else None)
+        return written
 
     def number(self, place: strings.Place) -> bool:
         if place == "member" and (found := _THOUSANDS.match(self.text, self.pos, self.end)):
