@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import typing
@@ -23,7 +24,7 @@ from outcome import Error
 
 from ..bridge.guard import guarded
 from ..bridge.host import Host
-from ..core.attempts import must_escalate
+from ..core.attempts import escalating
 from ..core.outcomes import Aborted, Failure
 from ..core.payloads import HookPayload
 from ..core.wire import message_of
@@ -65,13 +66,19 @@ def _wanted(hook: Callable[[Any], Any]) -> tuple[type, ...]:
 
 
 def _first_annotation(hook: Callable[[Any], Any]) -> Any:
-    target = hook if inspect.isroutine(hook) else type(hook).__call__
     try:
         parameters = inspect.signature(hook).parameters
-        hints = typing.get_type_hints(target)
+        hints = typing.get_type_hints(_function_of(hook))
     except (TypeError, ValueError, NameError):
         return None
     return hints.get(next(iter(parameters), ""))
+
+
+def _function_of(hook: Callable[[Any], Any]) -> Callable[..., Any]:
+    """What has the annotations: the function behind partials and callable objects."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    return hook if inspect.isroutine(hook) else type(hook).__call__
 
 
 @attrs.frozen(eq=False)
@@ -100,8 +107,9 @@ class Hooks:
             return got.value if isinstance(got.value, Aborted) else None
         if isinstance(got.error, AbortRun):
             return Aborted(reason=message_of(got.error) or f"aborted by hook {hook.name}")
-        if must_escalate(got.error):
-            return Failure(error=got.error, feedback=f"hook {hook.name} raised {message_of(got.error)}")
+        control = escalating(got.error)
+        if control is not None:
+            return Failure(error=control, feedback=f"hook {hook.name} raised {message_of(control)}")
         logger.warning("hook %s failed on %s", hook.name, payload.kind, exc_info=got.error)
         self.report(hook.name, payload, got.error)
         return None
