@@ -49,10 +49,10 @@ async def _isolated(context: Any) -> Any:
     return isolated(context)
 
 
-def failure_of(run: Run, error: BaseException, *, what: str = "Agent execution") -> Failed:
-    """How user code that raised looks to everybody else."""
+def failure_of(run: Run, error: BaseException, *, what: str = "") -> Failed:
+    """How user code that raised looks to everybody else; `what` says which, if it was not the agent."""
     if vanished(error):
         text = f"The step ended without an outcome: {type(error).__name__} was raised, but nobody cancelled it"
     else:
-        text = f"{what} failed with {type(error).__name__}: {message_of(error)}"
-    return Failed(error=error, feedback=run.redact(text))
+        text = f"Agent execution failed with {type(error).__name__}: {message_of(error)}"
+    return Failed(error=error, feedback=run.redact(f"{what}: {text}" if what else text))
