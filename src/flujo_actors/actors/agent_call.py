@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable
 from typing import Any
 
+import attrs
 from outcome import Error
 
 from ..bridge.guard import guarded
@@ -52,6 +53,8 @@ async def call_agent(run: Run, step: Step, work: Work) -> Attempt:
     if isinstance(got, Error):
         return _with_partial(failure_of(run, got.error), work.tally)
     ended = answer_of(step.name, got.value, work)
+    if isinstance(ended, Failed) and ended.output is None:
+        ended = _with_partial(ended, work.tally)
     return within_limits(ended, work) if work.quotas else ended
 
 
@@ -108,7 +111,7 @@ def joined(pieces: list[Any]) -> Any:
 def _with_partial(failed: Failed, tally: Tally) -> Failed:
     if not tally.pieces:
         return failed
-    return Failed(error=failed.error, feedback=failed.feedback, output=joined(tally.pieces))
+    return attrs.evolve(failed, output=joined(tally.pieces))
 
 
 # --- answers ------------------------------------------------------------------------------------------------
@@ -129,9 +132,9 @@ def answer_of(name: str, value: Any, work: Work) -> Attempt:
             return Stopped(outcome=Paused(message=message))
         case Aborted():
             return Stopped(outcome=value)
-    if _is_mock(value):
-        text = f"step {name!r} returned a {type(value).__name__}: a test double leaked into the run"
-        return Failed(error=MockDetectionError(text), feedback=text)
+    leaked = leaked_mock(name, value)
+    if leaked is not None:
+        return leaked
     if _is_run_result(value):
         work.spend(_run_usage(value))
         return Done(output=value.output, context=work.context)
@@ -143,7 +146,8 @@ def _result_of(name: str, result: StepResult, work: Work) -> Attempt:
     work.spend(_usage_of(result))
     if not result.success:
         return Failed(error=None, feedback=result.feedback or f"step {name!r} reported a failure", output=result.output)
-    return Done(output=result.output, context=work.context, metadata=result.metadata)
+    leaked = leaked_mock(name, result.output)
+    return leaked or Done(output=result.output, context=work.context, metadata=result.metadata)
 
 
 def _own_failure(name: str, failure: Failure, work: Work) -> Failed:
@@ -191,6 +195,10 @@ def _run_usage(result: Any) -> Usage:
     )
 
 
-def _is_mock(value: Any) -> bool:
+def leaked_mock(name: str, output: Any) -> Failed | None:
+    """The failure of a step whose output is a test double."""
     mock = sys.modules.get("unittest.mock")
-    return mock is not None and isinstance(value, mock.NonCallableMock)
+    if mock is None or not isinstance(output, mock.NonCallableMock):
+        return None
+    text = f"step {name!r} returned a {type(output).__name__}: a test double leaked into the run"
+    return Failed(error=MockDetectionError(text), feedback=text)
