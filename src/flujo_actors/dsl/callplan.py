@@ -196,9 +196,16 @@ def _shape(fn: Callable[..., Any]) -> Shape:
     chain = [_innermost(layer) for layer in _layers(fn)]
     if inspect.isasyncgenfunction(chain[0]):
         return "stream"
-    if any(inspect.iscoroutinefunction(layer) or inspect.isasyncgenfunction(layer) for layer in chain):
+    if any(map(_is_async, chain)):
         return "async"
     return "sync"
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        return True
+    # The mark that asyncio reads, set on functions which return coroutines without being `async def`.
+    return not _is_mock(fn) and bool(getattr(fn, "_is_coroutine", False))
 
 
 def _layers(fn: Callable[..., Any]) -> list[Callable[..., Any]]:
