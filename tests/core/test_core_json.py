@@ -143,6 +143,14 @@ def test_infinities_survive() -> None:
     assert math.isnan(round_trip(math.nan))
 
 
+def test_equal_sets_make_equal_texts() -> None:
+    """The text of a set does not depend on the order in which this process happens to keep it."""
+    many = [f"item {number}" for number in range(50)]
+    backwards = many[::-1]
+    assert to_json(set(many)) == to_json(set(backwards))
+    assert json.loads(to_json(frozenset(many)))["value"] == sorted(many)
+
+
 def test_subclasses_of_builtins_become_the_builtin() -> None:
     """Dict and list subclasses, read-only mappings and paths come back as equal plain values."""
     assert round_trip(defaultdict(int, a=1)) == {"a": 1}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flujo_actors.core import paths
 from flujo_actors.core.outcomes import RunId
 from flujo_actors.core.paths import ROOT, StepPath
-from flujo_actors.core.tokens import make_token, parse_token
+from flujo_actors.core.tokens import approval_hash, make_token, parse_token
 from flujo_actors.errors import NotPaused
 
 names = st.text(st.sampled_from("ab~/i01f:%"), min_size=1, max_size=5)
@@ -68,18 +68,29 @@ def test_the_first_attempt_stands_where_its_step_stands() -> None:
 @example("run:1%3A/é", "a:b/c")
 def test_tokens_round_trip(run_id: str, path: str) -> None:
     """A token gives back the run and the place, whatever characters they hold."""
-    assert parse_token(make_token(RunId(run_id), StepPath(path))) == (run_id, path)
+    assert parse_token(make_token(RunId(run_id), StepPath(path), asked="0f")) == (run_id, path)
 
 
 @settings(max_examples=100)
 @given(*[st.text(st.sampled_from("a:%3A/"), min_size=1)] * 2, *[st.text(st.sampled_from("a:%3A/"))] * 2)
 def test_tokens_of_two_pauses_differ(run: str, other_run: str, path: str, other_path: str) -> None:
     """No two pauses share a token."""
-    same = make_token(RunId(run), StepPath(path)) == make_token(RunId(other_run), StepPath(other_path))
-    assert same is ((run, path) == (other_run, other_path))
+    first, second = (
+        make_token(RunId(run), StepPath(path), asked="0f"),
+        make_token(RunId(other_run), StepPath(other_path), asked="0f"),
+    )
+    assert (first == second) is ((run, path) == (other_run, other_path))
 
 
-@pytest.mark.parametrize("token", ["", "nonsense", None, 5])
+def test_an_answer_is_bound_to_the_question() -> None:
+    """The same place asks with another token when it asks something else, or about something else."""
+    asked = [approval_hash("ok?", {"a"}), approval_hash("ok?", {"b"}), approval_hash("sure?", {"a"})]
+    assert len({make_token(RunId("r"), StepPath("a"), asked=each) for each in asked}) == 3
+    assert approval_hash("ok?", set("abc")) == approval_hash("ok?", set("cba"))
+    assert approval_hash("\ud800", object()) == approval_hash("\ud800", object())
+
+
+@pytest.mark.parametrize("token", ["", "nonsense", "run:asked", None, 5])
 def test_what_is_no_token_is_refused(token: Any) -> None:
     """A text that no pause gave out leads nowhere."""
     with pytest.raises(NotPaused, match="is not the state_token of a pause"):
