@@ -44,6 +44,6 @@ def _is_cancellation(error: BaseException) -> bool:
 
 def _without_cancellation(error: BaseException) -> BaseException:
     """What is left of a group when the cancellations in it are set aside."""
-    if isinstance(error, BaseExceptionGroup) and _is_cancellation(error):
+    if isinstance(error, BaseExceptionGroup):
         return error.split(trio.Cancelled)[1] or error
     return error
