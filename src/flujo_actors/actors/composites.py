@@ -202,19 +202,23 @@ async def _fan_out(
 ) -> dict[int, Settled]:
     """Run the children, at most `limit` at a time; unless patient, the first failure stops the others."""
     reports: dict[int, Settled] = {}
-    async with troupe.children(tally) as children:
-        for request in itertools.islice(requests, limit):
-            children.spawn(request)
-        while children.waiting:
-            settled = await children.settled()
-            reports[settled.index] = settled
-            if _stops_siblings(settled, patient=patient):
-                children.stop()
-                break
-            following = next(requests, None)
-            if following is not None:
-                children.spawn(following)
-    reports |= {settled.index: settled for settled in children.rest()}
+    try:
+        async with troupe.children(tally) as children:
+            for request in itertools.islice(requests, limit):
+                children.spawn(request)
+            while children.waiting:
+                settled = await children.settled()
+                reports[settled.index] = settled
+                if _stops_siblings(settled, patient=patient):
+                    children.stop()
+                    break
+                following = next(requests, None)
+                if following is not None:
+                    children.spawn(following)
+        reports |= {settled.index: settled for settled in children.rest()}
+    finally:
+        for _, settled in sorted(reports.items()):
+            tally.include(settled.result)
     return dict(sorted(reports.items()))
 
 
@@ -231,18 +235,21 @@ def _stops_siblings(settled: Settled, *, patient: bool) -> bool:
 def _gathered(
     work: Work, reports: dict[int, Settled], names: Any, output: Any, merge: Merge, *, patient: bool
 ) -> Attempt:
-    """One attempt out of all the reports: control first, then failure, abort, pause, and only then success."""
-    for settled in reports.values():
-        work.tally.include(settled.result)
-    failures = {i: s.outcome for i, s in reports.items() if isinstance(s.outcome, Failure)}
+    """One attempt out of all the reports: control first, then abort, failure, pause, and only then success.
+
+    A child that was cut short says nothing: whoever stopped it has reported why.
+    """
+    failures = {i: s.verdict for i, s in reports.items() if isinstance(s.verdict, Failure)}
     succeeded = [(names[i], s.context) for i, s in reports.items() if _succeeded(s)]
     control = next((found for each in failures.values() if (found := escalating(each.error))), None)
+    aborted = next((s.verdict for s in reports.values() if isinstance(s.verdict, Aborted) and not s.cut_short), None)
+    if aborted is not None and control is None:
+        return Stopped(outcome=aborted)
     if control is not None or (failures and (not patient or not succeeded)):
         return _all_failed(work.name, {names[i]: failure for i, failure in failures.items()}, output, control)
-    for kind in (Aborted, Paused):
-        stopped = next((s.verdict for s in reports.values() if isinstance(s.verdict, kind)), None)
-        if isinstance(stopped, Aborted | Paused):
-            return Stopped(outcome=stopped)
+    paused = next((s.verdict for s in reports.values() if isinstance(s.verdict, Paused)), None)
+    if paused is not None:
+        return Stopped(outcome=paused)
     try:
         context = merged(work.context, succeeded, strategy=merge, where=work.name)
     except ContextError as error:

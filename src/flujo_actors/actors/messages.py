@@ -67,6 +67,8 @@ class Settled:
     context: Any
     overruled: Aborted | Failure | None = None
     """Set when a hook ends the run although the step settled as `outcome` says."""
+    cut_short: bool = False
+    """Whether the step was stopped from outside, instead of settling by itself."""
     unfinished: StepResult | None = None
     """What a step that paused or was aborted had used until then, if anything."""
 

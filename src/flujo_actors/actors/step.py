@@ -57,13 +57,13 @@ from ..dsl.pipeline import Pipeline
 from ..dsl.redirect import Redirect
 from ..dsl.step import Step
 from ..errors import ContextError, InfiniteRedirectError, NotSerializable, StepTimeout
-from .agent_call import call_agent, joined
+from .agent_call import call_agent, joined, leaked_mock
 from .children import Children
 from .composites import Work, branch_on, loop_until, map_over, parallel, sequence
 from .journal import Pause, Recorded
 from .messages import Request, Settled, Tally
 from .run import Run
-from .usercode import ask, ask_planned, failure_of, given
+from .usercode import ask_planned, failure_of, given, with_context_copy
 
 logger = logging.getLogger("flujo_actors")
 
@@ -111,7 +111,11 @@ class StepActors:
             self.run.ledger.settle(request.path)
             self._emit_ended(request, outcome)
         return Settled(
-            index=request.index, outcome=outcome, context=request.context, unfinished=_unfinished(request, outcome)
+            index=request.index,
+            outcome=outcome,
+            context=request.context,
+            cut_short=True,
+            unfinished=_unfinished(request, outcome),
         )
 
     # --- from attempts to an outcome ---
@@ -236,7 +240,7 @@ class StepActors:
     async def _ask_a_person(self, step: HumanInTheLoop, work: Work) -> Attempt:
         if isinstance(step.message, str):
             return Stopped(outcome=Paused(message=step.message))
-        asked = await ask(self.run, step.message, work.data, work.context)
+        asked = await with_context_copy(self.run, step.message, work.data, work.context)
         if isinstance(asked, Error):
             return failure_of(self.run, asked.error, what=f"The message of step {step.name!r}")
         return Stopped(outcome=Paused(message=str(asked.value)))
@@ -249,6 +253,9 @@ class StepActors:
             if isinstance(got, Error):
                 return failure_of(self.run, got.error, what=f"A processor of step {step.name!r}")
             output = got.value
+        leaked = leaked_mock(step.name, output) if step.processors.after_plans else None
+        if leaked is not None:
+            return leaked
         for plan in step.checks:
             got = await ask_planned(self.run, plan, output, context)
             reason = _objection(got)
@@ -293,14 +300,12 @@ class StepActors:
                 )
             )
             settled = await children.settled()
+        _take_over(tally, settled.result)
         match settled.verdict:
             case Success(step_result=result):
-                _take_over(tally, result)
                 noted = {**result.metadata, "fallback_triggered": True, "original_error": failed.feedback}
                 return Done(output=result.output, context=settled.context, metadata=noted)
-            case Failure(error=error, feedback=feedback, step_result=result):
-                if result is not None:
-                    _take_over(tally, result)
+            case Failure(error=error, feedback=feedback):
                 noted = {"fallback_triggered": True, "original_error": failed.feedback}
                 text = f"{failed.feedback}; then fallback {name!r} failed: {feedback}"
                 control = escalating(error)
@@ -524,9 +529,10 @@ def _charge(quotas: tuple[Quota, ...], usage: Usage) -> None:
             quota.spend(usage)
 
 
-def _take_over(tally: Tally, result: StepResult) -> None:
-    tally.attempts += result.attempts
-    tally.include(result)
+def _take_over(tally: Tally, result: StepResult | None) -> None:
+    if result is not None:
+        tally.attempts += result.attempts
+        tally.include(result)
 
 
 def _escalates(outcome: Success | Failure) -> bool:
