@@ -130,16 +130,9 @@ class StepActors:
         return await self._conclude(request, ended, tally, trio.current_time() - begun)
 
     async def _attempts(self, request: Request, step: Declared, tally: Tally) -> Attempt:
-        answered = self.run.journal.answered(request.path)
-        if answered is not None:
-            tally.attempts, tally.usage = answered.pause.attempts, answered.pause.usage
-            _charge(request.quotas, tally.usage)
-            return await self._finish(step, Done(output=answered.answer, context=request.context))
-        waiting = self.run.journal.waiting(request.path)
-        if waiting is not None:
-            tally.attempts, tally.usage = waiting.attempts, waiting.usage
-            _charge(request.quotas, tally.usage)
-            return Stopped(outcome=waiting.paused)
+        continued = await self._after_pause(request, step)
+        if continued is not None:
+            return continued
         data = request.data
         if step.input is not None:
             resolved = await given(self.run, step.input, data, request.context)
@@ -148,11 +141,9 @@ class StepActors:
             data = resolved.value
         feedback: str | None = None
         turns = Turns(step)
+        earlier = self._failed_earlier(request)
         while True:
-            tally.attempts += 1
-            work = _work(request, tally, data, feedback, turns.plan)
-            ended = await self._attempt(request, step, work)
-            await self._note_swallowed_cancellation(request)
+            ended = earlier or await self._next_attempt(request, step, data, feedback, turns.plan)
             decision = decide(
                 ended,
                 failures=tally.attempts - turns.redirects,
@@ -161,25 +152,62 @@ class StepActors:
                 has_fallback=step.fallback is not None,
                 rng=self.run.rng,
             )
+            if isinstance(decision, Accept | Escalate):
+                return ended
+            assert isinstance(ended, Failed)
+            if earlier is None:
+                await self._remember_failed(request, ended)
+            earlier, feedback = None, ended.feedback
             match decision:
-                case Accept() | Escalate():
-                    return ended
                 case Restart(after=seconds):
-                    assert isinstance(ended, Failed)
-                    feedback = ended.feedback
                     self._emit_retry(request, tally.attempts, seconds, feedback)
                     await trio.sleep(seconds)
                 case HandOver(to=agent):
-                    assert isinstance(ended, Failed)
-                    feedback = ended.feedback
                     circle = turns.hand_over(agent)
                     if circle is not None:
                         return Failed(error=circle, feedback=str(circle), output=ended.output)
                 case UseFallback():
-                    assert isinstance(ended, Failed)
                     return await self._fall_back(request, step, ended, tally, data)
                 case _:
                     assert_never(decision)
+
+    async def _after_pause(self, request: Request, step: Declared) -> Attempt | None:
+        """How a step that paused in an earlier part of the run goes on: with its answer, or waiting."""
+        answered = self.run.journal.answered(request.path)
+        pause = self.run.journal.waiting(request.path) if answered is None else answered.pause
+        if pause is None:
+            return None
+        request.tally.attempts, request.tally.usage = pause.attempts, pause.usage
+        _charge(request.quotas, pause.usage)
+        if answered is None:
+            return Stopped(outcome=pause.paused)
+        return await self._finish(step, Done(output=answered.answer, context=request.context))
+
+    async def _next_attempt(
+        self, request: Request, step: Declared, data: Any, feedback: str | None, plan: CallPlan | None
+    ) -> Attempt:
+        request.tally.attempts += 1
+        ended = await self._attempt(request, step, _work(request, request.tally, data, feedback, plan))
+        await self._note_swallowed_cancellation(request)
+        return ended
+
+    async def _remember_failed(self, request: Request, failed: Failed) -> None:
+        """Write down the attempts so far: whatever the step does next may outlive this part of the run."""
+        result = _result(request, request.tally, 0.0, output=None, metadata={}, success=False, feedback=failed.feedback)
+        failure = Failure(error=failed.error, feedback=failed.feedback, step_result=result)
+        record = Recorded(outcome=failure, context=request.context, same_context=True)
+        await self.run.journal.settled(paths.tried(request.path), record)
+
+    def _failed_earlier(self, request: Request) -> Failed | None:
+        """The last of the attempts that an earlier part of the run made, all of them counted."""
+        tried = self.run.journal.recall(paths.tried(request.path))
+        if tried is None or not isinstance(tried.outcome, Failure) or tried.outcome.step_result is None:
+            return None
+        failure, result = tried.outcome, tried.outcome.step_result
+        tally = request.tally
+        tally.attempts, tally.usage, tally.history = result.attempts, result.usage, list(result.step_history)
+        _charge(request.quotas, tally.usage)
+        return Failed(error=failure.error, feedback=failure.feedback or "")
 
     async def _attempt(self, request: Request, step: Declared, work: Work) -> Attempt:
         run, tally = self.run, work.tally

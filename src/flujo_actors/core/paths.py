@@ -39,6 +39,11 @@ def fallback(path: StepPath) -> StepPath:
     return StepPath(f"{path}/~f")
 
 
+def tried(path: StepPath) -> StepPath:
+    """Where the failed attempts of a step are remembered while it goes on."""
+    return StepPath(f"{path}/~t")
+
+
 def unescaped(segment: str) -> str:
     """The name behind a segment that a name was made of."""
     return segment.replace("~1", "/").replace("~0", "~")
