@@ -1,0 +1,144 @@
+"""The public names, in one list, and what importing the library does not load."""
+
+from __future__ import annotations
+
+import importlib.resources
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import flujo_actors
+from flujo_actors import errors
+
+PUBLIC = [
+    "Aborted",
+    "AbortRun",
+    "Backoff",
+    "Chunk",
+    "Context",
+    "ControlError",
+    "DeclarationError",
+    "ErrorInfo",
+    "Failure",
+    "Flujo",
+    "FlujoError",
+    "HookPayload",
+    "InfiniteRedirectError",
+    "InvalidAnswer",
+    "LoopAlreadyRunning",
+    "MissingAgentError",
+    "MockDetectionError",
+    "NotPaused",
+    "OnPause",
+    "OnStepFailure",
+    "Paused",
+    "Pipeline",
+    "PipelineResult",
+    "PostRun",
+    "PostStep",
+    "PreRun",
+    "PreStep",
+    "Price",
+    "PricingNotConfiguredError",
+    "Processors",
+    "Redirect",
+    "RunExists",
+    "RunHandle",
+    "Settings",
+    "Step",
+    "StepOutcome",
+    "StepResult",
+    "StructuredOutputError",
+    "Success",
+    "Usage",
+    "UsageLimitExceededError",
+    "UsageLimits",
+    "abandoned_threads",
+    "from_json",
+    "load_settings",
+    "make_agent_async",
+    "register_type",
+    "step",
+    "to_json",
+]
+"""Every name a user imports from `flujo_actors`."""
+
+CONTRACT_ERRORS = [
+    "InfiniteRedirectError",
+    "InvalidAnswer",
+    "MissingAgentError",
+    "MockDetectionError",
+    "NotPaused",
+    "PricingNotConfiguredError",
+    "RunExists",
+    "StructuredOutputError",
+    "UsageLimitExceededError",
+]
+"""The exceptions that the contract names."""
+
+UNWANTED = ["pydantic", "pydantic_ai", "sqlite3", "psycopg", "psycopg_pool", "opentelemetry"]
+"""What only those who use it shall pay for."""
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_can_be_imported_from_the_package(name: str) -> None:
+    """One import path for everything public, and `dir()` shows it."""
+    assert getattr(flujo_actors, name) is not None
+    assert name in dir(flujo_actors)
+
+
+@pytest.mark.parametrize("name", CONTRACT_ERRORS)
+def test_an_exception_of_the_contract_can_be_imported_from_errors(name: str) -> None:
+    """Callers catch by these names, from either place."""
+    assert issubclass(getattr(errors, name), errors.FlujoError)
+    assert getattr(flujo_actors, name) is getattr(errors, name)
+
+
+def test_every_exception_of_the_library_lives_in_errors() -> None:
+    """What `errors` defines is an exception with a docstring, and all of them have one root."""
+    defined = [
+        value for value in vars(errors).values() if isinstance(value, type) and value.__module__ == errors.__name__
+    ]
+    assert len(defined) > 10
+    for cls in defined:
+        assert issubclass(cls, errors.FlujoError)
+        assert cls.__doc__
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "UsageLimitExceededError",
+        "PricingNotConfiguredError",
+        "MissingAgentError",
+        "MockDetectionError",
+        "InfiniteRedirectError",
+    ],
+)
+def test_control_errors_can_be_raised_with_just_a_message(name: str) -> None:
+    """User code raises them too; the result is filled in on the way out."""
+    error = getattr(errors, name)("stop here")
+    assert str(error) == "stop here"
+    assert isinstance(error, errors.ControlError)
+    assert error.result is None
+
+
+def test_nothing_else_is_public() -> None:
+    """A name that is not in the list is a module or begins with an underscore."""
+    others = set(dir(flujo_actors)) - set(PUBLIC) - {"Any", "TYPE_CHECKING", "annotations"}
+    public = [name for name in others if not name.startswith("_")]
+    assert [name for name in public if not isinstance(getattr(flujo_actors, name), ModuleType)] == []
+
+
+def test_importing_the_library_loads_no_agents_models_or_drivers() -> None:
+    """A fresh interpreter that imports `flujo_actors` has loaded neither pydantic nor a database driver."""
+    script = f"import sys, flujo_actors; print(*[name for name in {UNWANTED} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
+
+
+def test_the_package_is_typed() -> None:
+    """Type checkers of users see the annotations."""
+    assert importlib.resources.files(flujo_actors).joinpath("py.typed").is_file()
