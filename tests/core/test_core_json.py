@@ -13,7 +13,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_models import Counter, Document, Dog, Leaf, Note, Point, texts, values
 
@@ -34,6 +34,12 @@ from flujo_actors import (
 from flujo_actors.core.outcomes import TerminalOutcome
 from flujo_actors.core.usage import Usage
 from flujo_actors.errors import NotSerializable
+
+
+def examples(count: int) -> settings:
+    """So many examples, on a machine that may be busy."""
+    return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 
 amounts = st.floats(min_value=0, max_value=1e9)
 counts = st.integers(0, 10**12)
@@ -91,7 +97,7 @@ def round_trip(value: Any, expected: Any = Any) -> Any:
 # --- what comes back ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(values)
 def test_a_value_equals_itself_after_the_round_trip(value: Any) -> None:
     """Whatever a step may return and the library can keep comes back equal and of the same type."""
@@ -100,7 +106,7 @@ def test_a_value_equals_itself_after_the_round_trip(value: Any) -> None:
     assert type(back) is type(value)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(outcomes)
 def test_an_outcome_equals_itself_after_the_round_trip(outcome: Any) -> None:
     """Each outcome can be read by its own type and by the union."""
@@ -108,14 +114,14 @@ def test_an_outcome_equals_itself_after_the_round_trip(outcome: Any) -> None:
     assert round_trip(outcome, StepOutcome) == outcome
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(step_results)
 def test_a_step_result_equals_itself_after_the_round_trip(result: StepResult) -> None:
     """A step's result comes back with everything nested in it."""
     assert round_trip(result, StepResult) == result
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(results)
 def test_a_pipeline_result_equals_itself_after_the_round_trip(result: PipelineResult) -> None:
     """A run's result comes back with its history and its context."""
@@ -123,7 +129,7 @@ def test_a_pipeline_result_equals_itself_after_the_round_trip(result: PipelineRe
 
 
 @given(outcomes)
-@settings(max_examples=20)
+@examples(20)
 def test_outcomes_may_be_outputs_themselves(outcome: Any) -> None:
     """A message inside a message is a value like any other."""
     result = StepResult(name="outer", output=[outcome])
@@ -348,7 +354,7 @@ def test_what_was_not_asked_for_is_refused(text: str, expected: Any, reason: str
         from_json(text, expected)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.recursive(
         st.none() | st.text("$abc") | st.integers(),

@@ -39,7 +39,7 @@ def path_of(place: list[tuple[str, Any]]) -> StepPath:
     return path
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(places, places)
 @example([("named", "a/b")], [("named", "a"), ("named", "b")])
 @example([("named", "~i1")], [("item", 1)])
@@ -63,7 +63,7 @@ def test_the_first_attempt_stands_where_its_step_stands() -> None:
     assert paths.attempt(StepPath("a"), 2) == "a/~a2"
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(), min_size=1), st.text(st.characters()))
 @example("run:1%3A/é", "a:b/c")
 def test_tokens_round_trip(run_id: str, path: str) -> None:
@@ -71,7 +71,7 @@ def test_tokens_round_trip(run_id: str, path: str) -> None:
     assert parse_token(make_token(RunId(run_id), StepPath(path), asked="0f")) == (run_id, path)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(*[st.text(st.sampled_from("a:%3A/"), min_size=1)] * 2, *[st.text(st.sampled_from("a:%3A/"))] * 2)
 def test_tokens_of_two_pauses_differ(run: str, other_run: str, path: str, other_path: str) -> None:
     """No two pauses share a token."""
