@@ -1,0 +1,58 @@
+"""The time that leases are counted in: the same for all processes of one boot, and never the wall clock's."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class LeaseClock(Protocol):
+    """Seconds that only go forward, and which boot they are counted from."""
+
+    def boot(self) -> str:
+        """Names what the seconds are counted from; seconds of two boots cannot be compared."""
+
+    def now(self) -> float:
+        """Seconds since then."""
+
+
+@attrs.frozen
+class SystemClock:
+    """The operating system's monotonic clock, which all processes of one boot share."""
+
+    def boot(self) -> str:
+        return _this_boot()
+
+    def now(self) -> float:
+        return time.monotonic()
+
+
+@attrs.define
+class ManualClock:
+    """A clock that stands still until it is told to advance, for tests."""
+
+    seconds: float = 1000.0
+    boot_name: str = "manual"
+
+    def boot(self) -> str:
+        return self.boot_name
+
+    def now(self) -> float:
+        return self.seconds
+
+    def advance(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@functools.cache
+def _this_boot() -> str:
+    # Where the system does not name its boots, a lease of an earlier boot is recognized by having been granted
+    # in the future: see `held` in the stores.
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else sys.platform

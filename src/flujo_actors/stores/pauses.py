@@ -1,0 +1,18 @@
+"""How pauses come and go, in every store.
+
+1. A pause is known by its run, its path and its token.
+2. A pause that is asked again replaces the one that waits at its path, and the answered one of the same token.
+3. An answer consumes a pause that waits; the pause is kept, so that a second answer can be told so.
+4. When a run ends, nothing waits in it any more.
+"""
+
+from __future__ import annotations
+
+from ..core.records import StoredStatus
+
+_ENDED = frozenset({"completed", "failed", "aborted"})
+
+
+def closes_pauses(status: StoredStatus | None) -> bool:
+    """Whether a run that takes on this status has ended (rule 4)."""
+    return status in _ENDED

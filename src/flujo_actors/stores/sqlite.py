@@ -1,0 +1,292 @@
+"""A store in one SQLite file: the embedded default.
+
+Rules:
+
+1. What a method returned for is on the disk: every write is one transaction of a file in WAL mode, with
+   `synchronous=FULL` unless the constructor says otherwise.
+2. Leases are counted in the monotonic time of one boot. All processes on one machine share it; a lease of another
+   boot has expired.
+3. Text goes into the database escaped (`escapes`), so every name and every body comes back as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from ..core.outcomes import RunId
+from ..core.paths import ROOT, StepPath
+from ..core.records import Admission, Append, Lease, OpenPause, Record, RunQuery, StoredRun
+from ..errors import LeaseLost, RunExists
+from . import refusals
+from . import sqlite_statements as sql
+from .bodies import RecordRow, as_blob, as_record, as_row
+from .clock import LeaseClock, SystemClock
+from .escapes import restored, storable
+from .forking import watch_forks
+from .pauses import closes_pauses
+from .port import Transaction
+from .sqlite_connections import SqliteConnections
+
+Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
+"""SQLite's setting: `FULL` survives a power failure, `NORMAL` may lose the last commits in one, never their order."""
+
+
+class SqliteStore:
+    """Runs in a SQLite file, or in memory with `":memory:"`; shared by all processes of one machine."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: Synchronous = "FULL",
+        busy_timeout_s: float = 30.0,
+        clock: LeaseClock | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._wall = wall
+        self._connections = SqliteConnections(os.fspath(path), synchronous=synchronous, busy_timeout_s=busy_timeout_s)
+        watch_forks(self._connections)
+        weakref.finalize(self, self._connections.close)
+
+    def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
+        [answer] = self.admit_all([admission], owner=owner, lease_s=lease_s)
+        if isinstance(answer, RunExists):
+            raise answer
+        return answer
+
+    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
+        """As `admit`, for several runs in one transaction; the error of a taken id is in the answer at its place."""
+        with self._connections.writing() as db:
+            return [self._admit(db, admission, owner, lease_s) for admission in admissions]
+
+    def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
+        with self._connections.writing() as db:
+            granted = self._granted(run_id, owner=owner, lease_s=lease_s)
+            for (epoch,) in db.execute(sql.CLAIM, granted).fetchall():
+                return Lease(run_id=run_id, owner=owner, epoch=epoch)
+            current = _owner(db, run_id)
+        raise refusals.leased(run_id, current[0]) if current else refusals.not_found(run_id)
+
+    def append(self, batch: Sequence[Append]) -> list[LeaseLost | None]:
+        if not batch:
+            return []
+        with self._connections.writing() as db:
+            return self._append(db, batch)
+
+    def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
+        if not leases:
+            return []
+        with self._connections.writing() as db:
+            return [self._renew(db, lease, lease_s) for lease in leases]
+
+    def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
+        pause = {"run_id": storable(run_id), "path": storable(path), "token": storable(token)}
+        with self._connections.writing() as db:
+            for (run,) in db.execute(sql.CONSUME, pause).fetchall():
+                [(seq,)] = db.execute(sql.ADVANCE_BY_ANSWER, {"run": run, "wall": self._wall()}).fetchall()
+                _insert_records(db, [(run, seq, record)])
+                return
+            asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
+        raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
+
+    def get(self, run_id: RunId) -> StoredRun:
+        with self._connections.reading() as db:
+            for run in self._stored(db, "WHERE run_id = :run_id", {"run_id": storable(run_id)}):
+                return run
+        raise refusals.not_found(run_id)
+
+    def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
+        with self._connections.reading() as db:
+            rows = db.execute(sql.READ, (storable(run_id), after)).fetchall()
+            if not rows and _owner(db, run_id) is None:
+                raise refusals.not_found(run_id)
+        return [as_record(run_id, RecordRow(*row)) for row in rows]
+
+    def find(self, query: RunQuery) -> list[StoredRun]:
+        where, parameters = _conditions(query)
+        with self._connections.reading() as db:
+            return self._stored(db, f"{where} ORDER BY updated_at DESC, id DESC LIMIT :limit", parameters)
+
+    def delete(self, run_ids: Sequence[RunId]) -> int:
+        if not run_ids:
+            return 0
+        with self._connections.writing() as db:
+            return sum(self._delete(db, run_id) for run_id in run_ids)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction on a connection of its own.
+
+        The file's write lock is taken by its first write, and from then on all other writers wait, this process's
+        journal among them: write late and briefly. What is read before that is not part of the transaction, unless
+        it is begun with `connection.execute("BEGIN IMMEDIATE")`.
+        """
+        with self._connections.lent() as db:
+            yield _SqliteTransaction(db, self._append_through)
+
+    def close(self) -> None:
+        """Close the connections; they open again if the store is used again (a database in memory is gone)."""
+        self._connections.close()
+
+    def _append_through(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[LeaseLost | None]:
+        with self._connections.errors():
+            if not db.in_transaction:
+                db.execute("BEGIN IMMEDIATE")
+            return self._append(db, batch)
+
+    def _append(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[LeaseLost | None]:
+        verdicts: list[LeaseLost | None] = []
+        records: list[tuple[int, int, Record]] = []
+        for append in batch:
+            place = self._advance(db, append)
+            verdicts.append(None if place else refusals.lost(append.lease, _owner(db, append.lease.run_id)))
+            if place:
+                run, first = place
+                records.extend((run, first + index, record) for index, record in enumerate(append.records))
+                _write_pauses(db, run, append)
+        _insert_records(db, records)
+        return verdicts
+
+    def _advance(self, db: sqlite3.Connection, append: Append) -> tuple[int, int] | None:
+        """Reserve the places of the records: the run's key and the first number, or `None` if the lease is stale."""
+        change = {
+            **self._time(),
+            **_lease(append.lease),
+            "count": len(append.records),
+            "status": append.status,
+            "release": append.release,
+        }
+        rows = db.execute(sql.ADVANCE, change).fetchall()
+        return rows[0] if rows else None
+
+    def _admit(self, db: sqlite3.Connection, admission: Admission, owner: str, lease_s: float) -> Lease | RunExists:
+        granted = self._granted(admission.run_id, owner=owner, lease_s=lease_s)
+        rows = db.execute(sql.ADMIT, {**granted, "pipeline": storable(admission.pipeline)}).fetchall()
+        if not rows:
+            return refusals.exists(admission.run_id)
+        _insert_records(db, [(rows[0][0], 1, Record(kind="admitted", path=ROOT, body=admission.body))])
+        return Lease(run_id=admission.run_id, owner=owner, epoch=1)
+
+    def _renew(self, db: sqlite3.Connection, lease: Lease, lease_s: float) -> LeaseLost | None:
+        granted = self._granted(lease.run_id, owner=lease.owner, lease_s=lease_s)
+        if db.execute(sql.RENEW, {**granted, "epoch": lease.epoch}).fetchall():
+            return None
+        return refusals.lost(lease, _owner(db, lease.run_id))
+
+    def _delete(self, db: sqlite3.Connection, run_id: RunId) -> int:
+        deleted = db.execute(sql.DELETE_RUN, {**self._time(), "run_id": storable(run_id)}).fetchall()
+        for run in deleted:
+            blobs = db.execute(sql.BLOBS_OF_RUN, run).fetchall()
+            db.execute(sql.DELETE_RECORDS, run)
+            db.execute(sql.DELETE_PAUSES, run)
+            db.executemany(sql.DELETE_UNUSED_BLOB, blobs)
+        return len(deleted)
+
+    def _stored(self, db: sqlite3.Connection, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
+        rows = db.execute(f"{sql.RUNS} {where}", {**self._time(), **parameters}).fetchall()
+        pauses = _open_pauses(db, [row[0] for row in rows])
+        return [_stored_run(row, pauses.get(row[0], ())) for row in rows]
+
+    def _time(self) -> dict[str, Any]:
+        return {"boot": self._clock.boot(), "now": self._clock.now(), "wall": self._wall()}
+
+    def _granted(self, run_id: RunId, *, owner: str, lease_s: float) -> dict[str, Any]:
+        time = self._time()
+        return {**time, "run_id": storable(run_id), "owner": storable(owner), "until": time["now"] + lease_s}
+
+
+_Write = Callable[[sqlite3.Connection, Sequence[Append]], list[LeaseLost | None]]
+
+
+class _SqliteTransaction:
+    """An open transaction of a SQLite store."""
+
+    def __init__(self, connection: sqlite3.Connection, write: _Write) -> None:
+        self.connection = connection
+        self._write = write
+
+    def append(self, append: Append) -> None:
+        [lost] = self._write(self.connection, [append])
+        if lost is not None:
+            raise lost
+
+
+def _lease(lease: Lease) -> dict[str, Any]:
+    return {"run_id": storable(lease.run_id), "owner": storable(lease.owner), "epoch": lease.epoch}
+
+
+def _owner(db: sqlite3.Connection, run_id: RunId) -> tuple[str | None, int] | None:
+    for owner, epoch in db.execute(sql.OWNER, (storable(run_id),)).fetchall():
+        return (owner if owner is None else restored(owner)), epoch
+    return None
+
+
+def _insert_records(db: sqlite3.Connection, records: Iterable[tuple[int, int, Record]]) -> None:
+    blobs, rows = [], []
+    for run, seq, record in records:
+        blob = as_blob(record.body)
+        if blob is not None:
+            blobs.append(blob)
+        rows.append((run, *as_row(record, seq, blob)[:5]))
+    db.executemany(sql.INSERT_BLOB, blobs)
+    db.executemany(sql.INSERT_RECORD, rows)
+
+
+def _write_pauses(db: sqlite3.Connection, run: int, append: Append) -> None:
+    for pause in append.pauses:
+        path, token = storable(pause.path), storable(pause.token)
+        db.execute(sql.REPLACE_PAUSE, (run, path, token))
+        db.execute(sql.INSERT_PAUSE, (run, path, token, storable(pause.message), storable(pause.body)))
+    if closes_pauses(append.status):
+        db.execute(sql.CLOSE_PAUSES, (run,))
+
+
+def _open_pauses(db: sqlite3.Connection, runs: list[int]) -> dict[int, list[OpenPause]]:
+    pauses: dict[int, list[OpenPause]] = {}
+    for run, *texts in db.execute(sql.OPEN_PAUSES, (json.dumps(runs),)).fetchall():
+        path, token, message, body = map(restored, texts)
+        pauses.setdefault(run, []).append(OpenPause(path=StepPath(path), token=token, message=message, body=body))
+    return pauses
+
+
+def _stored_run(row: Sequence[Any], pauses: Iterable[OpenPause]) -> StoredRun:
+    _, run_id, pipeline, status, created_at, updated_at, epoch, held, records = row
+    return StoredRun(
+        run_id=RunId(restored(run_id)),
+        pipeline=restored(pipeline),
+        status=status,
+        created_at=created_at,
+        updated_at=updated_at,
+        epoch=epoch,
+        leased=bool(held),
+        records=records,
+        pauses=tuple(pauses),
+    )
+
+
+def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
+    conditions = {
+        "status = :status": query.status,
+        "pipeline = :pipeline": query.pipeline and storable(query.pipeline),
+        "updated_at < :updated_before": query.updated_before,
+        "updated_at > :updated_after": query.updated_after,
+        f"status = 'running' AND NOT ({sql.HELD})": query.abandoned or None,
+    }
+    wanted = [f"({condition})" for condition, value in conditions.items() if value is not None]
+    limit = -1 if query.limit is None else query.limit
+    parameters = {
+        "status": query.status,
+        "pipeline": query.pipeline and storable(query.pipeline),
+        "updated_before": query.updated_before,
+        "updated_after": query.updated_after,
+        "limit": limit,
+    }
+    return f"WHERE {' AND '.join(wanted)}" if wanted else "", parameters

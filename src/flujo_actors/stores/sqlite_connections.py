@@ -1,0 +1,208 @@
+"""The connections of a SQLite store: one that writes, as many that read as there are readers at a time.
+
+Rules:
+
+1. Writes of one store go through one connection, under one lock, each in a transaction that takes the file's write
+   lock at once: two threads of a process queue fairly in the process instead of polling the file.
+2. Whoever waits, for the lock or for the file, waits at most `busy_timeout_s`; then it is a `StoreError`.
+3. A database in memory exists once per connection, so there readers and transactions use the one that writes.
+4. Connections open when they are first needed, and again after `close()` or a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import StoreError
+from .sqlite_schema import migrate, version
+
+_FORK_PATIENCE_S = 5.0
+_PAUSE_S = 0.01
+
+
+class SqliteConnections:
+    """Opens, lends and closes connections to one file."""
+
+    def __init__(self, path: str, *, synchronous: str, busy_timeout_s: float) -> None:
+        self.path = path
+        self.in_memory = path == ":memory:"
+        self._synchronous = synchronous
+        self._timeout_s = busy_timeout_s
+        self._writer: sqlite3.Connection | None = None
+        self._idle_readers: list[sqlite3.Connection] = []
+        self._busy_readers: set[sqlite3.Connection] = set()
+        self._writing = threading.Lock()
+        self._forking = False
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """The writing connection, in a transaction that commits at the end of the block."""
+        with self.errors(), self._begun() as db:
+            yield db
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection to read from, all of the block seeing the same state."""
+        if self.in_memory:
+            with self.writing() as db:
+                yield db
+            return
+        with self.errors():
+            db = self._take_reader()
+            try:
+                db.execute("BEGIN")
+                yield db
+            finally:
+                self._give_back(db)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[sqlite3.Connection]:
+        """A connection of its own for one transaction, which begins at its first write."""
+        if self.in_memory:
+            with self._begun() as db:
+                yield db
+            return
+        with self.errors():
+            self._ensure_schema()
+            db = self._connect("IMMEDIATE")
+        try:
+            yield db  # what goes wrong here is the borrower's own error
+            with self.errors():
+                db.commit()
+        finally:
+            db.close()  # rolls back what was not committed
+
+    def close(self) -> None:
+        """Close what is not in use."""
+        with self._locked():
+            self._close_idle()
+
+    def before_fork(self) -> None:
+        deadline = time.monotonic() + _FORK_PATIENCE_S
+        self._forking = self._writing.acquire(timeout=_FORK_PATIENCE_S)
+        if self._forking and not self.in_memory:
+            self._close_idle()  # without a writer no reader is lent either, until the lock is free
+            while self._busy_readers and time.monotonic() < deadline:
+                time.sleep(_PAUSE_S)
+
+    def after_fork_in_parent(self) -> None:
+        if self._forking:
+            self._forking = False
+            self._writing.release()
+
+    def after_fork_in_child(self) -> None:
+        _abandoned.extend(self._busy_readers)
+        self._busy_readers = set()
+        if not self._forking and self._writer is not None:
+            _abandoned.append(self._writer)
+            self._writer = None
+        self._forking = False
+        self._writing = threading.Lock()
+
+    @contextlib.contextmanager
+    def _begun(self) -> Iterator[sqlite3.Connection]:
+        with self._locked():
+            with self.errors():
+                db = self._open_writer()
+                db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                with self.errors():
+                    db.execute("COMMIT")
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self._writing.acquire(timeout=self._timeout_s):
+            raise StoreError(f"{self.path}: another transaction of this process took more than {self._timeout_s:g} s")
+        try:
+            yield
+        finally:
+            self._writing.release()
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Whatever SQLite complains about in the block is a `StoreError`."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path}: {error}") from error
+
+    def _open_writer(self) -> sqlite3.Connection:
+        if self._writer is None:
+            db = self._connect(None)
+            try:
+                self._prepare(db)
+            except BaseException:
+                db.close()
+                raise
+            self._writer = db
+        return self._writer
+
+    def _ensure_schema(self) -> None:
+        if self._writer is None:
+            with self._locked():
+                self._open_writer()
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        version(db)  # a file that is not ours to write is refused before its header changes
+        if not self.in_memory:
+            self._enter_wal(db)
+        migrate(db)
+
+    def _enter_wal(self, db: sqlite3.Connection) -> None:
+        """Switch the file to write-ahead logging, where SQLite does not wait for others by itself."""
+        deadline = time.monotonic() + self._timeout_s
+        while db.execute("PRAGMA journal_mode").fetchall() != [("wal",)]:
+            try:
+                db.execute("PRAGMA journal_mode = WAL").fetchall()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+
+    def _connect(self, isolation_level: str | None) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            self.path if self.in_memory else Path(self.path),
+            timeout=self._timeout_s,
+            isolation_level=isolation_level,  # type: ignore[arg-type]
+            check_same_thread=False,
+        )
+        db.execute(f"PRAGMA synchronous = {self._synchronous}")
+        return db
+
+    def _take_reader(self) -> sqlite3.Connection:
+        self._ensure_schema()
+        try:
+            db = self._idle_readers.pop()
+        except IndexError:
+            db = self._connect(None)
+        self._busy_readers.add(db)
+        return db
+
+    def _give_back(self, db: sqlite3.Connection) -> None:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        self._busy_readers.discard(db)
+        if self._writer is None:  # the store was closed, or is about to fork
+            db.close()
+        else:
+            self._idle_readers.append(db)
+
+    def _close_idle(self) -> None:
+        while self._idle_readers:
+            self._idle_readers.pop().close()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+_abandoned: list[sqlite3.Connection] = []
+"""Connections that a parent process was using when it forked: closing them here would touch the parent's locks."""
