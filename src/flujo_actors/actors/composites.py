@@ -26,6 +26,7 @@ from ..errors import ContextError
 from .children import Children
 from .messages import Request, Settled, Tally
 from .run import Run
+from .telling import tell_late
 from .usercode import failure_of, given, with_context_copy
 
 
@@ -216,6 +217,9 @@ async def _fan_out(
                 if following is not None:
                     children.spawn(following)
         reports |= {settled.index: settled for settled in children.rest()}
+        veto = await tell_late(troupe.run) if troupe.run.untold and reports else None
+        if veto is not None:
+            reports[0] = attrs.evolve(reports[0], overruled=veto, cut_short=False)
     finally:
         for _, settled in sorted(reports.items()):
             tally.include(settled.result)
@@ -294,3 +298,10 @@ def _ended_by(name: str, child: str, settled: Settled) -> Failed | Stopped:
             return Stopped(outcome=outcome)
         case Success():
             raise AssertionError("a child that succeeded ends nothing")
+
+
+def vetoed(veto: Aborted | Failure) -> Failed | Stopped:
+    """How an attempt ends when a hook is against going on."""
+    if isinstance(veto, Aborted):
+        return Stopped(outcome=veto)
+    return Failed(error=veto.error, feedback=veto.feedback or "")

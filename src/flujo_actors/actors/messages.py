@@ -19,7 +19,7 @@ class Tally:
     It is kept apart from the attempts' results so that nothing is lost when an attempt is cut short.
     """
 
-    __slots__ = ("attempts", "context", "history", "pieces", "usage")
+    __slots__ = ("attempts", "context", "history", "pieces", "settled", "usage")
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -29,6 +29,8 @@ class Tally:
         """What the current attempt has streamed."""
         self.usage: Usage = NO_USAGE
         self.history: list[StepResult] = []
+        self.settled: Settled | None = None
+        """The step's report, from the moment on at which there is one."""
 
     def spend(self, usage: Usage) -> None:
         """Count a call."""
@@ -83,3 +85,12 @@ class Settled:
         if isinstance(self.outcome, Success | Failure):
             return self.outcome.step_result
         return self.unfinished
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Untold:
+    """An outcome that not everybody knows yet."""
+
+    request: Request
+    outcome: TerminalOutcome
+    hooks_know: bool = False

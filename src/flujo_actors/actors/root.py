@@ -14,10 +14,11 @@ from ..core.payloads import PostRun, PreRun
 from ..core.usage import Usage, UsageLimits
 from ..dsl.pipeline import Pipeline
 from ..errors import ControlError
-from .composites import Work, sequence
+from .composites import Work, sequence, vetoed
 from .messages import Tally
 from .run import Run
 from .step import StepActors
+from .telling import tell_late
 
 _CUT_SHORT = Stopped(outcome=Aborted(reason="the run was cut short"))
 
@@ -54,7 +55,7 @@ async def _ended(run: Run, pipeline: Pipeline, work: Work, *, resumed: bool) -> 
     if run.hooks and not resumed:
         veto = await run.hooks.tell(PreRun(run_id=run.run_id, input=work.data, context=work.context))
         if veto is not None:
-            return _vetoed(veto)
+            return vetoed(veto)
     run.ledger.start(ROOT)
     try:
         ended = await _top_level(run, pipeline, work)
@@ -83,18 +84,13 @@ async def _tell_post_run(run: Run, result: PipelineResult) -> Aborted | Failure 
     if not run.hooks:
         return None
     with trio.CancelScope(shield=True, deadline=_grace(result)):
+        await tell_late(run, watched=False)
         return await run.hooks.tell(PostRun(run_id=run.run_id, result=result))
     return None
 
 
 def _grace(result: PipelineResult) -> float:
     return trio.current_time() + HOOK_GRACE_S if result.status == "aborted" else float("inf")
-
-
-def _vetoed(veto: Aborted | Failure) -> Attempt:
-    if isinstance(veto, Aborted):
-        return Stopped(outcome=veto)
-    return Failed(error=veto.error, feedback=veto.feedback or "")
 
 
 def _delivered(result: PipelineResult, ended: Attempt, veto: Aborted | Failure | None) -> PipelineResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..telemetry.sinks import Telemetry
 from .hooks import Hooks
 from .journal import Journal
 from .mailbox import Mailbox
+from .messages import Untold
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -38,6 +40,8 @@ class Run:
     settings: Settings = attrs.field(factory=Settings)
     rng: Callable[[], float] = random.random
     ledger: Ledger = attrs.field(factory=Ledger)
+    untold: deque[Untold] = attrs.field(factory=deque)
+    """How steps that were cut short ended, for somebody to tell."""
 
     def emit(self, kind: type[Any], path: StepPath, **facts: Any) -> None:
         """Tell telemetry, if anybody listens."""

@@ -45,7 +45,7 @@ from ..core.events import (
     StepUnstoppable,
 )
 from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
-from ..core.payloads import OnPause, OnStepFailure, PostStep, PreStep
+from ..core.payloads import PreStep
 from ..core.quota import QUOTA_LOCK, Quota
 from ..core.tokens import approval_hash, make_token
 from ..core.usage import NO_USAGE, Usage
@@ -59,10 +59,11 @@ from ..dsl.step import Step
 from ..errors import ContextError, InfiniteRedirectError, NotSerializable, StepTimeout
 from .agent_call import call_agent, joined, leaked_mock
 from .children import Children
-from .composites import Work, branch_on, loop_until, map_over, parallel, sequence
+from .composites import Work, branch_on, loop_until, map_over, parallel, sequence, vetoed
 from .journal import Pause, Recorded
 from .messages import Request, Settled, Tally
 from .run import Run
+from .telling import tell, tell_late, tell_later
 from .usercode import ask_planned, failure_of, given, with_context_copy
 
 logger = logging.getLogger("flujo_actors")
@@ -106,10 +107,13 @@ class StepActors:
 
     def abandon(self, request: Request) -> Settled:
         """Settle a step that was cut short."""
+        if request.tally.settled is not None:
+            return request.tally.settled
         outcome = Aborted(reason=f"step {request.name!r} was cancelled")
         if request.path in self.run.ledger:
             self.run.ledger.settle(request.path)
             self._emit_ended(request, outcome)
+            tell_later(self.run, request, outcome)
         return Settled(
             index=request.index,
             outcome=outcome,
@@ -220,6 +224,8 @@ class StepActors:
                 ended = await self._work(step, work)
             if scope.cancel_called:
                 ended = self._timed_out(step, work, ignored=not scope.cancelled_caught)
+                veto = await tell_late(run) if run.untold else None
+                ended = ended if veto is None else vetoed(veto)
         if run.telemetry.enabled:
             status, text = _status(ended)
             run.emit(
@@ -395,16 +401,14 @@ class StepActors:
             outcome, context = await self._remember(request, outcome, context)
         if run.telemetry.enabled:
             self._emit_ended(request, outcome)
-        overruled = await self._tell_hooks(request, outcome) if run.hooks else None
-        if run.outlet is not None:
-            await run.outlet.put(outcome)
-        return Settled(
-            index=request.index,
-            outcome=outcome,
-            context=context,
-            overruled=overruled,
-            unfinished=_unfinished(request, outcome),
+        settled = Settled(
+            index=request.index, outcome=outcome, context=context, unfinished=_unfinished(request, outcome)
         )
+        if run.outlet is None and not run.hooks:
+            return settled
+        request.tally.settled = settled
+        overruled = await tell(run, request, outcome)
+        return settled if overruled is None else attrs.evolve(settled, overruled=overruled)
 
     async def _remember(self, request: Request, outcome: Success | Failure, context: Any) -> tuple[Any, Any]:
         same = context is request.context
@@ -423,17 +427,6 @@ class StepActors:
         failed = Failed(error=error, feedback=text)
         result = _result(request, request.tally, 0.0, output=None, metadata={}, success=False, feedback=text)
         return Failure(error=failed.error, feedback=text, step_result=result)
-
-    async def _tell_hooks(self, request: Request, outcome: TerminalOutcome) -> Aborted | Failure | None:
-        where = {"run_id": self.run.run_id, "step_name": request.name, "path": request.path}
-        overruled = await self.run.hooks.tell(PostStep(outcome=outcome, **where))
-        also: Aborted | Failure | None = None
-        match outcome:
-            case Failure():
-                also = await self.run.hooks.tell(OnStepFailure(outcome=outcome, **where))
-            case Paused():
-                also = await self.run.hooks.tell(OnPause(outcome=outcome, **where))
-        return overruled or also
 
     # --- reporting ---
 
