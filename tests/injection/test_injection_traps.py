@@ -266,7 +266,6 @@ def test_a_partial_that_binds_the_data_gets_none() -> None:
     assert Flujo(Step("s", functools.partial(aware, "bound"))).run("in").output == "Context"
 
 
-@pytest.mark.xfail(strict=False, reason="the worker thread refuses a coroutine as a return value")
 def test_a_sync_function_may_return_a_coroutine() -> None:
     """Nobody can see from outside that it does; what it returns is awaited."""
     assert Flujo(Step("s", sync_around_async)).run("in").output == "plain"

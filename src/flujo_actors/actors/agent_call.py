@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 import attrs
-from outcome import Error
+from outcome import Error, Value
 
 from ..bridge.guard import guarded
 from ..bridge.threads import in_thread
@@ -30,32 +30,81 @@ _PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)}
 
 
 async def call_agent(run: Run, step: Step, work: Work) -> Attempt:
-    """Call the agent as its plan says; an attempt with its own context copy in `work`."""
+    """Call the agent as its plan says, and bring its answer to a value if the step is a structured one."""
     plan = work.plan or step.plan
     if plan.shape == "model":
         from .model_call import call_model_agent  # loads pydantic-ai, which only model agents need
 
         return await call_model_agent(run, step, work, plan.target)
-    if run.outlet is not None and plan.stream is not None:
-        plan = plan.stream
-    refused = refusal(work)
-    if refused is not None:
-        return refused
-    args = (work.data,) if plan.takes_data else ()
-    keywords = _keywords(run, plan, work) if plan.keywords else {}
-    match plan.shape:
-        case "async":
-            got = await guarded(_call_async, run, plan, args, keywords)
-        case "sync":
-            got = await guarded(_call_sync, run, plan, args, keywords, step.name)
-        case "stream":
-            got = await guarded(_call_stream, run, plan, args, keywords, work)
-    if isinstance(got, Error):
-        return _with_partial(failure_of(run, got.error), work.tally)
-    ended = answer_of(step.name, got.value, work)
-    if isinstance(ended, Failed) and ended.output is None:
-        ended = _with_partial(ended, work.tally)
-    return within_limits(ended, work) if work.quotas else ended
+    caller = PlainCaller(run=run, step=step, work=work, plan=plan)
+    if step.processing.schema is None or not is_structured(run, step):
+        return await caller.ask(None)
+    from .structured_step import structured_attempt  # loads pydantic, which only structured steps need
+
+    return await structured_attempt(run, step, work, caller, step.processing.schema)
+
+
+def is_structured(run: Run, step: Step) -> bool:
+    """Whether the step's switches and the settings allow its output to be read as a value."""
+    switches = step.processing
+    return run.settings.aros.enabled and switches.structured_output != "off" and switches.enforcement != "off"
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class PlainCaller:
+    """An agent that is a function or an object with `run`."""
+
+    run: Run
+    step: Step
+    work: Work
+    plan: CallPlan
+    validates: bool = False
+    can_repair: bool = False
+
+    @property
+    def can_ask_again(self) -> bool:
+        """Whether an instruction would reach the agent."""
+        return "feedback" in self.plan.named
+
+    def is_about_content(self, failed: Failed) -> bool:
+        """Whether a stream broke off in a text that may still be read; other failures are the agent's own."""
+        return False
+
+    async def repair(self, prompt: str) -> Attempt:
+        """There is no model behind a plain agent."""
+        return Failed(error=None, feedback="there is no model to repair with")
+
+    async def ask(self, instruction: str | None) -> Attempt:
+        """One call of the agent; an instruction reaches it as `feedback`."""
+        run, work = self.run, self.work
+        if instruction is not None:
+            work = attrs.evolve(work, feedback=instruction)
+        refused = refusal(work)
+        if refused is not None:
+            return refused
+        got = await self._call(work)
+        if isinstance(got, Error):
+            return _with_partial(failure_of(run, got.error), work.tally)
+        ended = answer_of(self.step.name, got.value, work)
+        if isinstance(ended, Failed) and ended.output is None:
+            ended = _with_partial(ended, work.tally)
+        return within_limits(ended, work) if work.quotas else ended
+
+    async def _call(self, work: Work) -> Value[Any] | Error:
+        run, plan = self.run, self.plan
+        if run.outlet is not None and plan.stream is not None:
+            plan = plan.stream
+        args = (work.data,) if plan.takes_data else ()
+        keywords = _keywords(run, plan, work) if plan.keywords else {}
+        match plan.shape:
+            case "async":
+                return await guarded(_call_async, run, plan, args, keywords)
+            case "sync":
+                return await guarded(_call_sync, run, plan, args, keywords, self.step.name)
+            case _:
+                structured = self.step.processing.schema is not None and is_structured(run, self.step)
+                call = _call_structured_stream if structured else _call_stream
+                return await guarded(call, run, plan, args, keywords, work)
 
 
 def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, Any]:
@@ -97,6 +146,21 @@ async def _call_stream(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords
     finally:
         await source.aclose()
     return joined(pieces)
+
+
+async def _call_structured_stream(
+    run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any], work: Work
+) -> Any:
+    settings = run.settings.aros.streaming
+    if not settings.aggregate_structured:
+        return await _call_stream(run, plan, args, keywords, work)
+    from .aggregator import Aggregator  # loads pydantic, which only structured steps need
+
+    source: Any = run.host.stream(functools.partial(plan.target, *args, **keywords))
+    try:
+        return await Aggregator(run, work, settings).gather(source, last=_OUTCOMES)
+    finally:
+        await source.aclose()
 
 
 def joined(pieces: list[Any]) -> Any:

@@ -59,6 +59,8 @@ class Work:
     quotas: tuple[Quota, ...] = ()
     plan: CallPlan | None = None
     """The agent that was redirected to, instead of the step's own."""
+    for_object: bool = False
+    """Whether the step after this one asks for a dict."""
 
     @property
     def caller(self) -> str:
@@ -93,9 +95,11 @@ class Work:
 async def sequence(troupe: Troupe, pipeline: Pipeline, work: Work) -> Attempt:
     """The steps in order, each on the output of the one before."""
     data, context = work.data, work.context
+    wanted = pipeline.places_before_objects
     async with troupe.children(work.tally) as children:
-        for step, name in zip(pipeline.steps, pipeline.step_names(), strict=True):
-            children.spawn(work.child(step, name, paths.named(work.path, name), data, context))
+        for place, (step, name) in enumerate(zip(pipeline.steps, pipeline.step_names(), strict=True)):
+            request = work.child(step, name, paths.named(work.path, name), data, context)
+            children.spawn(attrs.evolve(request, for_object=True) if place in wanted else request)
             settled = await children.settled()
             work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):

@@ -58,6 +58,8 @@ class Request:
     quotas: tuple[Quota, ...] = ()
     """The budgets the step draws on: its run's, and those of limited steps around it."""
     tally: Tally = attrs.field(factory=Tally)
+    for_object: bool = False
+    """Whether the step after this one asks for a dict."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -492,6 +492,7 @@ def _work(request: Request, tally: Tally, data: Any, feedback: str | None = None
         feedback=feedback,
         quotas=request.quotas,
         plan=plan,
+        for_object=request.for_object,
     )
 
 

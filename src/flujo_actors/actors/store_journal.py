@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import attrs
 import cattrs
 import trio
 
@@ -168,7 +167,17 @@ def _pause_body(pause: Pause) -> str:
         token=pause.paused.state_token,
         attempts=pause.attempts,
         usage=bodies.usage_data(pause.usage),
+        schema=_json_schema(pause.input_schema),
     )
+
+
+def _json_schema(schema: Any) -> Any:
+    """What an answer must fit, for those who answer without having the pipeline."""
+    if schema is None or isinstance(schema, dict):
+        return schema
+    from ..structured.schema import compile_schema  # loads pydantic, which only pauses with a schema need
+
+    return dict(compile_schema(schema).json_schema)
 
 
 def _open_pause(pause: Pause) -> OpenPause:

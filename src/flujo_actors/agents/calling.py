@@ -20,6 +20,7 @@ from pydantic_ai.messages import (
     TextPart,
     TextPartDelta,
     ToolCallPart,
+    ToolCallPartDelta,
     UserContent,
     VideoUrl,
 )
@@ -28,6 +29,7 @@ from pydantic_core import to_json
 
 from ..core.events import ToolEnded, ToolStarted
 from .metering import AgentCall, Emit, metered_model
+from .provider_errors import OUTPUT_TOOL
 
 _CONTENT = (str, ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent)
 
@@ -71,26 +73,43 @@ class AgentRequest:
         """The agent's text as it comes, over all its turns and tool calls, and then its result."""
         with self.call.current():
             async with self.agent.run_stream_events(self.prompt, **self.arguments()) as events:
+                answer = AnswerText()
                 async for event in events:
                     if isinstance(event, AgentRunResultEvent):
                         yield Finished(result=event.result)
-                    elif text := text_of(event):
-                        yield text
+                    elif piece := answer.piece(event):
+                        yield piece
 
 
-def text_of(event: AgentStreamEvent) -> str:
-    """The text that an event adds to the answer."""
-    match event:
-        case PartStartEvent(part=TextPart(content=content)):
-            return content
-        case PartDeltaEvent(delta=TextPartDelta(content_delta=delta)):
-            return delta
-        case _:
+class AnswerText:
+    """The text of an answer as it comes: what the model says, and the arguments of its output tool."""
+
+    def __init__(self) -> None:
+        self._output_part: int | None = None
+
+    def piece(self, event: AgentStreamEvent) -> str:
+        """What an event adds to the answer."""
+        match event:
+            case PartStartEvent(index=index, part=part):
+                return self._begun(index, part)
+            case PartDeltaEvent(delta=TextPartDelta(content_delta=piece)):
+                return piece
+            case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=str() as piece)):
+                return piece if index == self._output_part else ""
+            case _:
+                return ""
+
+    def _begun(self, index: int, part: object) -> str:
+        if isinstance(part, TextPart):
+            return part.content
+        if not isinstance(part, ToolCallPart) or not part.tool_name.startswith(OUTPUT_TOOL):
             return ""
+        self._output_part = index
+        return part.args if isinstance(part.args, str) else ""
 
 
-def prompt_of(data: Any, feedback: str | None = None) -> str | Sequence[UserContent] | None:
-    """A step's data as a prompt: text and pydantic-ai content as they are, anything else as JSON."""
+def prompt_of(data: Any, *notes: str | None) -> str | Sequence[UserContent] | None:
+    """A step's data as a prompt, text and pydantic-ai content as they are, anything else as JSON; then the notes."""
     prompt: str | Sequence[UserContent] | None
     if data is None or isinstance(data, str):
         prompt = data
@@ -100,14 +119,20 @@ def prompt_of(data: Any, feedback: str | None = None) -> str | Sequence[UserCont
         prompt = [cast("UserContent", data)]
     else:
         prompt = to_json(data, fallback=str, indent=2).decode()
-    return prompt if feedback is None else _with_feedback(prompt, feedback)
+    for note in notes:
+        prompt = prompt if note is None else _with_note(prompt, note)
+    return prompt
 
 
-def _with_feedback(prompt: str | Sequence[UserContent] | None, feedback: str) -> str | Sequence[UserContent]:
-    note = f"Your previous answer was not accepted: {feedback}"
+def _with_note(prompt: str | Sequence[UserContent] | None, note: str) -> str | Sequence[UserContent]:
     if prompt is None:
         return note
     return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, note]
+
+
+def refusal_note(feedback: str | None) -> str | None:
+    """What an agent is told of why its last attempt failed."""
+    return None if feedback is None else f"Your previous answer was not accepted: {feedback}"
 
 
 class ToolEvents(AbstractCapability[Any]):

@@ -35,7 +35,11 @@ async def in_thread(fn: Callable[..., T], *args: Any, label: str, limit: int = D
     """Call `fn(*args)` in a worker thread; cancellation leaves the thread behind and says so."""
     ticket = _Ticket(label)
     try:
-        return await trio.to_thread.run_sync(ticket.work, fn, args, abandon_on_cancel=True, limiter=_limiter_of(limit))
+        # In a tuple, because trio takes a returned coroutine for a mistake, and here it is an answer.
+        (answer,) = await trio.to_thread.run_sync(
+            ticket.work, fn, args, abandon_on_cancel=True, limiter=_limiter_of(limit)
+        )
+        return answer
     except trio.Cancelled:
         ticket.leave()
         raise
@@ -48,13 +52,13 @@ class _Ticket:
         self.label = label
         self.running = self.void = False
 
-    def work(self, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+    def work(self, fn: Callable[..., T], args: tuple[Any, ...]) -> tuple[T]:
         with _lock:
             if self.void:  # cancelled while the thread was starting: then the step never begins
                 raise RuntimeError(f"step {self.label!r} was cancelled before it began")
             self.running = True
         try:
-            return fn(*args)
+            return (fn(*args),)
         finally:
             with _lock:
                 self.running = False

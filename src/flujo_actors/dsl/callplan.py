@@ -19,7 +19,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Literal, Never, NoReturn, TypeAlias
 
 import attrs
@@ -50,6 +51,8 @@ class CallPlan:
     named: frozenset[str] = frozenset()
     """Those of `keywords` that are parameters of their own, not swept up by `**kwargs`."""
     takes_data: bool = True
+    wants_object: bool = False
+    """Whether the data is annotated as a dict or a mapping."""
     stream: CallPlan | None = None
     """The plan of the agent's own `stream` method, used when somebody watches the run."""
 
@@ -60,16 +63,16 @@ def plan_agent(agent: Any, *, step_name: str) -> CallPlan:
         raise MissingAgentError(f"step {step_name!r} has no agent: give it a function, an agent or a step")
     if is_model_agent(agent):
         return CallPlan(target=agent, shape="model")
-    run = None if _is_plain_callable(agent) else getattr(agent, "run", None)
+    run = _method(agent, "run")
     if inspect.isclass(agent) and hasattr(agent, "run"):
         raise DeclarationError(f"step {step_name!r} got the class {agent.__name__}; give it an instance")
     if callable(run):
-        stream = getattr(agent, "stream", None)
+        stream = _method(agent, "stream")
         return attrs.evolve(
             plan_callable(run, step_name=step_name),
-            stream=_stream_plan(stream, step_name) if callable(stream) and not _is_mock(agent) else None,
+            stream=_stream_plan(stream, step_name) if callable(stream) else None,
         )
-    stream = None if _is_plain_callable(agent) else getattr(agent, "stream", None)
+    stream = _method(agent, "stream")
     if callable(stream) and not callable(agent):
         return _stream_plan(stream, step_name)
     if callable(agent):
@@ -91,6 +94,7 @@ def plan_callable(fn: Callable[..., Any], *, step_name: str) -> CallPlan:
         keywords=keywords,
         named=frozenset(name for name in keywords if _names(fn, name)),
         takes_data=_takes_data(fn),
+        wants_object=_wants_object(fn),
     )
 
 
@@ -162,6 +166,14 @@ def _data_first(fn: Callable[..., Any]) -> Callable[..., Any]:
     if name is None or name == next(iter(_parameters(fn) or {})):
         return fn
     return lambda data, **keywords: fn(**{name: data}, **keywords)
+
+
+def _wants_object(fn: Callable[..., Any]) -> bool:
+    first = next(iter((_parameters(fn) or {}).values()), None)
+    annotation = None if first is None else first.annotation
+    if isinstance(annotation, str):
+        return annotation.split("[")[0].rpartition(".")[2] in ("dict", "Dict", "Mapping", "MutableMapping")
+    return (typing.get_origin(annotation) or annotation) in (dict, Mapping, MutableMapping)
 
 
 def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
@@ -237,6 +249,13 @@ def _innermost(fn: Callable[..., Any]) -> Callable[..., Any]:
             fn = call
         else:
             return fn
+
+
+def _method(agent: Any, name: str) -> Any:
+    """The agent's method; of a mock only one that somebody gave it, since it has every other at once."""
+    if _is_plain_callable(agent) or (_is_mock(agent) and name not in {*vars(agent), *agent._mock_children}):
+        return None
+    return getattr(agent, name, None)
 
 
 def _is_plain_callable(agent: object) -> bool:

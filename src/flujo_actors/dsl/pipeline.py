@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
@@ -56,6 +57,12 @@ class Pipeline:
         """What each step is called here; a nested pipeline without a name is called by its place."""
         for place, step in enumerate(self.steps, start=1):
             yield step.name or f"pipeline {place}"
+
+    @functools.cached_property
+    def places_before_objects(self) -> frozenset[int]:
+        """The places of steps whose successor asks for a dict."""
+        plans = (getattr(step, "plan", None) for step in self.steps[1:])
+        return frozenset(place for place, plan in enumerate(plans) if plan is not None and plan.wants_object)
 
     def __rshift__(self, following: AnyStep) -> Pipeline:
         return chain(self, following)

@@ -21,6 +21,7 @@ from .kinds import (
     Parallel,
 )
 from .pipeline import AnyStep
+from .processing import NO_PROCESSING, Processing, as_processing
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -30,6 +31,10 @@ class Step(Declared):
     agent: Any = attrs.field(default=None, kw_only=False)
     deps: Any = attrs.field(default=None, repr=False)
     """What a model agent's tools get as pydantic-ai's `deps`."""
+    processing: Processing = attrs.field(default=NO_PROCESSING, converter=as_processing)
+    """How the output becomes a value; a schema makes the step a structured one."""
+    mergeable_output: bool = False
+    """Says that the output can be merged into the context, where tools cannot see it."""
     plan: CallPlan = attrs.field(init=False)
 
     @plan.default

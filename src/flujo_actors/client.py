@@ -1,0 +1,157 @@
+"""`RunClient`: stored runs, seen and handled from outside: listed, answered, cancelled, forgotten."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from .actors.answers import checked_answer
+from .actors.stored_runs import new_owner
+from .core import bodies
+from .core.outcomes import RunId, TerminalOutcome
+from .core.paths import ROOT, StepPath
+from .core.projection import RunState, project
+from .core.records import Append, OpenPause, Record, RunQuery, StoredRun, StoredStatus
+from .core.tokens import parse_token
+from .core.wire import encode
+from .errors import NotPaused
+from .stores.opening import open_store
+from .stores.port import Store
+
+_ENDED: tuple[StoredStatus, ...] = ("completed", "failed", "aborted")
+
+
+@attrs.frozen(kw_only=True)
+class RunInfo:
+    """A stored run at a glance."""
+
+    run_id: str
+    status: StoredStatus
+    pipeline: str
+    created_at: float
+    updated_at: float
+    state_token: str | None = None
+    """Where to send an answer, if the run waits for one."""
+    message: str | None = None
+    """What it asks."""
+    abandoned: bool = False
+    """Whether a process left it running and gave no sign of life since."""
+
+
+@attrs.frozen(kw_only=True)
+class Prompt:
+    """A question that a run asks."""
+
+    run_id: str
+    state_token: str
+    message: str
+
+
+class RunClient:
+    """The runs of a store. Every method blocks; call it from a thread in an asynchronous program."""
+
+    def __init__(self, store: Store | str) -> None:
+        self._store = open_store(store)
+
+    # --- looking ---
+
+    def list(
+        self,
+        status: StoredStatus | None = None,
+        *,
+        pipeline: str | None = None,
+        updated_after: float | None = None,
+        updated_before: float | None = None,
+        abandoned: bool = False,
+        limit: int | None = None,
+    ) -> Sequence[RunInfo]:
+        """The runs that fit, latest change first; times are seconds since the epoch."""
+        query = RunQuery(
+            status=status,
+            pipeline=pipeline,
+            updated_after=updated_after,
+            updated_before=updated_before,
+            abandoned=abandoned,
+            limit=limit,
+        )
+        return [_info(run) for run in self._store.find(query)]
+
+    def get(self, run_id: str) -> RunInfo:
+        """One run; `RunNotFound` if it is not there."""
+        return _info(self._store.get(RunId(run_id)))
+
+    def outcomes(self, run_id: str) -> dict[StepPath, TerminalOutcome]:
+        """How the run's steps ended, by path, in the order in which they ended."""
+        return dict(self.state(run_id).outcomes)
+
+    def state(self, run_id: str) -> RunState:
+        """What is known of the run now."""
+        return project(run_id, self._store.read(RunId(run_id)))
+
+    def state_at(self, run_id: str, seq: int) -> RunState:
+        """What was known of the run when its record number `seq` was written."""
+        return project(run_id, (record for record in self._store.read(RunId(run_id)) if record.seq <= seq))
+
+    def prompts(self) -> Sequence[Prompt]:
+        """Every question that waits for an answer, latest run first."""
+        paused = self._store.find(RunQuery(status="paused"))
+        return [
+            Prompt(run_id=run.run_id, state_token=pause.token, message=pause.message)
+            for run in paused
+            for pause in run.pauses
+        ]
+
+    # --- handling ---
+
+    def answer(self, token: str, answer: Any) -> None:
+        """Answer a pause, once: it is checked, stored, and used when the run is resumed.
+
+        `InvalidAnswer` if it does not fit, `AlreadyAnswered` if somebody was faster, `NotPaused` if nothing waits.
+        """
+        run_id, path = parse_token(token)
+        pause = self._open_pause(run_id, token)
+        body = bodies.read_body(pause.body, where=f"the pause at {token!r}")
+        checked = checked_answer(answer, body.get("schema"), step_name=body.get("step_name", path))
+        record = Record(kind="answered", path=path, body=bodies.make_body(answer=encode(checked)))
+        self._store.answer(run_id, path, token=token, record=record)
+
+    def _open_pause(self, run_id: RunId, token: str) -> OpenPause:
+        run = self._store.get(run_id)
+        pause = next((each for each in run.pauses if each.token == token), None)
+        if pause is None:
+            raise NotPaused(f"run {run_id!r} is {run.status}; nothing in it waits for an answer at {token!r}")
+        return pause
+
+    def cancel(self, run_id: str, reason: str = "cancelled from outside") -> None:
+        """End a run as aborted. `RunLeased` while a living process works on it: cancel it there."""
+        lease = self._store.claim(RunId(run_id), owner=new_owner(), lease_s=30.0)
+        body = bodies.make_body(status="aborted", feedback=reason)
+        note = Record(kind="ended", path=ROOT, body=body)
+        self._store.append([Append(lease=lease, records=(note,), status="aborted", release=True)])
+
+    def delete(self, run_id: str) -> bool:
+        """Forget a run with everything it wrote; whether there was one that nobody works on."""
+        return self._store.delete([RunId(run_id)]) > 0
+
+    def forget(self, *, older_than_s: float, statuses: tuple[StoredStatus, ...] = _ENDED) -> int:
+        """Delete runs that have not changed for so long; how many there were."""
+        before = time.time() - older_than_s
+        found = [run for status in statuses for run in self._store.find(RunQuery(status=status, updated_before=before))]
+        return self._store.delete([run.run_id for run in found])
+
+
+def _info(run: StoredRun) -> RunInfo:
+    first = run.pauses[0] if run.pauses else None
+    return RunInfo(
+        run_id=run.run_id,
+        status=run.status,
+        pipeline=run.pipeline,
+        created_at=run.created_at,
+        updated_at=run.updated_at,
+        state_token=None if first is None else first.token,
+        message=None if first is None else first.message,
+        abandoned=run.status == "running" and not run.leased,
+    )

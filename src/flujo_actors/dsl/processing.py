@@ -1,0 +1,56 @@
+"""How the output of a step is turned into a value: the switches of structured output."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+import attrs
+
+from ..errors import DeclarationError
+
+StructuredOutput: TypeAlias = Literal["off", "auto", "openai_json"]
+"""`auto`: structured where a schema is known, the step's or its agent's; `openai_json`: ask the provider for JSON that
+fits the schema, too; `off`: the output is what the agent returned."""
+
+Enforcement: TypeAlias = Literal["off", "validate", "repair"]
+"""`repair`: read, mend, ask again and fall back until the value fits; `validate`: read and mend, then fail; `off`: take
+what can be read, else the text."""
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise DeclarationError(f"processing.{name} must be one of {', '.join(allowed)}, not {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class Processing:
+    """The switches of one step."""
+
+    structured_output: StructuredOutput = "auto"
+    schema: Any = None
+    """A JSON Schema, a pydantic model, an attrs class, a TypedDict or a dataclass; by default the agent's own."""
+    enforcement: Enforcement = "repair"
+
+    def __attrs_post_init__(self) -> None:
+        _one_of("structured_output", self.structured_output, get_args(StructuredOutput))
+        _one_of("enforcement", self.enforcement, get_args(Enforcement))
+
+
+NO_PROCESSING = Processing()
+
+
+def as_processing(value: Processing | Mapping[str, Any]) -> Processing:
+    """The switches, from a value or a dict."""
+    if isinstance(value, Processing):
+        return value
+    if not isinstance(value, Mapping):
+        raise DeclarationError(f"processing must be Processing(…) or a dict, not {value!r}")
+    known = list(attrs.fields_dict(Processing))
+    for key in value:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+            raise DeclarationError(f"processing has no switch {key!r}: {hint}")
+    return Processing(**value)
