@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import cattrs
 import jsonschema_rs
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from ..errors import DeclarationError, InvalidAnswer
+from ..dsl.answer_schema import reader_of
+from ..errors import InvalidAnswer
 
 
 def checked_answer(answer: Any, schema: Any, *, step_name: str) -> Any:
@@ -17,24 +17,12 @@ def checked_answer(answer: Any, schema: Any, *, step_name: str) -> Any:
     if schema is None:
         return answer
     try:
-        return _fitted(answer, schema)
+        return reader_of(schema)(answer)
     except (ValidationError, jsonschema_rs.ValidationError, cattrs.BaseValidationError, TypeError) as error:
         raise InvalidAnswer(
             f"the answer to {step_name!r} does not fit its input_schema: {_reason(error)}; "
             "the run is still paused, answer again"
         ) from error
-
-
-def _fitted(answer: Any, schema: Any) -> Any:
-    if isinstance(schema, dict):
-        jsonschema_rs.validate(schema, answer)
-        return answer
-    if isinstance(schema, type) and attrs.has(schema):
-        return answer if isinstance(answer, schema) else cattrs.structure(answer, schema)
-    try:
-        return TypeAdapter(schema).validate_python(answer)
-    except PydanticUserError as error:
-        raise DeclarationError(f"input_schema {schema!r} is not something to validate against: {error}") from error
 
 
 def _reason(error: Exception) -> str:

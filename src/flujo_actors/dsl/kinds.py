@@ -136,3 +136,7 @@ class HumanInTheLoop(Declared):
     def _check(self) -> None:
         if not isinstance(self.message, str) and not callable(self.message):
             raise DeclarationError(f"step {self.name!r}: message must be a text or a callable")
+        if self.input_schema is not None:
+            from .answer_schema import reader_of  # loads pydantic, which only those who ask for a schema need
+
+            reader_of(self.input_schema)

@@ -1,0 +1,57 @@
+"""What an answer to a pause must fit: read when the pause is declared, used when it is answered."""
+
+from __future__ import annotations
+
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, NotRequired, TypeAlias
+
+import attrs
+import cattrs
+import jsonschema_rs
+import typing_extensions
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
+
+from ..errors import DeclarationError
+
+Reader: TypeAlias = Callable[[Any], Any]
+"""Turns an answer into what its schema describes, or raises what the library behind the schema raises."""
+
+
+def reader_of(schema: Any) -> Reader:
+    """How answers are read by a JSON Schema, an attrs class or anything pydantic knows; else `DeclarationError`."""
+    if isinstance(schema, Mapping):
+        return _json_reader(schema)
+    if isinstance(schema, type) and attrs.has(schema):
+        return lambda answer: answer if isinstance(answer, schema) else cattrs.structure(answer, schema)
+    try:
+        return TypeAdapter(_known_to_pydantic(schema)).validate_python
+    except (PydanticUserError, PydanticSchemaGenerationError) as error:
+        raise DeclarationError(f"input_schema {schema!r} is not something to validate against: {error}") from error
+
+
+def _json_reader(schema: Mapping[str, Any]) -> Reader:
+    try:
+        validator = jsonschema_rs.validator_for(dict(schema), retriever=_refuse_to_fetch)
+    except (ValueError, jsonschema_rs.ReferencingError) as error:
+        raise DeclarationError(f"input_schema {schema!r} is not a JSON Schema: {error}") from error
+
+    def read(answer: Any) -> Any:
+        validator.validate(answer)
+        return answer
+
+    return read
+
+
+def _refuse_to_fetch(uri: str) -> NoReturn:
+    raise ValueError(f"the schema refers to {uri}, and schemas are never fetched")
+
+
+def _known_to_pydantic(schema: Any) -> Any:
+    """pydantic refuses `typing.TypedDict` before Python 3.12: the same keys, declared anew, are fine."""
+    if sys.version_info >= (3, 12) or not typing.is_typeddict(schema):
+        return schema
+    hints = typing.get_type_hints(schema, include_extras=True)
+    keys = {name: hint if name in schema.__required_keys__ else NotRequired[hint] for name, hint in hints.items()}
+    return typing_extensions.TypedDict(schema.__name__, keys)  # type: ignore[operator]
