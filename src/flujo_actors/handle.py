@@ -40,7 +40,7 @@ class RunHandle:
     def __init__(self, drive: Drive) -> None:
         self._drive = drive
         self._background: _Background | None = None
-        self._awaited: PipelineResult | None = None
+        self._awaited: Value[PipelineResult] | Error | None = None
 
     def __await__(self) -> Generator[Any, Any, PipelineResult]:
         return self._result().__await__()
@@ -64,8 +64,8 @@ class RunHandle:
             return await background.host.enter(background.result)
         if self._awaited is None:
             host = await current_host()
-            self._awaited = await host.enter(self._drive, host, None)
-        return self._awaited
+            self._awaited = await host.enter(_captured, self._drive, host, None)
+        return _unpacked(self._awaited)
 
     async def background(self) -> _Background:
         """The run, started if it was not."""
@@ -165,7 +165,7 @@ class _Background:
             raise
         if self._result is None:
             raise RuntimeError("the run was ended before it had a result")
-        return self._result.unwrap()
+        return _unpacked(self._result)
 
     async def end(self) -> None:
         """From the host's side: stop the run, unless it has ended, as it has when its loop is shutting down."""
@@ -187,10 +187,17 @@ class _Background:
             self._token.run_sync_soon(self._scope.cancel)
 
 
-async def _captured(drive: Drive, host: Host, outlet: Outlet) -> Value[PipelineResult] | Error:
+async def _captured(drive: Drive, host: Host, outlet: Outlet | None) -> Value[PipelineResult] | Error:
     try:
         return Value(await drive(host, outlet))
     except trio.Cancelled:
         raise
     except BaseException as error:  # handed to whoever reads the run
         return Error(error)
+
+
+def _unpacked(got: Value[PipelineResult] | Error) -> PipelineResult:
+    """As `unwrap`, but as often as somebody asks."""
+    if isinstance(got, Error):
+        raise got.error
+    return got.value
