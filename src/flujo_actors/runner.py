@@ -26,7 +26,7 @@ from .core.wire import message_of
 from .dsl.pipeline import AnyStep, Pipeline, as_step
 from .dsl.step import Step
 from .dsl.tree import walk_steps
-from .errors import ControlError, LoopAlreadyRunning, RunLeased
+from .errors import ControlError, DeclarationError, LoopAlreadyRunning, RunLeased
 from .handle import Drive, Outlet, RunHandle
 from .settings import resolve_settings
 from .stores.port import Store
@@ -53,7 +53,7 @@ class Flujo:
         self._new_context = functools.partial(make_context, context_model, initial_context_data)
         self._first_context = self._new_context()
         self._resources = resources
-        self._limits = usage_limits
+        self._limits = _checked_limits(usage_limits)
         self._hooks = plan_hooks(hooks)
         self._settings = resolve_settings(settings)
         self._telemetry = _telemetry(self._settings, self.pipeline, resources)
@@ -212,3 +212,9 @@ def _in_trio(start: Callable[[Host, Outlet | None], Any], *, instead: str) -> An
             f"a {library} loop runs in this thread, and this call would block it: use `await flujo.{instead}(…)`"
         )
     return trio.run(start, TRIO, None)
+
+
+def _checked_limits(limits: UsageLimits | None) -> UsageLimits | None:
+    if limits is not None and not isinstance(limits, UsageLimits):
+        raise DeclarationError(f"usage_limits must be UsageLimits(…), not {limits!r}")
+    return limits
