@@ -1,15 +1,17 @@
 """A budget that concurrent calls share: reserve, call, settle.
 
-Nobody knows what a call costs before it is made, so a call reserves what its step's largest call so far has cost,
-or a guess if the step has not called yet. Rules:
+Nobody knows what a call costs before it is made, so a call reserves what the caller's largest call so far has cost.
+One that has not called yet reserves the largest call of anybody, or a guess if that is more. Rules:
 
-1. While what is spent and reserved leaves room for the reservation, the call is granted.
-2. Otherwise, while other calls are under way, it waits: when they settle, there may be room.
-3. With no other call under way, a step whose cost is known is refused if it does not fit, and a step whose cost is
+1. The first call goes alone: the others wait until there is a size to go by.
+2. While what is spent and reserved leaves room for the reservation, a call is granted.
+3. Otherwise, while other calls are under way, it waits: when they settle, there may be room.
+4. With no other call under way, a caller whose size is known is refused if it does not fit, and one whose size is
    only guessed is granted as long as the limit is not reached.
-4. What a call really used replaces its reservation when it settles.
+5. What a call really used replaces its reservation when it settles.
 
-So calls of equal size consume a limit exactly, and never more than one call of unknown size passes it.
+So calls of equal size consume a limit exactly and never pass it, however many race for it. A call passes it only if
+it is larger than what its caller, or before it anybody, has called for until then.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ class Quota:
         self._reserved = NOTHING
         self._under_way = 0
         self._known: dict[str, Amount] = {}
+        self._largest: Amount | None = None
 
     @property
     def exceeded(self) -> bool:
@@ -75,6 +78,8 @@ class Quota:
 
     def ask(self, caller: str) -> Verdict:
         """Whether `caller` may call now; nothing is reserved yet."""
+        if self._under_way and self._largest is None:
+            return "wait"
         if self._fits(self.spent + self._reserved + self._expected(caller)):
             return "granted"
         if self._under_way:
@@ -123,18 +128,25 @@ class Quota:
 
     def _learn(self, caller: str, actual: Amount) -> None:
         self._known[caller] = self._known.get(caller, NOTHING).largest(actual)
+        self._largest = actual if self._largest is None else self._largest.largest(actual)
 
     def _expected(self, caller: str) -> Amount:
-        return self._known.get(caller, self._guess)
+        known = self._known.get(caller)
+        return self._guess.largest(self._largest or NOTHING) if known is None else known
 
     def _fits(self, amount: Amount) -> bool:
         tokens, cost = self.limits.total_tokens_limit, self.limits.total_cost_usd_limit
         if tokens is not None and amount.tokens > tokens:
             return False
-        return cost is None or amount.cost_usd <= cost * (1 + _ROUNDING) + _ROUNDING * 1e-3
+        return cost is None or amount.cost_usd <= cost + _rounding(cost)
 
     def _reached(self) -> bool:
         tokens, cost = self.limits.total_tokens_limit, self.limits.total_cost_usd_limit
         if tokens is not None and self.spent.tokens >= tokens:
             return True
-        return cost is not None and self.spent.cost_usd >= cost
+        return cost is not None and self.spent.cost_usd >= cost - _rounding(cost)
+
+
+def _rounding(cost_usd: float) -> float:
+    """What sums of dollars may be off by: eight times 0.1 is a bit less than 0.8."""
+    return _ROUNDING * (cost_usd + 1e-3)
