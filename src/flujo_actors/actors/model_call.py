@@ -104,7 +104,7 @@ class ModelCaller:
         try:
             got = await guarded(how, self, request)
         finally:
-            work.tally.spend(call.total())
+            work.tally.spend(call.finish())
         if isinstance(got, Error):
             text = text_of_error(got.error) or call.last_text
             return attrs.evolve(failure_of(run, got.error), output=text or None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
 from typing import Any, cast
 
 import attrs
@@ -24,11 +25,13 @@ from pydantic_ai.messages import (
     UserContent,
     VideoUrl,
 )
+from pydantic_ai.models import Model
 from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_core import to_json
 
 from ..core.events import ToolEnded, ToolStarted
-from .metering import AgentCall, Emit, metered_model
+from .factory import StepAgent
+from .metering import AgentCall, Emit, ending_of, metered, metered_model
 from .provider_errors import OUTPUT_TOOL
 
 _CONTENT = (str, ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent)
@@ -54,15 +57,26 @@ class AgentRequest:
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of `Agent.run` for this request."""
-        capabilities = [] if self.call.emit is None else [ToolEvents(self.call.emit)]
+        capabilities = [*self._metering(), *self._tool_events()]
         return {
             "model": metered_model(self.agent),
             "usage": self.call.run_usage,
             "infer_name": False,
             **({} if self.deps is None else {"deps": self.deps}),
+            **({} if self._timeout_s is None else {"timeout": self._timeout_s}),
             **({"capabilities": capabilities} if capabilities else {}),
             **self.options,
         }
+
+    @property
+    def _timeout_s(self) -> float | None:
+        return self.agent.timeout_s if isinstance(self.agent, StepAgent) else None
+
+    def _metering(self) -> list[AbstractCapability[Any]]:
+        return [Metering()] if _chooses_its_model_late(self.agent) else []
+
+    def _tool_events(self) -> list[AbstractCapability[Any]]:
+        return [] if self.call.emit is None else [ToolEvents(self.call.emit)]
 
     async def run(self) -> AgentRunResult[Any]:
         """The agent's result, on the running asyncio loop."""
@@ -135,6 +149,24 @@ def refusal_note(feedback: str | None) -> str | None:
     return None if feedback is None else f"Your previous answer was not accepted: {feedback}"
 
 
+def _chooses_its_model_late(agent: AbstractAgent[Any, Any]) -> bool:
+    """Whether the agent may call another model than the one it was declared with.
+
+    `Agent.override` keeps the model for tests in a variable of its own; where that is not found, it may be in use.
+    """
+    if getattr(agent, "model", None) is None:
+        return True
+    override = getattr(agent, "_override_model", None)
+    return override is None or override.get() is not None
+
+
+class Metering(AbstractCapability[Any]):
+    """Meters whatever model an agent calls in the end. It costs time: agents with a model of their own do without."""
+
+    def get_wrapper_model(self, model: Model) -> Model:
+        return metered(model)
+
+
 class ToolEvents(AbstractCapability[Any]):
     """Tells telemetry of an agent's tool calls."""
 
@@ -144,12 +176,31 @@ class ToolEvents(AbstractCapability[Any]):
     async def wrap_tool_execute(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
     ) -> Any:
-        where = {"tool_name": call.tool_name, "tool_call_id": call.tool_call_id}
-        self._emit(ToolStarted, **where, arguments=args)
-        status = "failure"
-        try:
-            result = await handler(args)
-            status = "success"
-        finally:
-            self._emit(ToolEnded, **where, status=status)
-        return result
+        with _ToolSpan(self._emit, call.tool_name, call.tool_call_id, args) as span:
+            span.result = await handler(args)
+        return span.result
+
+
+@attrs.define(eq=False)
+class _ToolSpan:
+    """One tool call, told when it begins and when it ends, in whatever way."""
+
+    _emit: Emit
+    _tool_name: str
+    _tool_call_id: str
+    _arguments: Any
+    result: Any = None
+
+    def __enter__(self) -> _ToolSpan:
+        self._tell(ToolStarted, arguments=self._arguments)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        ending = {"result": self.result} if error is None else ending_of(error)
+        ending.pop("error_type", None)
+        self._tell(ToolEnded, **ending)
+
+    def _tell(self, kind: Any, **facts: Any) -> None:
+        self._emit(kind, tool_name=self._tool_name, tool_call_id=self._tool_call_id, **facts)

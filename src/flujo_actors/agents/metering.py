@@ -1,11 +1,12 @@
 """Every model request of a step, counted: reserved before it is made, settled after, told to telemetry.
 
-The model of an agent is wrapped once; which step a request belongs to is found in a context variable, which flows
-into tools and nested tasks by itself. Rules:
+The model of an agent is wrapped; which step a request belongs to is found in a context variable, which flows into
+tools and nested tasks by itself. Rules:
 
 1. A request is made only when every quota above the step grants it; one that must wait is woken by each settlement.
 2. What a response used is counted exactly once, also when the step fails or is cancelled afterwards.
 3. Where a cost limit holds or pricing is strict, a model without a price is refused before it is called.
+4. What tools used through agents of their own, as far as pydantic-ai was told, is counted when the call ends.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import weakref
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextvars import ContextVar
+from types import TracebackType
 from typing import Any
 
 import attrs
@@ -27,10 +29,12 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage, RunUsage
 
-from ..core.events import AgentSystem, AgentUsage, ModelEnded, ModelStarted
+from ..core.events import AgentSystem, AgentUsage, ModelEnded, ModelStarted, StepStatus
 from ..core.quota import QUOTA_LOCK, Amount, Quota
 from ..core.usage import NO_USAGE, Usage
-from .pricing import Pricing
+from ..core.wire import message_of
+from .named_models import model_named
+from .pricing import Pricing, estimated_cost
 
 logger = logging.getLogger("flujo_actors")
 
@@ -38,7 +42,37 @@ Emit = Callable[..., None]
 """Tells telemetry of an event: its class, and its facts."""
 
 _current: ContextVar[AgentCall | None] = ContextVar("flujo_actors agent call", default=None)
-_waiting: set[asyncio.Future[None]] = set()
+
+
+class _Waiting:
+    """The requests that wait for room in a quota, on whatever loop."""
+
+    def __init__(self) -> None:
+        self._futures: set[asyncio.Future[None]] = set()
+        self._lock = threading.Lock()
+
+    def join(self) -> asyncio.Future[None]:
+        """Wait with the others; the future is done at the next settlement."""
+        future = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._futures.add(future)
+        return future
+
+    def wake(self) -> None:
+        """Let everybody look again."""
+        with self._lock:
+            futures, self._futures = self._futures, set()
+        for future in futures:
+            with contextlib.suppress(RuntimeError):  # its loop was closed, and nobody waits there any more
+                future.get_loop().call_soon_threadsafe(_wake, future)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+_waiting = _Waiting()
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -58,19 +92,38 @@ class AgentCall:
     """The text of the last response, for those who must repair it."""
     unmeasured: int = 0
     """How many responses came without a token count."""
-    _announced: bool = False
+    begun: int = 0
+    """How many requests were begun."""
+    _responses: list[ModelResponse] = attrs.field(factory=list)
 
     def total(self) -> Usage:
         """Everything the attempt used: what was metered, and what tools used through nested agents."""
+        return self.usage + self.nested()
+
+    def nested(self) -> Usage:
+        """What tools used through nested agents, and how many tool calls there were."""
         counted, metered = self.run_usage, self.usage
-        return Usage(
-            input_tokens=max(counted.input_tokens, metered.input_tokens),
-            output_tokens=max(counted.output_tokens, metered.output_tokens),
-            cached_tokens=max(counted.cache_read_tokens, metered.cached_tokens),
-            requests=max(counted.requests, metered.requests),
+        nested = Usage(
+            input_tokens=max(0, counted.input_tokens - metered.input_tokens),
+            output_tokens=max(0, counted.output_tokens - metered.output_tokens),
+            cached_tokens=max(0, counted.cache_read_tokens - metered.cached_tokens),
+            requests=max(0, counted.requests - metered.requests),
             tool_calls=counted.tool_calls,
-            cost_usd=max(metered.cost_usd, float(counted.cost or 0.0)),
         )
+        return attrs.evolve(nested, cost_usd=self._nested_cost()) if nested.tokens else nested
+
+    def _nested_cost(self) -> float:
+        """pydantic-ai prices what it counts by itself; its estimates of the metered responses are taken off again."""
+        estimates = sum(estimated_cost(response) or 0.0 for response in self._responses)
+        return max(0.0, float(self.run_usage.cost or 0.0) - estimates)
+
+    def finish(self) -> Usage:
+        """The call has ended: charge what was not metered, and say what was used in all."""
+        nested = self.nested()
+        with QUOTA_LOCK:
+            for quota in self.quotas:
+                quota.spend(nested)
+        return self.usage + nested
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
@@ -83,15 +136,15 @@ class AgentCall:
 
     # --- one request ---
 
-    async def reserve(self, model: Model, messages: list[ModelMessage]) -> tuple[Amount, ...]:
+    async def request(self, model: Model, messages: list[ModelMessage]) -> MeteredRequest:
         """Wait until the request may be made; `UsageLimitExceededError` if it may not."""
         self.model_name = model.model_name
         self._require_price(model)
         reserved = await self._granted()
-        if self.emit is not None:
-            self._announce(messages)
-            self.emit(ModelStarted, model=model.model_name, provider=model.system)
-        return reserved
+        if self.emit is not None and self.begun == 0:
+            self.emit(AgentSystem, text=system_text(messages))
+        self.begun += 1
+        return MeteredRequest(call=self, model=model, reserved=reserved, number=self.begun)
 
     def _require_price(self, model: Model) -> None:
         if any(quota.limits.total_cost_usd_limit is not None for quota in self.quotas):
@@ -107,65 +160,83 @@ class AgentCall:
                     raise verdicts["refused"].error()
                 if "wait" not in verdicts:
                     return tuple(quota.reserve(self.caller) for quota in self.quotas)
-                settled = asyncio.get_running_loop().create_future()
-                _waiting.add(settled)
-            try:
-                await settled
-            finally:
-                _waiting.discard(settled)
+                settled = _waiting.join()
+            await settled
 
-    def settle(self, reserved: tuple[Amount, ...], response: ModelResponse | None, model: Model) -> None:
-        """Count what the request used; nothing, if there was no response."""
-        used = NO_USAGE if response is None else self._counted(response, model)
+    def settle(self, reserved: tuple[Amount, ...], used: Usage) -> None:
+        """Count what a request used, instead of what was reserved for it."""
         with QUOTA_LOCK:
             for quota, amount in zip(self.quotas, reserved, strict=True):
                 quota.settle(self.caller, amount, used)
             self.usage += used
-            waiting = list(_waiting)
-        for future in waiting:
-            future.get_loop().call_soon_threadsafe(_wake, future)
-        if self.emit is not None:
-            self._tell(response, used, model)
+        if self.quotas:
+            _waiting.wake()
 
-    def _counted(self, response: ModelResponse, model: Model) -> Usage:
+    def take(self, response: ModelResponse, model: Model) -> float | None:
+        """Keep a response in mind, and say what it cost; `None` if no price is known."""
         self.last_text = response.text or ""
-        usage = response.usage
-        if not usage.input_tokens and not usage.output_tokens:
-            self.unmeasured += 1
-            logger.warning("model %s answered, but reported no tokens: usage is incomplete", model.model_name)
-        return usage_of(usage, cost_usd=self.pricing.cost_of(response, model) or 0.0)
+        self._responses.append(response)
+        return self.pricing.cost_of(response, model)
 
-    # --- telemetry ---
+    def note_unmeasured(self, model: Model) -> None:
+        """A complete response counted no tokens: say so, for what is not counted cannot be limited."""
+        self.unmeasured += 1
+        logger.warning("model %s answered, but reported no tokens: usage is incomplete", model.model_name)
 
-    def _announce(self, messages: list[ModelMessage]) -> None:
-        if not self._announced and self.emit is not None:
-            self._announced = True
-            self.emit(AgentSystem, text=system_text(messages))
 
-    def _tell(self, response: ModelResponse | None, used: Usage, model: Model) -> None:
-        assert self.emit is not None
-        where = {"model": model.model_name, "provider": model.system}
+@attrs.define(eq=False, kw_only=True)
+class MeteredRequest:
+    """One request under way: entered when it is made, and settled when it is left, in whatever way."""
+
+    call: AgentCall
+    model: Model
+    reserved: tuple[Amount, ...]
+    number: int
+    response: Callable[[], ModelResponse] | None = None
+    """Where to find the response, as soon as there is some of it."""
+
+    def __enter__(self) -> MeteredRequest:
+        self._tell(ModelStarted, call_id=str(self.number))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.response is None:
+            self.call.settle(self.reserved, NO_USAGE)
+            self._tell_ended({}, error)
+        else:
+            self._settle(self.response(), error)
+
+    def _settle(self, response: ModelResponse, error: BaseException | None) -> None:
+        cost = self.call.take(response, self.model)
+        used = usage_of(response.usage, cost_usd=cost or 0.0)
+        self.call.settle(self.reserved, used)
+        if error is None and not used.tokens:
+            self.call.note_unmeasured(self.model)
         tokens = {
             "input_tokens": used.input_tokens,
             "output_tokens": used.output_tokens,
             "cached_tokens": used.cached_tokens,
         }
-        if response is None:
-            self.emit(ModelEnded, **where, status="failure")
-            return
-        self.emit(
-            ModelEnded,
-            **where,
-            **tokens,
-            response_model=response.model_name,
-            finish_reason=response.finish_reason,
-        )
-        self.emit(AgentUsage, **where, **tokens, requests=1, cost_usd=self.pricing.cost_of(response, model))
+        said = {"response_model": response.model_name, "finish_reason": response.finish_reason}
+        self._tell_ended({**tokens, **said}, error)
+        self._tell(AgentUsage, requests=1, cost_usd=cost, **tokens)
+
+    def _tell(self, kind: Any, **facts: Any) -> None:
+        if self.call.emit is not None:
+            self.call.emit(kind, model=self.model.model_name, provider=self.model.system, **facts)
+
+    def _tell_ended(self, facts: dict[str, Any], error: BaseException | None) -> None:
+        ending = {} if error is None else ending_of(error)
+        self._tell(ModelEnded, call_id=str(self.number), **facts, **ending)
 
 
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def ending_of(error: BaseException) -> dict[str, Any]:
+    """How a call that raised ended, for telemetry."""
+    status: StepStatus = "failure" if isinstance(error, Exception) else "aborted"
+    name = type(error).__name__
+    return {"status": status, "error_type": name, "feedback": f"{name}: {message_of(error)}"}
 
 
 def usage_of(usage: RequestUsage, *, cost_usd: float) -> Usage:
@@ -202,12 +273,9 @@ class MeteredModel(WrapperModel):
         call = _current.get()
         if call is None:
             return await super().request(messages, model_settings, model_request_parameters)
-        reserved = await call.reserve(self.wrapped, messages)
-        response: ModelResponse | None = None
-        try:
+        with await call.request(self.wrapped, messages) as metered:
             response = await super().request(messages, model_settings, model_request_parameters)
-        finally:
-            call.settle(reserved, response, self.wrapped)
+            metered.response = lambda: response
         return response
 
     @contextlib.asynccontextmanager
@@ -218,37 +286,26 @@ class MeteredModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
+        streaming = super().request_stream(messages, model_settings, model_request_parameters, run_context)
         call = _current.get()
         if call is None:
-            async with super().request_stream(
-                messages, model_settings, model_request_parameters, run_context
-            ) as stream:
+            async with streaming as stream:
                 yield stream
             return
-        reserved = await call.reserve(self.wrapped, messages)
-        streamed: StreamedResponse | None = None
-        try:
-            async with super().request_stream(
-                messages, model_settings, model_request_parameters, run_context
-            ) as stream:
-                streamed = stream
+        with await call.request(self.wrapped, messages) as metered:
+            async with streaming as stream:
+                metered.response = stream.get
                 yield stream
-        finally:
-            call.settle(reserved, None if streamed is None else streamed.get(), self.wrapped)
-
-
-_metered: weakref.WeakKeyDictionary[Any, dict[int, MeteredModel]] = weakref.WeakKeyDictionary()
 
 
 def metered_model(agent: AbstractAgent[Any, Any]) -> MeteredModel | None:
-    """The agent's model, wrapped once for the running loop: its connections belong to that loop."""
+    """The agent's model, metered; one that is given by name lives as long as the running loop."""
     model = getattr(agent, "model", None)
     if model is None:
         return None
-    wrappers = _metered.setdefault(asyncio.get_running_loop(), {})
-    wrapper = wrappers.get(id(agent))
-    if wrapper is None:
-        weakref.finalize(agent, wrappers.pop, id(agent), None)
-    if wrapper is None or (wrapper.wrapped is not model and not isinstance(model, str)):
-        wrapper = wrappers[id(agent)] = MeteredModel(model)
-    return wrapper
+    return metered(model_named(model) if isinstance(model, str) else model)
+
+
+def metered(model: Model) -> MeteredModel:
+    """The model, metered."""
+    return model if isinstance(model, MeteredModel) else MeteredModel(model)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
-from genai_prices import Usage as PricedUsage
 from genai_prices import calc_price
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.usage import RequestUsage
 
 from ..core.settings import Price, UsageSettings
 from ..errors import PricingNotConfiguredError
 
 _MILLION = 1_000_000
+_ONE_TOKEN = RequestUsage(input_tokens=1, output_tokens=1)
 
 
 @attrs.frozen
@@ -23,25 +27,21 @@ class Pricing:
 
     def require(self, model: Model, *, why: str) -> None:
         """Raise `PricingNotConfiguredError` if a call to `model` could not be priced."""
-        if self._configured(model.model_name) is not None or _is_listed(model):
-            return
-        raise PricingNotConfiguredError(
-            f"no price is known for model {model.model_name!r} of {model.system!r}, but {why}; "
-            f"set one: Settings(usage={{'prices': {{{model.model_name!r}: "
-            "{'input_usd': …, 'output_usd': …}}}) in dollars per million tokens"
-        )
+        for each in _called(model):
+            if self._configured(each.model_name) is None and _listed_cost(_ONE_TOKEN, each) is None:
+                raise PricingNotConfiguredError(
+                    f"no price is known for model {each.model_name!r} of {each.system!r}, but {why}; "
+                    f"set one: settings={{'usage': {{'prices': {{{each.model_name!r}: "
+                    "{'input_usd': …, 'output_usd': …}}}}, in dollars per million tokens"
+                )
 
     def cost_of(self, response: ModelResponse, model: Model) -> float | None:
         """Dollars for a response; `None` if no price is known."""
         price = self._configured(response.model_name or "") or self._configured(model.model_name)
         if price is not None:
             return _cost(price, response.usage)
-        if response.usage.cost is not None:
-            return float(response.usage.cost)
-        try:
-            return float(response.cost().total_price)
-        except (LookupError, ValueError, AssertionError):
-            return None
+        estimate = estimated_cost(response)
+        return _cost_by_name(response, model) if estimate is None else estimate
 
     def _configured(self, model_name: str) -> Price | None:
         return self.settings.prices.get(model_name)
@@ -54,9 +54,38 @@ def _cost(price: Price, usage: RequestUsage) -> float:
     return total / _MILLION
 
 
-def _is_listed(model: Model) -> bool:
+def estimated_cost(response: ModelResponse) -> float | None:
+    """Dollars for a response as its provider reports them, or as `genai-prices` has them."""
+    if response.usage.cost is not None:
+        return float(response.usage.cost)
     try:
-        calc_price(PricedUsage(input_tokens=1, output_tokens=1), model.model_name, provider_id=model.system)
+        return float(response.cost().total_price)
+    except (LookupError, ValueError, AssertionError):
+        return None
+
+
+def _called(model: Model) -> Iterator[Model]:
+    """The models that a call may really go to."""
+    match model:
+        case FallbackModel(models=models):
+            for each in models:
+                yield from _called(each)
+        case WrapperModel(wrapped=wrapped):
+            yield from _called(wrapped)
+        case _:
+            yield model
+
+
+def _cost_by_name(response: ModelResponse, model: Model) -> float | None:
+    """By the name the model was asked under: what answers may have a name, or an address, that nobody lists."""
+    asked = list(_called(model))
+    answered = [each for each in asked if each.model_name == response.model_name] or asked
+    costs = (_listed_cost(response.usage, each) for each in answered)
+    return next((cost for cost in costs if cost is not None), None)
+
+
+def _listed_cost(usage: RequestUsage, model: Model) -> float | None:
+    try:
+        return float(calc_price(usage, model.model_name, provider_id=model.system).total_price)
     except (LookupError, ValueError):
-        return False
-    return True
+        return None
