@@ -48,8 +48,17 @@ class Candidate:
     """It lies inside a larger region that looks like JSON and cannot be read."""
 
 
-def find_candidates(text: str, limits: Limits) -> list[Candidate]:
-    """All containers of the text that can be read, first to last."""
+@attrs.frozen
+class Candidates:
+    """All containers of a text that can be read, first to last."""
+
+    found: list[Candidate]
+    ambiguous: bool = False
+    """A region was refused because it has several readings: no guess at it is welcome."""
+
+
+def find_candidates(text: str, limits: Limits) -> Candidates:
+    """Search `text`; raises `TooMuchWork` past the limits."""
     return _Search(text, limits).run()
 
 
@@ -66,13 +75,14 @@ class _Search:
         self.think_closes_at = -1
         self.trimmed_end = len(text.rstrip()) if text[-1:].isspace() else len(text)
         self.unread_until = -1
+        self.ambiguous = False
         self.unread_left = _MAX_UNREAD
 
-    def run(self) -> list[Candidate]:
+    def run(self) -> Candidates:
         pos = self.leading_tuple(0)
         while (pos := self.next_mark(pos)) < _NEVER:
             pos = self.visit(pos)
-        return [c for c in self.found if not self.is_draft(c)]
+        return Candidates([c for c in self.found if not self.is_draft(c)], self.ambiguous)
 
     def is_draft(self, candidate: Candidate) -> bool:
         """Whether it stands inside a thinking block that never ends, and more thinking follows it."""
@@ -181,6 +191,7 @@ class _Search:
             raise TooMuchWork(str(problem)) from None
         except NotJson as problem:
             self.spend_steps(problem.steps)
+            self.ambiguous = self.ambiguous or problem.ambiguous
             if problem.solid and pos >= self.unread_until:
                 self.unread_until = self.region_end(pos)
             return None

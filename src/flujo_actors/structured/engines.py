@@ -21,6 +21,9 @@ from .limits import Limits
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)", re.S)
 _MARKS = re.compile(r"[\s{}\[\](),:;=\"'`“”‘’„…，：\\]+|\.{3}")
+_BRACKETS = re.compile(r"[{}\[\]]")
+_MARK_AT_THE_EDGE = re.compile(r"\A[\s]*[\"\[\]{}:,]|[\"\[\]{}:,]\s*\Z")
+_OPENS, _CLOSES = frozenset(("", *"\"'“‘`:,[=")), frozenset(("", *"\"'”’`,:}]);"))
 _ESCAPED_CONTROL = dict.fromkeys("nrtbf", " ")
 
 
@@ -67,7 +70,37 @@ def says_the_same(text: str, value: Any) -> bool:
         written = to_json(value).decode()
     except ValueError:
         return False
+    if not all(_stands_in(text, leaf) for leaf in _strings(value)):
+        return False
     return _signs(_COMMENT.sub(" ", text)) == _signs(written)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+def _stands_in(text: str, leaf: str) -> bool:
+    """Whether a string of the result was a whole string of the text, as far as quotes and marks tell."""
+    if ('"' in leaf and _BRACKETS.search(leaf)) or _MARK_AT_THE_EDGE.search(leaf):
+        return False
+    if not leaf:
+        return '""' in text or "''" in text
+    written = to_json(leaf).decode()[1:-1]
+    return any(_is_delimited(text, form) for form in {leaf, written})
+
+
+def _is_delimited(text: str, form: str) -> bool:
+    at = text.find(form)
+    while at >= 0:
+        before, behind = text[max(0, at - 50) : at].rstrip()[-1:], text[at + len(form) :][:50].lstrip()[:1]
+        if before in _OPENS and behind in _CLOSES:
+            return True
+        at = text.find(form, at + 1)
+    return False
 
 
 def _signs(text: str) -> str:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 
 from ..errors import StructuredOutputError
 from . import engines, marks, strict
-from .candidates import Candidate, TooMuchWork, find_candidates
+from .candidates import Candidate, Candidates, TooMuchWork, find_candidates
 from .coerce import coerce
 from .envelopes import insides
 from .limits import DEFAULT_LIMITS, Limits
@@ -93,14 +94,14 @@ def _multiline_string(stripped: str, start: int) -> Candidate | None:
 
 def _search(text: str, whole: Candidate | None, schema: Schema | None, limits: Limits) -> Reading:
     readable, unwrapped = marks.unwrapped_text(text) if whole is None else (text, None)
-    candidates = [whole] if whole is not None else find_candidates(readable, limits)
+    candidates = Candidates([whole]) if whole is not None else find_candidates(readable, limits)
     if schema is None:
         chosen = next(_without_schema(candidates, readable, limits), None)
         found = chosen and _reading(chosen, chosen.value, (), None, text)
     else:
         found = _with_schema(candidates, readable, text, schema, limits, single=whole is not None)
     if not found:
-        raise _explain(candidates, text, schema)
+        raise _explain(candidates.found, text, schema)
     return _marked(found, unwrapped)
 
 
@@ -115,44 +116,50 @@ def _ranked(candidates: list[Candidate]) -> Iterator[Candidate]:
         yield from (c for c in reversed(candidates) if c.complete is complete and c.solid and not c.fragment)
 
 
-def _without_schema(candidates: list[Candidate], text: str, limits: Limits) -> Iterator[Candidate]:
+def _without_schema(candidates: Candidates, text: str, limits: Limits) -> Iterator[Candidate]:
     """The candidates that stand by themselves: numbers that JSON does not have are nobody's value."""
-    sound = [c for c in candidates if "non_finite" not in c.passes]
+    sound = [c for c in candidates.found if "non_finite" not in c.passes]
     yield from _ranked(sound)
     for candidate in reversed(sound):
         if not text[: candidate.start].strip() and not text[candidate.end :].strip(" \n\t,;`"):
             yield candidate
-    if not sound or any(c.fragment for c in sound):
+    if not candidates.ambiguous and (not sound or any(c.fragment for c in sound)):
         yield from engines.repaired(text, limits)
 
 
 def _with_schema(
-    candidates: list[Candidate], readable: str, text: str, schema: Schema, limits: Limits, *, single: bool
+    candidates: Candidates, readable: str, text: str, schema: Schema, limits: Limits, *, single: bool
 ) -> Reading | None:
-    ranked = list(_ranked(candidates))
-    for candidate in ranked:
-        if several := _all_of_them(candidate, candidates, schema, text):
-            return several
-        if reading := _fitted(candidate, schema, text):
+    found = candidates.found
+    for candidate in _ranked(found):
+        reading = _all_of_them(candidate, found, schema, text) or _fitted(candidate, schema, text)
+        if reading:
             return reading
-    if reading := _scalar(readable, text, schema, candidates, single):
+    if reading := _scalar(readable, text, schema, found, single):
         return reading
-    weak = [c for c in reversed(candidates) if not c.solid and _stands_alone(c, readable)]
-    spare = _spare(readable, limits) if not single else iter(())
-    fragments = [c for c in reversed(candidates) if c.fragment and c.solid and c.complete]
-    for candidate in (*weak, *spare, *fragments):
+    weak = [c for c in reversed(found) if not c.solid and _stands_alone(c, readable)]
+    spare = iter(()) if single else _spare(readable, limits, ambiguous=candidates.ambiguous)
+    for candidate in (*weak, *spare, *_fragments(candidates)):
         if reading := _fitted(candidate, schema, text):
             return reading
     return None
 
 
-def _spare(text: str, limits: Limits) -> Iterator[Candidate]:
+def _fragments(candidates: Candidates) -> list[Candidate]:
+    """Complete parts of a region that cannot be read, last first; of an ambiguous region, none."""
+    if candidates.ambiguous:
+        return []
+    return [c for c in reversed(candidates.found) if c.fragment and c.solid and c.complete]
+
+
+def _spare(text: str, limits: Limits, *, ambiguous: bool) -> Iterator[Candidate]:
     """What is left to try when no container of the text fits: missing braces, then the repair libraries."""
     braced = marks.with_braces(text)
     if braced:
-        for candidate in find_candidates(braced[0], limits)[:1]:
+        for candidate in find_candidates(braced[0], limits).found[:1]:
             yield attrs.evolve(candidate, passes=(braced[1], *candidate.passes), engine="mended")
-    yield from engines.repaired(text, limits)
+    if not ambiguous:
+        yield from engines.repaired(text, limits)
 
 
 def _stands_alone(candidate: Candidate, text: str) -> bool:
@@ -202,10 +209,37 @@ def _fitted(candidate: Candidate, schema: Schema, text: str) -> Reading | None:
         fitted, coercions = (value, ()) if _accepts(schema, value) else _coerced(value, schema)
         if any(c.rule == "text_from_float" for c in coercions):
             fitted, coercions = _with_source_floats(candidate, len(rules), schema)
-        if _accepts(schema, fitted):
+        if _accepts(schema, fitted) and not _loses_data(candidate, coercions):
             notes = tuple(Coercion(path="$", rule=rule) for rule in rules)
             return _reading(candidate, fitted, (*notes, *coercions), schema, text)
     return None
+
+
+_SHAPE_REPAIRS = frozenset(
+    {
+        "leftover_closers",
+        "inner_quotes",
+        "missing_quote",
+        "doubled_quotes",
+        "missing_colon",
+        "missing_opener",
+        "missing_closer",
+    }
+    | {"wrong_closer", "stray_closer", "stray_words", "dropped_key", "fast_json_repair", "json_repair"}
+)
+_ORDINARY_KEY = re.compile(r"\$[\w .$\[\]@/-]{1,200}")
+
+
+def _loses_data(candidate: Candidate, coercions: tuple[Coercion, ...]) -> bool:
+    """Whether the shape had to be guessed and part of the result then had to be thrown away."""
+    if not _SHAPE_REPAIRS.intersection(candidate.passes):
+        return False
+    dropped = [c.path for c in coercions if c.rule == "extra_key"]
+    from_library = candidate.engine in ("fast_json_repair", "json_repair")
+    if "leftover_closers" in candidate.passes and dropped:
+        return True
+    odd = any(from_library or not _ORDINARY_KEY.fullmatch(path) or path.endswith(".") for path in dropped)
+    return odd or "duplicate_key" in candidate.passes
 
 
 def _opened(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:

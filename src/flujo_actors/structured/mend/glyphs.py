@@ -36,7 +36,7 @@ WS = r"[\s\u200b-\u200f\u2060\ufeff\u180e\u202a-\u202e\u2066-\u2069\u00ad]"
 _OPEN = "".join(re.escape(c) for c in QUOTES)
 _ANY = "".join(sorted({re.escape(c) for q, closing in QUOTES.items() for c in q + closing}))
 
-QUOTED_KEY = rf"[{_OPEN}][^{_ANY}\\\n]{{0,200}}[{_ANY}]{WS}*[:：=]"
+QUOTED_KEY = rf"[{_OPEN}]{{1,2}}[^{_ANY}\\\n]{{0,200}}[{_ANY}]{{1,2}}{WS}*[:：=]"
 BARE_NAME = rf"[^\W\d][\w.$-]*\"?{WS}*[:：](?!//)"
 KEYLIKE = rf"(?:{QUOTED_KEY}|{BARE_NAME})"
 COMMENT = r"(?://|/\*|\#|<!--)"
@@ -49,7 +49,10 @@ ELLIPSIS = re.compile(ELLIPSIS_TEXT)
 KEY_AHEAD = re.compile(rf"{WS}*{KEYLIKE}")
 PROSE_TAIL = re.compile(r"[^\S\n]*\n[^\"{}\[\]]*\Z")
 """A line end, then only prose: the value before it was never closed."""
+LEFTOVER_CLOSERS = re.compile(rf"{WS}*[}}\]]")
 ONLY_CLOSERS = re.compile(rf"(?:{WS}|[}}\]｝］)）,;`])*\Z")
+TORN = re.compile(rf"{WS}*(?:{QUOTED_KEY}|[,，]{WS}*[{{\[\"])")
+"""More data right behind what should have been the end."""
 MEMBER_AFTER_COMMA = re.compile(rf"{WS}*[,，]{WS}*{QUOTED_KEY}")
 
 AFTER_COMMA_IN_OBJECT = re.compile(

@@ -22,6 +22,7 @@ from .glyphs import (
     ELLIPSIS,
     FAST_ELEMENT,
     FAST_MEMBER,
+    LEFTOVER_CLOSERS,
     MEMBER,
     MEMBER_AFTER_COMMA,
     ONLY_CLOSERS,
@@ -30,6 +31,7 @@ from .glyphs import (
     QUOTED_KEY,
     QUOTES,
     SKIP_BEFORE_VALUE,
+    TORN,
     WS,
 )
 from .values import Values
@@ -38,6 +40,15 @@ from .writer import Frame
 _BARE_KEY = re.compile(rf"([^\n\"'“”{{}}\[\](),:：=，]{{1,200}}?)[\"'”’`]?{WS}*(?=[:：]|=)")
 _WORD = re.compile(r"[^\s\"'`“‘{}\[\](),:：，]+")
 _QUOTED_KEY = re.compile(QUOTED_KEY)
+_ELEMENT_AFTER_COMMA = re.compile(rf"{WS}*[,，]{WS}*(?!{QUOTED_KEY})[{{\[\"\d]|[^\S\n]*\n?[^\S\n]*[{{\[]")
+_CONTRADICTIONS = (
+    *({"stray_closer", other} for other in ("missing_quote", "inner_quotes", "doubled_quotes", "missing_colon")),
+    {"stray_closer", "doubled_colon"},
+    {"missing_closer", "dropped_key"},
+    {"inner_quotes", "missing_colon"},
+)
+"""Together they mean that one mark stood in for another and everything behind it was misread."""
+_CLOSING_REPAIRS = frozenset({"missing_closer", "wrong_closer", "stray_closer", "missing_comma", "doubled_opener"})
 
 
 @attrs.frozen(kw_only=True)
@@ -67,6 +78,12 @@ class _Mender(Values):
             self.spend()
             if not (self.fast_step() or self.odd_step()):
                 self.step()
+        if self.repairs.keys() & _CLOSING_REPAIRS and TORN.match(self.text, self.pos, self.end):
+            raise self.refuse("data goes on behind the end", ambiguous=True)
+        if any(pair <= self.repairs.keys() for pair in _CONTRADICTIONS):
+            raise self.refuse("repairs that contradict one another", ambiguous=True)
+        if LEFTOVER_CLOSERS.match(self.text, self.pos, self.end):
+            self.note("leftover_closers")
         empty = self.scalars == 0 and len(self.out) <= 2
         return Mended(
             json="".join(self.out),
@@ -194,10 +211,19 @@ class _Mender(Values):
             self.pos += 1
             self.pop()
             return
+        outer = next(i for i in range(len(self.stack) - 1, -1, -1) if self.stack[i].kind == kind)
+        if kind == "{" and (outer == 0 or self.stack[outer - 1].kind == "{") and self.element_follows():
+            self.note("stray_closer")
+            self.pos += 1
+            return
         self.note("missing_closer")
         while self.stack[-1].kind != kind:
             self.pop()
         self.close_matching()
+
+    def element_follows(self) -> bool:
+        """Whether, behind this closer, the array goes on that it would close."""
+        return _ELEMENT_AFTER_COMMA.match(self.text, self.pos + 1, self.end) is not None
 
     # --- members and elements ---------------------------------------------------------------------------
 
@@ -216,9 +242,17 @@ class _Mender(Values):
         self.pos += 2 if self.text.startswith("=>", self.pos, self.end) else 1
         frame.key = key
         self.skip(SKIP_BEFORE_VALUE)
+        while self.pos < self.end and self.text[self.pos] in COLONS:
+            self.note("doubled_colon")
+            self.pos += 1
+            self.skip(SKIP_BEFORE_VALUE)
         self.value("member")
 
     def open_where_key_belongs(self, ch: str) -> None:
+        if not self.stack[-1].count and OPENERS[ch] == "{":
+            self.note("doubled_opener")
+            self.pos += 1
+            return
         inside_array = len(self.stack) > 1 and self.stack[-2].kind == "["
         if OPENERS[ch] != "{" or not inside_array or not self.stack[-1].count:
             raise self.refuse("a container stands where a key belongs")
@@ -253,6 +287,18 @@ class _Mender(Values):
             return literal.quoted(found[0])
         raise self.refuse("a word without a value")
 
+    def start_member(self, key: str) -> None:
+        """A key in an array: the array was not closed, or an object in it was not opened."""
+        if len(self.stack) > 1 and self.stack[-2].kind == "{" and self.stack[-1].count:
+            self.note("missing_closer")
+            self.pop()
+            self.stack[-1].comma = True
+        else:
+            self.note("missing_opener")
+            self.pos -= 1
+            self.open("{")
+        self.stack[-1].key = key
+
     def prose_follows(self, frame: Frame) -> bool:
         """Whether only prose comes after the last item: the closers were forgotten."""
         line = self.text.rfind("\n", max(self.start, self.pos - 200), self.pos)
@@ -286,10 +332,7 @@ class _Mender(Values):
         item = self.string("element")
         self.skip()
         if self.pos < self.end and self.text[self.pos] in COLONS:
-            self.note("missing_opener")
-            self.pos -= 1
-            self.open("{")
-            self.stack[-1].key = item
+            self.start_member(item)
             self.pos += 1
             self.skip(SKIP_BEFORE_VALUE)
             self.value("member")

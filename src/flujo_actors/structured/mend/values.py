@@ -11,10 +11,12 @@ from .writer import Writer
 _CONCATENATION = re.compile(rf"{WS}*\+{WS}*(?=[\"'])")
 _THOUSANDS = re.compile(rf"-?\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?(?={WS}*(?:[,}}\]]|\n|\Z))(?!{WS}*,\d)")
 _NUMBER = re.compile(
-    rf"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?={WS}*(?:[,，;}}\]){{\[\"'“‘]|//|/\*|\#|\Z)|{WS}*\n)"
+    rf"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?={WS}*(?:[,，;}}\]){{\[]|//|/\*|\#|\Z)|{WS}*\n|{WS}+[\"'“‘])"
 )
 _BARE_STOP = re.compile(r"[,，、；\n}\]｝］{\[()）\"“]|(?<=\s)(?://|/\*|\#\s)")
 _QUOTED_KEY = re.compile(QUOTED_KEY)
+_STRAY_QUOTE_LATER = re.compile(rf"[^\"\n]*[^\s\",\[{{]\"{WS}*(?:[,\]]|\n)")
+"""`a, b"]`: the missing quote may belong before `a` or before `b`."""
 
 
 class Values(Writer):
@@ -49,8 +51,8 @@ class Values(Writer):
             self.note("quotes")
         try:
             span = strings.locate(self.text, self.pos, self.end, place)
-        except strings.EndlessQuotes:
-            raise self.refuse("a string without an end") from None
+        except strings.NoEnd:
+            raise self.refuse("a string without an end", ambiguous=True) from None
         self.steps += 2 + span.passed
         self.note(span.repair)
         self.complete = self.complete and span.closed
@@ -84,10 +86,14 @@ class Values(Writer):
         stop = self.bare_stop(place)
         word = self.text[start:stop].strip()
         if word[-1:] in ('"', "”") and word.count(word[-1]) == 1:
-            word = word[:-1]
+            if word[0] in ":[]{}":
+                raise self.refuse("a mark in the place of a quote", ambiguous=True)
             self.note("missing_quote")
-        if not word:
-            raise self.refuse("no value")
+            self.pos = stop
+            self.write_scalar(literal.quoted(word[:-1]), solid=True)
+            return
+        if not word or word[0] in ":=":
+            raise self.refuse("no value", ambiguous=bool(word))
         self.pos = stop
         self.write_bare(word)
 
@@ -123,6 +129,8 @@ class Values(Writer):
             key_ahead = _QUOTED_KEY.match(self.text, at, self.end) is not None
             return key_ahead or strings.may_follow(self.text, at + 1, self.end, place)
         if place == "element":
+            if ch != "\n" and self.text[at - 1] != '"' and _STRAY_QUOTE_LATER.match(self.text, at, self.end):
+                raise self.refuse("a comma that may or may not separate", ambiguous=True)
             return True
         if ch == "\n":
             return KEY_AHEAD.match(self.text, at, self.end) is not None

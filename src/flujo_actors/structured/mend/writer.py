@@ -14,11 +14,14 @@ class TooDeep(Exception):
 
 
 class NotJson(Exception):
-    """The text at this place cannot be read as JSON without guessing; `reason` says why."""
+    """The text at this place cannot be read as JSON without guessing; `reason` says why.
 
-    def __init__(self, reason: str, at: int, *, steps: int, solid: bool) -> None:
+    `ambiguous`: it has several readings, so no other engine's guess is better.
+    """
+
+    def __init__(self, reason: str, at: int, *, steps: int, solid: bool, ambiguous: bool) -> None:
         super().__init__(f"{reason} at character {at}")
-        self.reason, self.at, self.steps, self.solid = reason, at, steps, solid
+        self.reason, self.at, self.steps, self.solid, self.ambiguous = reason, at, steps, solid, ambiguous
 
 
 @attrs.define
@@ -29,6 +32,7 @@ class Frame:
     count: int = 0
     comma: bool = False
     key: str | None = None
+    keys: set[str] = attrs.field(factory=set)
 
 
 class Writer:
@@ -53,8 +57,9 @@ class Writer:
         if repair:
             self.repairs[repair] = None
 
-    def refuse(self, reason: str) -> NotJson:
-        return NotJson(reason, self.pos, steps=self.steps + 1, solid=self.pairs > 0 or self.scalars > 1)
+    def refuse(self, reason: str, *, ambiguous: bool = False) -> NotJson:
+        solid = self.pairs > 0 or self.scalars > 1
+        return NotJson(reason, self.pos, steps=self.steps + 1, solid=solid, ambiguous=ambiguous)
 
     def skip(self, pattern: re.Pattern[str] = SKIP_BETWEEN) -> None:
         was = self.pos
@@ -74,6 +79,9 @@ class Writer:
             if frame.key is not None:
                 self.out.append(frame.key + ":")
                 self.pairs += 1
+                if frame.key in frame.keys:
+                    self.note("duplicate_key")
+                frame.keys.add(frame.key)
             frame.count, frame.comma, frame.key = frame.count + 1, False, None
         self.out.append(piece)
 
