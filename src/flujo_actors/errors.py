@@ -156,6 +156,32 @@ class StepTimeout(FlujoError, TimeoutError):
     """An attempt took longer than the step's `timeout_s`."""
 
 
+# --- granular steps -----------------------------------------------------------------------------------------
+
+
+class UncertainUnit(FlujoError):
+    """A tool call may have run before the process died, and it was declared not to be run again unasked.
+
+    `policy` says what the declaration wants instead: `"pause"` or `"fail"`.
+    """
+
+    def __init__(self, tool: str, arguments: str, *, key: str, idempotency_key: str, policy: str) -> None:
+        self.tool, self.arguments, self.key = tool, arguments, key
+        self.idempotency_key, self.policy = idempotency_key, policy
+        super().__init__(
+            f"tool {tool!r} may have run already (key {idempotency_key}) with {arguments}; its result was not recorded "
+            f"and on_uncertain is {policy!r}: find out whether it ran before it is run again"
+        )
+
+
+class MaxTurnsReached(FlujoError):
+    """The agent had `max_turns` model turns and was not done; what there is, is here."""
+
+    def __init__(self, max_turns: int, *, messages: tuple[Any, ...] = (), last_text: str = "") -> None:
+        self.max_turns, self.messages, self.last_text = max_turns, messages, last_text
+        super().__init__(f"the agent was not done after {max_turns} model turns; raise max_turns or narrow its task")
+
+
 # --- actors -----------------------------------------------------------------------------------------------
 
 
