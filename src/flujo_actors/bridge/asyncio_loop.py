@@ -119,13 +119,20 @@ class _Trip(Generic[T]):
     # --- on the loop ---
 
     def _start(self, context: contextvars.Context) -> None:
+        loop = self._bridge.loop
+        if self._bridge.same_thread and loop.get_task_factory() is not None:
+            loop.call_soon(self._depart, context)  # an eager task would begin at once, inside the trio task
+        else:
+            self._depart(context)
+
+    def _depart(self, context: contextvars.Context) -> None:
         self._passenger = self._bridge.loop.create_task(self._ride(), context=context)
         self._passenger.add_done_callback(self._make_sure)
 
     async def _ride(self) -> None:
         self._begun = True
-        if self._cancelled and self._passenger is not None:
-            self._passenger.cancel()
+        if self._cancelled and (myself := asyncio.current_task()) is not None:
+            myself.cancel()
         try:
             result: Value[T] | Error = Value(await self._make())
         except BaseException as error:  # carried to the trio side, which is where it is dealt with
