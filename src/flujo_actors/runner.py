@@ -23,6 +23,7 @@ from .core.payloads import HookPayload
 from .core.settings import Settings
 from .core.usage import UsageLimits
 from .core.wire import message_of
+from .dsl.known_types import register_types_of
 from .dsl.pipeline import AnyStep, Pipeline, as_step
 from .dsl.step import Step
 from .dsl.tree import walk_steps
@@ -59,6 +60,10 @@ class Flujo:
         self._telemetry = _telemetry(self._settings, self.pipeline, resources)
         self._in_memory = RunsInMemory()
         self._store = None if store is None else _opened_store(store)
+        if self._store is None:
+            _refuse_transactions(self.pipeline)
+        else:
+            register_types_of(self.pipeline, context_model)
 
     # --- running ---
 
@@ -197,6 +202,14 @@ def _telemetry(settings: Settings, pipeline: Pipeline, resources: Any) -> Teleme
         content=settings.telemetry.content,
         verbose=settings.aros.telemetry.verbose,
     )
+
+
+def _refuse_transactions(pipeline: Pipeline) -> None:
+    for each in walk_steps(pipeline):
+        if isinstance(each, Step) and "transaction" in each.plan.required:
+            raise DeclarationError(
+                f"step {each.name!r} asks for a `transaction`, but there is no store to give one: pass `store` to Flujo"
+            )
 
 
 def _opened_store(store: Any) -> Store:

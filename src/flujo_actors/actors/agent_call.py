@@ -115,6 +115,10 @@ def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, Any]:
         keywords["resources"] = run.resources
     if "feedback" in plan.named:
         keywords["feedback"] = work.feedback
+    if "idempotency_key" in plan.named:
+        keywords["idempotency_key"] = f"{run.run_id}:{work.span}"
+    if "transaction" in plan.named and work.transaction is not None:
+        keywords["transaction"] = work.transaction.connection
     return keywords
 
 

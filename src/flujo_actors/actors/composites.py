@@ -24,6 +24,7 @@ from ..dsl.kinds import BranchOn, LoopUntil, MapOver, Merge, Parallel
 from ..dsl.pipeline import AnyStep, Pipeline
 from ..errors import ContextError
 from .children import Children
+from .journal import OpenTransaction
 from .messages import Request, Settled, Tally
 from .run import Run
 from .telling import tell_late
@@ -61,6 +62,8 @@ class Work:
     """The agent that was redirected to, instead of the step's own."""
     for_object: bool = False
     """Whether the step after this one asks for a dict."""
+    transaction: OpenTransaction | None = None
+    """What the step writes through, if it asks for a transaction."""
 
     @property
     def caller(self) -> str:

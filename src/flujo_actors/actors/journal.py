@@ -9,6 +9,7 @@ import attrs
 from ..core.outcomes import Paused, PipelineResult, TerminalOutcome
 from ..core.paths import StepPath
 from ..core.usage import Usage
+from ..errors import StoreError
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -41,8 +42,25 @@ class Answered:
     answer: Any
 
 
+class OpenTransaction(Protocol):
+    """A transaction of the store that a step writes through; its outcome commits with it."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection."""
+
+    async def commit(self, path: StepPath, record: Recorded) -> None:
+        """Make the step's outcome and what it wrote durable, together."""
+
+    async def rollback(self) -> None:
+        """Undo what the step wrote."""
+
+
 class Journal(Protocol):
     """The memory of one run. What is written is durable, as far as the store is, when the call returns."""
+
+    durable: bool
+    """Whether there is a store behind it."""
 
     def recall(self, path: StepPath) -> Recorded | None:
         """The outcome of a step that settled in an earlier part of this run."""
@@ -59,6 +77,9 @@ class Journal(Protocol):
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         """Remember how a step ended; what comes back is what the run goes on with."""
 
+    async def begin(self, step_name: str) -> OpenTransaction:
+        """A transaction for a step that asks for one."""
+
     async def paused(self, pause: Pause) -> None:
         """Remember that a step waits."""
 
@@ -70,6 +91,7 @@ class MemoryJournal:
     """A journal that lives as long as the process, and keeps references instead of copies."""
 
     __slots__ = ("answers", "pauses", "records")
+    durable = False
 
     def __init__(self) -> None:
         self.records: dict[StepPath, Recorded] = {}
@@ -91,6 +113,9 @@ class MemoryJournal:
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         self.records[path] = record
         return record
+
+    async def begin(self, step_name: str) -> OpenTransaction:
+        raise StoreError(f"step {step_name!r} asks for a transaction, but the run has no store")
 
     async def paused(self, pause: Pause) -> None:
         self.pauses[pause.path] = pause

@@ -11,6 +11,7 @@ from ..core.paths import StepPath
 from ..core.quota import Quota
 from ..core.usage import NO_USAGE, Usage
 from ..dsl.pipeline import AnyStep
+from .journal import OpenTransaction
 
 
 class Tally:
@@ -19,12 +20,14 @@ class Tally:
     It is kept apart from the attempts' results so that nothing is lost when an attempt is cut short.
     """
 
-    __slots__ = ("attempts", "context", "history", "pieces", "settled", "usage")
+    __slots__ = ("attempts", "context", "history", "pieces", "settled", "transaction", "usage")
 
     def __init__(self) -> None:
         self.attempts = 0
         self.context: Any = None
         """The context after the last nested step that succeeded, one after the other."""
+        self.transaction: OpenTransaction | None = None
+        """What the attempt that succeeded has written, to be committed with its outcome."""
         self.pieces: list[Any] = []
         """What the current attempt has streamed."""
         self.usage: Usage = NO_USAGE

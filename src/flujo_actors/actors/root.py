@@ -38,12 +38,18 @@ async def drive(
     try:
         ended = await _ended(run, pipeline, work, resumed=resumed)
         result = _result(run, ended, tally)
-        await run.journal.ended(result)
+        if not _interrupted(ended):
+            await run.journal.ended(result)
     except BaseException:
         await _announce(run, _result(run, _CUT_SHORT, tally), tally.usage)
         raise
     veto = await _announce(run, result, tally.usage)
     return _delivered(result, ended, veto)
+
+
+def _interrupted(ended: Attempt) -> bool:
+    """Whether the process was told to stop: then the run has not ended, and can be resumed."""
+    return isinstance(ended, Failed) and isinstance(escalating(ended.error), KeyboardInterrupt | SystemExit)
 
 
 async def _announce(run: Run, result: PipelineResult, usage: Usage) -> Aborted | Failure | None:
@@ -69,7 +75,7 @@ async def _top_level(run: Run, pipeline: Pipeline, work: Work) -> Attempt:
     try:
         return await sequence(StepActors(run), pipeline, work)
     except BaseExceptionGroup as group:
-        raise _first_cause(group) from group
+        raise _first_cause(group) from None
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

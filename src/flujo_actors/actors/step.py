@@ -214,8 +214,26 @@ class StepActors:
         return Failed(error=failure.error, feedback=failure.feedback or "")
 
     async def _attempt(self, request: Request, step: Declared, work: Work) -> Attempt:
-        run, tally = self.run, work.tally
-        tally.pieces = []
+        work.tally.pieces = []
+        if isinstance(step, Step) and "transaction" in (work.plan or step.plan).named and self.run.journal.durable:
+            return await self._in_transaction(request, step, work)
+        return await self._timed_attempt(request, step, work)
+
+    async def _in_transaction(self, request: Request, step: Step, work: Work) -> Attempt:
+        """An attempt that writes through the store: kept for the outcome if it succeeds, undone if not."""
+        transaction = await self.run.journal.begin(step.name)
+        ended: Attempt | None = None
+        try:
+            ended = await self._timed_attempt(request, step, attrs.evolve(work, transaction=transaction))
+        finally:
+            if isinstance(ended, Done):
+                work.tally.transaction = transaction
+            else:
+                await transaction.rollback()
+        return ended
+
+    async def _timed_attempt(self, request: Request, step: Declared, work: Work) -> Attempt:
+        run = self.run
         run.emit(AttemptStarted, request.path, step_name=step.name, attempt=work.attempt)
         if step.timeout_s is None:
             ended = await self._work(step, work)
@@ -414,13 +432,22 @@ class StepActors:
         same = context is request.context
         record = Recorded(outcome=outcome, context=context, same_context=same)
         try:
-            kept = await self.run.journal.settled(request.path, record)
+            kept = await self._written(request, record)
         except NotSerializable as error:
+            if request.tally.transaction is not None:
+                await request.tally.transaction.rollback()
             failed = self._cannot_be_stored(request, error)
             kept = await self.run.journal.settled(
                 request.path, Recorded(outcome=failed, context=request.context, same_context=True)
             )
         return kept.outcome, request.context if kept.same_context else kept.context
+
+    async def _written(self, request: Request, record: Recorded) -> Recorded:
+        """Write down how the step ended, in its own transaction if it has one."""
+        if request.tally.transaction is None:
+            return await self.run.journal.settled(request.path, record)
+        await request.tally.transaction.commit(request.path, record)
+        return record
 
     def _cannot_be_stored(self, request: Request, error: NotSerializable) -> Failure:
         text = self.run.redact(f"The step succeeded, but what it left cannot be stored: {message_of(error)}")

@@ -9,7 +9,9 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import cattrs
@@ -22,9 +24,12 @@ from ..core.records import Append, Lease, OpenPause, Record, RecordKind, StoredS
 from ..core.usage import Usage
 from ..core.wire import encode
 from ..errors import CorruptRecord
-from ..stores.port import Store
+from ..stores.port import Store, Transaction
 from .journal import Answered, Pause, Recorded
 from .journal_writer import JournalWriter
+
+MakeAppend = Callable[[StepPath, Recorded], Append]
+"""What is written when a step has settled."""
 
 SchemaOf = Callable[[StepPath], Any]
 """What the pipeline declares as `input_schema` of the step at a path."""
@@ -32,6 +37,8 @@ SchemaOf = Callable[[StepPath], Any]
 
 class StoreJournal:
     """One run's journal in a store; see the module's rules."""
+
+    durable = True
 
     def __init__(
         self,
@@ -113,13 +120,24 @@ class StoreJournal:
         self._notes.append(Record(kind="started", path=path, body=bodies.make_body(name=name)))
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
+        await self._write("settled", path, self._settled_body(record))
+        return await self._read_back(path, record) if self._cold else record
+
+    def _settled_body(self, record: Recorded) -> str:
         parts: dict[str, Any] = {"outcome": bodies.outcome_data(record.outcome, self._redact)}
         if record.same_context:
             parts["same_context"] = True
         else:
             parts["context"] = encode(record.context)
-        await self._write("settled", path, bodies.make_body(**parts))
-        return await self._read_back(path, record) if self._cold else record
+        return bodies.make_body(**parts)
+
+    async def begin(self, step_name: str) -> StoreTransaction:
+        return await StoreTransaction.begin(self._store, self._settled_append)
+
+    def _settled_append(self, path: StepPath, record: Recorded) -> Append:
+        notes, self._notes = self._notes, []
+        settled = Record(kind="settled", path=path, body=self._settled_body(record))
+        return Append(lease=self.lease, records=(*notes, settled))
 
     async def _read_back(self, path: StepPath, record: Recorded) -> Recorded:
         """What the store says the step came to, instead of what is in memory."""
@@ -158,6 +176,55 @@ class StoreJournal:
         # What happened must not be forgotten because somebody stopped waiting for it.
         with trio.CancelScope(shield=True):
             await self._writer.write(append)
+
+
+class StoreTransaction:
+    """An open transaction of a store. Its calls block, so they are made in worker threads, and are not cut short."""
+
+    def __init__(self, block: AbstractContextManager[Transaction], opened: Transaction, append: MakeAppend) -> None:
+        self._block, self._opened, self._append = block, opened, append
+
+    @classmethod
+    async def begin(cls, store: Store, append: MakeAppend) -> StoreTransaction:
+        """Open a transaction."""
+        block = store.transaction()
+        with trio.CancelScope(shield=True):
+            opened = await trio.to_thread.run_sync(block.__enter__)
+        return cls(block, opened, append)
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection."""
+        return self._opened.connection
+
+    async def commit(self, path: StepPath, record: Recorded) -> None:
+        """Make the step's outcome and what it wrote durable, together."""
+        append = self._append(path, record)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._finish, append)
+
+    def _finish(self, append: Append) -> None:
+        try:
+            self._opened.append(append)
+        except BaseException as error:
+            if not self._block.__exit__(type(error), error, error.__traceback__):
+                raise
+        else:
+            self._block.__exit__(None, None, None)
+
+    async def rollback(self) -> None:
+        """Undo what the step wrote."""
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._undo)
+
+    def _undo(self) -> None:
+        undone = _Undone()
+        with contextlib.suppress(_Undone):
+            self._block.__exit__(_Undone, undone, None)
+
+
+class _Undone(Exception):
+    """Leaves a transaction's block so that it rolls back."""
 
 
 def _pause_body(pause: Pause) -> str:

@@ -50,6 +50,8 @@ class CallPlan:
     keywords: frozenset[str] = frozenset()
     named: frozenset[str] = frozenset()
     """Those of `keywords` that are parameters of their own, not swept up by `**kwargs`."""
+    required: frozenset[str] = frozenset()
+    """Those of `named` that have no default: without them the call fails."""
     takes_data: bool = True
     wants_object: bool = False
     """Whether the data is annotated as a dict or a mapping."""
@@ -93,6 +95,7 @@ def plan_callable(fn: Callable[..., Any], *, step_name: str) -> CallPlan:
         shape=_shape(fn),
         keywords=keywords,
         named=frozenset(name for name in keywords if _names(fn, name)),
+        required=frozenset(name for name in keywords if _requires(fn, name)),
         takes_data=_takes_data(fn),
         wants_object=_wants_object(fn),
     )
@@ -166,6 +169,11 @@ def _data_first(fn: Callable[..., Any]) -> Callable[..., Any]:
     if name is None or name == next(iter(_parameters(fn) or {})):
         return fn
     return lambda data, **keywords: fn(**{name: data}, **keywords)
+
+
+def _requires(fn: Callable[..., Any], name: str) -> bool:
+    parameter = (_parameters(fn) or {}).get(name)
+    return _names(fn, name) and parameter is not None and parameter.default is inspect.Parameter.empty
 
 
 def _wants_object(fn: Callable[..., Any]) -> bool:
