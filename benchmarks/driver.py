@@ -25,8 +25,8 @@ from benchmarks.roster import Contender
 from benchmarks.works import Work
 
 ROOT = Path(__file__).parents[1]
-LONGEST_SAMPLE_S = 2.0
-LONGEST_FIGURE_S = 6.0
+LONGEST_SAMPLE_S = 4.0
+LONGEST_FIGURE_S = 8.0
 """How long one contender may take for all repetitions of one work."""
 PATIENCE_S = 90.0
 WARM_UP = 0.1
@@ -110,11 +110,15 @@ class Entry:
     work: Work
     each: list[float] = attrs.field(factory=list)
     error: str | None = None
+    divided: bool = False
 
     def warm_up(self) -> None:
         """Throw a small sample away and fit the work to what it took."""
-        smaller = self.work.scaled(WARM_UP)
-        self._try(lambda: setattr(self, "work", fitted(self.work, self.process.measure(smaller))))
+        self._try(lambda: self._fit(self.process.measure(self.work.scaled(WARM_UP))))
+
+    def _fit(self, each: float) -> None:
+        asked, self.work = self.work, fitted(self.work, each)
+        self.divided = self.work.size != asked.size
 
     def sample(self) -> None:
         """Take one sample more, if there is one left to take."""
@@ -130,7 +134,7 @@ class Entry:
     def figure(self) -> Figure:
         """What came of it."""
         name = self.process.contender.name
-        return Figure(work=self.work, contender=name, each=tuple(self.each), error=self.error)
+        return Figure(work=self.work, contender=name, divided=self.divided, each=tuple(self.each), error=self.error)
 
 
 def fitted(work: Work, each: float) -> Work:

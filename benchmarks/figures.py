@@ -13,6 +13,8 @@ class Figure:
 
     work: Work
     contender: str
+    divided: bool = False
+    """Whether the contender was asked for less than the others, because it is slow."""
     each: tuple[float, ...] = ()
     """Seconds, bytes or calls per unit; smaller is better, whatever unit is shown."""
     error: str | None = None

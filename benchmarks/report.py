@@ -29,16 +29,9 @@ def table(outcome: Outcome) -> str:
 def _rows(title: str, figures: list[Figure]) -> Iterator[str]:
     yardstick = next((figure for figure in figures if figure.contender == YARDSTICK), None)
     for place, figure in enumerate(figures):
-        cells = [
-            title if place == 0 else "",
-            figure.contender + _footnote(figure, figures[0]),
-            *_cells(figure, yardstick),
-        ]
+        name = f"{figure.contender} (with {figure.work.size:,})" if figure.divided else figure.contender
+        cells = (title if place == 0 else "", name, *_cells(figure, yardstick))
         yield f"| {' | '.join(cells)} |"
-
-
-def _footnote(figure: Figure, first: Figure) -> str:
-    return f" (with {figure.work.size:,})" if figure.work.size != first.work.size else ""
 
 
 def _cells(figure: Figure, yardstick: Figure | None) -> tuple[str, str, str, str]:

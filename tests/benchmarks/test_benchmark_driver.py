@@ -30,8 +30,9 @@ HELLO = '{"versions": {"python": "3"}, "works": ["chain"]}'
 
 def test_the_whole_benchmark_runs_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every contender does every work it knows; the table and the samples come out."""
-    assert command.main(["--share", "0.005", "--results", str(tmp_path)]) == 0
+    code = command.main(["--share", "0.005", "--results", str(tmp_path)])
     printed = capsys.readouterr().out
+    assert code == 0, printed
     document = json.loads((tmp_path / "latest.json").read_text(encoding="utf-8"))
     assert {figure["contender"] for figure in document["figures"]} == {contender.name for contender in LOCAL}
     assert {figure["work"] for figure in document["figures"]} == {work.name for work in WORKS}
@@ -86,7 +87,15 @@ def test_slow_contenders_repeat_less_and_divide_what_can_be_divided() -> None:
     assert fitted(work, each=1e-9) == work
     assert (fitted(work, each=1e-4).size, fitted(work, each=1e-4).repetitions) == (100_000, 1)
     divided = fitted(attrs.evolve(work, divisible=True), each=1e-4)
-    assert (divided.size, divided.repetitions) == (20_000, 3)
+    assert (divided.size, divided.repetitions) == (40_000, 2)
+
+
+def test_whoever_was_asked_for_less_is_marked_in_the_table() -> None:
+    """A figure for 40,000 chunks does not pass for one of 100,000."""
+    work = Work(name="chunks", title="chunks", unit="per second", size=40_000)
+    figure = Figure(work=work, contender="slow", divided=True, each=(0.001,))
+    shown = table(driver.Outcome(figures=(figure,), versions={}, absent={}))
+    assert "| slow (with 40,000) | 1,000/s | 1,000/s | one sample |" in shown
 
 
 def test_ratios_compare_costs_whatever_unit_is_shown() -> None:
