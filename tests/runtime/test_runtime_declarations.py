@@ -1,0 +1,120 @@
+"""Declarations are frozen values, and a wrong one fails when it is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from scripted import same
+
+import flujo_actors
+from flujo_actors import Flujo, Pipeline, Step, errors
+from flujo_actors.errors import DeclarationError
+
+A, B = Step("a", same), Step("b", same)
+
+PROMISED = """
+Flujo Pipeline Step step Context StepResult Success Failure Paused Aborted Chunk PipelineResult StepOutcome ErrorInfo
+UsageLimits to_json from_json UsageLimitExceededError PricingNotConfiguredError MissingAgentError MockDetectionError
+InfiniteRedirectError InvalidAnswer NotPaused RunExists PreRun PreStep PostStep OnStepFailure OnPause PostRun Backoff
+"""
+
+
+@pytest.mark.parametrize("name", PROMISED.split())
+def test_promised_names_are_importable(name: str) -> None:
+    """From the package; exceptions also from `errors`."""
+    public = getattr(flujo_actors, name)
+    if isinstance(public, type) and issubclass(public, Exception):
+        assert getattr(errors, name) is public
+
+
+@pytest.mark.parametrize(
+    "value",
+    [A, A >> B, Step.parallel("p", {"a": A}), Step.loop_until("l", A, lambda output, context: True)],
+    ids=["step", "pipeline", "parallel", "loop"],
+)
+def test_declarations_are_frozen(value: Any) -> None:
+    """Sharing one between runs is safe because nobody can change it."""
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        value.name = "other"
+
+
+def test_the_dicts_of_a_declaration_are_copied() -> None:
+    """Changing the original dict later changes nothing."""
+    branches, meta = {"a": A}, {"k": 1}
+    parallel = Step.parallel("p", branches, meta=meta)
+    branches["b"], meta["k"] = B, 2
+    assert list(parallel.branches) == ["a"]
+    assert parallel.meta["k"] == 1
+    with pytest.raises(TypeError):
+        parallel.meta["k"] = 3
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: A >> Step("a", same),
+        lambda: Pipeline((A, B, Step("a", same))),
+        lambda: A >> B >> Step.parallel("a", {"x": A}),
+        lambda: Pipeline((A, Pipeline((B,), name="a"))),
+    ],
+)
+def test_two_steps_of_one_pipeline_may_not_share_a_name(build: Any) -> None:
+    """The error names both places."""
+    with pytest.raises(DeclarationError, match=r"'a': number 1 and number \d"):
+        build()
+
+
+def test_steps_of_different_pipelines_may_share_a_name() -> None:
+    """Names are told apart by their place."""
+    assert Flujo(Pipeline((A, Pipeline((A,), name="inner"), Pipeline((A, B))))).run(1).success
+
+
+WRONG: dict[str, Any] = {
+    "no name": lambda: Step("", same),
+    "a name that is no text": lambda: Step(5, same),
+    "an agent that cannot be called": lambda: Step("s", 5),
+    "a step as agent": lambda: Step("s", A),
+    "a pipeline as agent": lambda: Step("s", A >> B),
+    "a class as agent": lambda: Step("s", type("Agent", (), {"run": same})),
+    "a plain generator": lambda: Step("s", lambda data: (yield data)),
+    "negative retries": lambda: Step("s", same, max_retries=-1),
+    "retries that are no number": lambda: Step("s", same, max_retries="2"),
+    "no time": lambda: Step("s", same, timeout_s=0),
+    "endless time": lambda: Step("s", same, timeout_s=float("inf")),
+    "time that is no number": lambda: Step("s", same, timeout_s="5"),
+    "a backoff that is none": lambda: Step("s", same, backoff="slow"),
+    "limits that are none": lambda: Step("s", same, usage_limits=5),
+    "meta that is no dict": lambda: Step("s", same, meta=5),
+    "validators that are none": lambda: Step("s", same, validators=5),
+    "an unknown setting": lambda: Step("s", same, retries=2),
+    "no branches": lambda: Step.parallel("p", {}),
+    "branches that are no dict": lambda: Step.parallel("p", [A, B]),
+    "a function as branch": lambda: Step.parallel("p", {"x": same}),
+    "branches that look the same": lambda: Step.parallel("p", {1: A, "1": B}),
+    "no places": lambda: Step.parallel("p", {"x": A}, max_concurrency=0),
+    "an unknown reaction": lambda: Step.parallel("p", {"x": A}, on_branch_failure="cry"),
+    "a function as body": lambda: Step.map_over("m", same),
+    "items that are none": lambda: Step.map_over("m", A, items=5),
+    "a text as items": lambda: Step.map_over("m", A, items="text"),
+    "a selector that cannot be called": lambda: Step.branch_on("b", "x", {"x": A}),
+    "a function as default": lambda: Step.branch_on("b", same, {"x": A}, default=same),
+    "a condition that cannot be called": lambda: Step.loop_until("l", A, True),
+    "no turns": lambda: Step.loop_until("l", A, same, max_loops=0),
+    "a message that is none": lambda: Step.human_in_the_loop("h", 5),
+    "a schema that is none": lambda: Step.human_in_the_loop("h", "?", input_schema=5),
+    "a JSON Schema that is none": lambda: Step.human_in_the_loop("h", "?", input_schema={"type": "nothing"}),
+    "an empty pipeline": lambda: Pipeline(()),
+    "a function in a pipeline": lambda: Pipeline((A, same)),
+    "a function behind an arrow": lambda: A >> same,
+    "a function as pipeline": lambda: Flujo(same),
+    "limits of a run that are none": lambda: Flujo(A, usage_limits=5),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_declaration_fails_when_it_is_built(what: str) -> None:
+    """Not when it runs."""
+    with pytest.raises((DeclarationError, TypeError)):
+        WRONG[what]()
