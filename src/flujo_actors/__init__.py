@@ -37,21 +37,29 @@ from .core.wire import from_json as from_json
 from .core.wire import to_json as to_json
 from .dsl.declared import Processors as Processors
 from .dsl.pipeline import Pipeline as Pipeline
+from .dsl.processing import Processing as Processing
 from .dsl.redirect import Redirect as Redirect
 from .dsl.step import Step as Step
 from .dsl.step import step as step
 from .errors import AbortRun as AbortRun
+from .errors import AlreadyAnswered as AlreadyAnswered
 from .errors import ControlError as ControlError
+from .errors import CorruptRecord as CorruptRecord
 from .errors import DeclarationError as DeclarationError
+from .errors import FingerprintMismatch as FingerprintMismatch
 from .errors import FlujoError as FlujoError
 from .errors import InfiniteRedirectError as InfiniteRedirectError
 from .errors import InvalidAnswer as InvalidAnswer
+from .errors import LeaseLost as LeaseLost
 from .errors import LoopAlreadyRunning as LoopAlreadyRunning
 from .errors import MissingAgentError as MissingAgentError
 from .errors import MockDetectionError as MockDetectionError
 from .errors import NotPaused as NotPaused
 from .errors import PricingNotConfiguredError as PricingNotConfiguredError
 from .errors import RunExists as RunExists
+from .errors import RunLeased as RunLeased
+from .errors import RunNotFound as RunNotFound
+from .errors import StoreError as StoreError
 from .errors import StructuredOutputError as StructuredOutputError
 from .errors import UsageLimitExceededError as UsageLimitExceededError
 from .handle import RunHandle as RunHandle
@@ -60,9 +68,31 @@ from .settings import load_settings as load_settings
 
 if TYPE_CHECKING:
     from .agents.factory import make_agent_async as make_agent_async
+    from .client import RunClient as RunClient
+    from .client import RunInfo as RunInfo
+    from .stores.memory import MemoryStore as MemoryStore
+    from .stores.port import Store as Store
+    from .stores.postgres import PostgresStore as PostgresStore
+    from .stores.sqlite import SqliteStore as SqliteStore
+    from .structured.builtins import ensure_object as ensure_object
+    from .structured.builtins import wrap_dict as wrap_dict
+    from .structured.extract import extract_from_text as extract_from_text
+    from .structured.read import normalize_json_text as normalize_json_text
+    from .structured.read import parse_and_validate as parse_and_validate
 
 _LOADED_WHEN_USED = {
-    "make_agent_async": "flujo_actors.agents.factory",
+    "MemoryStore": "stores.memory",
+    "PostgresStore": "stores.postgres",
+    "RunClient": "client",
+    "RunInfo": "client",
+    "SqliteStore": "stores.sqlite",
+    "Store": "stores.port",
+    "ensure_object": "structured.builtins",
+    "extract_from_text": "structured.extract",
+    "make_agent_async": "agents.factory",
+    "normalize_json_text": "structured.read",
+    "parse_and_validate": "structured.read",
+    "wrap_dict": "structured.builtins",
 }
 
 
@@ -70,7 +100,8 @@ def __getattr__(name: str) -> Any:
     """The names of `_LOADED_WHEN_USED`, imported at their first use."""
     if name not in _LOADED_WHEN_USED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_LOADED_WHEN_USED[name]), name)
+    module = importlib.import_module(f".{_LOADED_WHEN_USED[name]}", __name__)
+    value = globals()[name] = getattr(module, name)
     return value
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from .actors.answers import checked_answer
-from .actors.stored_runs import new_owner
+from .actors.journal_writer import new_owner
 from .core import bodies
 from .core.outcomes import RunId, TerminalOutcome
 from .core.paths import ROOT, StepPath

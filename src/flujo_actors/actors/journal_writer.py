@@ -13,23 +13,41 @@ Rules:
 
 from __future__ import annotations
 
+import os
+import socket
+import uuid
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import attrs
 import trio
+from outcome import Error, Value
 
-from ..core.records import Append, Lease
-from ..errors import FlujoError, LeaseLost, StoreError
+from ..core.records import Admission, Append, Lease
+from ..errors import FlujoError, LeaseLost, RunExists, StoreError
 from ..stores.port import Store
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+def new_owner() -> str:
+    """A name for this process and this claim, for people who look at leases."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 @attrs.define(eq=False)
-class _Waiting:
-    """A write that somebody waits for."""
+class _Waiting(Generic[J, R]):
+    """A job that somebody waits for."""
 
-    append: Append
+    job: J
     done: trio.Event = attrs.field(factory=trio.Event)
-    error: FlujoError | None = None
+    answer: Value[R] | Error | None = None
+
+    async def result(self) -> R:
+        await self.done.wait()
+        assert self.answer is not None
+        return self.answer.unwrap()
 
 
 class JournalWriter:
@@ -38,7 +56,9 @@ class JournalWriter:
     def __init__(self, store: Store, *, lease_s: float) -> None:
         self._store = store
         self._lease_s = lease_s
-        self._queue: list[_Waiting] = []
+        self._owner = new_owner()
+        self._admissions: list[_Waiting[Admission, Lease]] = []
+        self._appends: list[_Waiting[Append, None]] = []
         self._writing = False
         self._leases: dict[Lease, Callable[[LeaseLost], None]] = {}
         self._renewing: trio.CancelScope | None = None
@@ -47,41 +67,57 @@ class JournalWriter:
         self.written = 0
         """How many records were written."""
 
+    async def admit(self, admission: Admission) -> Lease:
+        """Make a run exist; `RunExists` if its id is taken."""
+        waiting: _Waiting[Admission, Lease] = _Waiting(admission)
+        self._admissions.append(waiting)
+        self._wake()
+        return await waiting.result()
+
     async def write(self, append: Append) -> None:
         """Make the append durable; see the module's rules."""
-        waiting = _Waiting(append)
-        self._queue.append(waiting)
+        waiting: _Waiting[Append, None] = _Waiting(append)
+        self._appends.append(waiting)
+        self._wake()
+        await waiting.result()
+
+    def _wake(self) -> None:
         if not self._writing:
             self._writing = True
             trio.lowlevel.spawn_system_task(self._write_all)
-        await waiting.done.wait()
-        if waiting.error is not None:
-            raise waiting.error
 
     async def _write_all(self) -> None:
         try:
-            while self._queue:
-                batch, self._queue = self._queue, []
-                await self._commit(batch)
+            while self._admissions or self._appends:
+                admissions, self._admissions = self._admissions, []
+                appends, self._appends = self._appends, []
+                await self._commit(admissions, self._admit_all)
+                await self._commit(appends, self._append_all)
         finally:
             self._writing = False
 
-    async def _commit(self, batch: list[_Waiting]) -> None:
-        appends = [waiting.append for waiting in batch]
+    async def _commit(self, batch: list[_Waiting[J, R]], write: Callable[[list[J]], list[Any]]) -> None:
+        """Write a batch in one transaction and tell everybody what came of it."""
+        if not batch:
+            return
+        answers: list[Any]
         try:
             with trio.CancelScope(shield=True):
-                answers = await trio.to_thread.run_sync(self._store.append, appends)
-        except StoreError as error:
-            for waiting in batch:
-                waiting.error = error
-        else:
+                answers = await trio.to_thread.run_sync(write, [waiting.job for waiting in batch])
             self.commits += 1
-            self.written += sum(len(append.records) for append in appends)
-            for waiting, answer in zip(batch, answers, strict=True):
-                waiting.error = answer
-        finally:
-            for waiting in batch:
-                waiting.done.set()
+        except StoreError as error:
+            answers = [error] * len(batch)
+        for waiting, answer in zip(batch, answers, strict=True):
+            waiting.answer = Error(answer) if isinstance(answer, FlujoError) else Value(answer)
+            waiting.done.set()
+
+    def _admit_all(self, admissions: list[Admission]) -> list[Lease | RunExists]:
+        return self._store.admit_all(admissions, owner=self._owner, lease_s=self._lease_s)
+
+    def _append_all(self, appends: list[Append]) -> list[LeaseLost | None]:
+        answers = self._store.append(appends)
+        self.written += sum(len(append.records) for append in appends)
+        return answers
 
     # --- leases ---
 

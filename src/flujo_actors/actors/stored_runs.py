@@ -12,9 +12,6 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,14 +32,9 @@ from ..dsl.tree import find_step
 from ..errors import FingerprintMismatch, NotPaused, StoreError
 from ..stores.port import Store
 from .journal import Pause
-from .journal_writer import JournalWriter, writer_for
+from .journal_writer import JournalWriter, new_owner, writer_for
 from .runs import Hold, OpenRun, ResumeMode
 from .store_journal import StoreJournal
-
-
-def new_owner() -> str:
-    """A name for this process and this claim, for people who look at leases."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -59,7 +51,7 @@ class StoredRuns:
         fingerprint = Fingerprint.of(self.pipeline)
         body = bodies.make_body(input=encode(data), context=encode(context), fingerprint=list(fingerprint.lines))
         admission = Admission(run_id=run_id, pipeline=fingerprint.name, body=body)
-        lease = await _in_thread(lambda: self.store.admit(admission, owner=new_owner(), lease_s=self.settings.lease_s))
+        lease = await self._writer().admit(admission)
         return OpenRun(run_id=run_id, data=data, context=context, journal=self._journal(lease))
 
     async def pause_at(self, token: str) -> Pause:

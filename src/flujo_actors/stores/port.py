@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ..core.outcomes import RunId
 from ..core.paths import StepPath
 from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun
-from ..errors import LeaseLost
+from ..errors import LeaseLost, RunExists
 
 
 class RunLog(Protocol):
@@ -17,6 +17,9 @@ class RunLog(Protocol):
 
     def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
         """Make the run exist, durably, before returning; `RunExists` if its id is taken."""
+
+    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
+        """As `admit`, for several runs in one transaction; the error of a taken id is in the answer at its place."""
 
     def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
         """Take over a run whose lease is free or expired; `RunLeased` if it is held, `RunNotFound` if it is not there.
