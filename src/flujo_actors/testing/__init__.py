@@ -1,0 +1,22 @@
+"""What you need to test your own pipelines, without a network and without waiting.
+
+- `ScriptedAgent` and `scripted_model` answer by a script and keep what they were asked;
+- `Recorder` keeps what a run said, by step and by moment;
+- `run_on_mock_clock` and `JumpingClock` pass over every wait;
+- `MemorySink` keeps telemetry;
+- `flujo_actors.testing.fixtures` holds the pytest fixtures, and `flujo_actors.testing.wire` a provider to connect to.
+"""
+
+from __future__ import annotations
+
+from ..telemetry.sinks import MemorySink as MemorySink
+from .clock import JumpingClock as JumpingClock
+from .model_script import Billed as Billed
+from .model_script import CallTool as CallTool
+from .model_script import scripted_model as scripted_model
+from .recorder import Recorder as Recorder
+from .recorder import run_on_mock_clock as run_on_mock_clock
+from .scripted import Call as Call
+from .scripted import Delayed as Delayed
+from .scripted import ScriptedAgent as ScriptedAgent
+from .scripted import Streamed as Streamed

@@ -1,0 +1,55 @@
+"""A clock for tests: nobody waits, and everything happens in order.
+
+Rules:
+
+1. Time stands still while anything can be done, and jumps to the next deadline when nothing can.
+2. Work outside the run's loop (model agents, sync steps in threads) goes on in real time; the clock waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import trio
+import trio.testing
+
+from ..bridge.asyncio_loop import helper_loop
+
+_PATIENCE_S = 0.01
+"""How long to wait in real time before looking again whether work outside the loop has ended."""
+
+
+class JumpingClock(trio.abc.Clock):
+    """A trio clock that jumps over waiting: `trio.run(main, clock=JumpingClock())`."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._looked = False
+
+    def start_clock(self) -> None:
+        """Nothing to do: time goes on by jumps."""
+
+    def current_time(self) -> float:
+        """Seconds since the beginning, as the run experiences them."""
+        return self._now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Called when no task can run: jump, unless something may still come from outside."""
+        if _outside_work():
+            self._looked = False
+            return _PATIENCE_S
+        if not self._looked:  # look for I/O once without waiting
+            self._looked = True
+            return 0.0
+        self._looked = False
+        if deadline == math.inf:
+            return _PATIENCE_S
+        self._now = max(self._now, deadline)
+        return 0.0
+
+
+def _outside_work() -> bool:
+    if trio.lowlevel.current_statistics().run_sync_soon_queue_size:
+        return True
+    return trio.testing.active_thread_count() > 0 or bool(asyncio.all_tasks(helper_loop().loop))
