@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import NamedTuple, cast, get_args
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast, get_args
 
 from ..core.outcomes import RunId
 from ..core.paths import StepPath
@@ -52,8 +53,16 @@ def as_row(record: Record, seq: int, blob: Blob | None) -> RecordRow:
     return RecordRow(seq, record.kind, storable(record.path), storable(record.body), None)
 
 
-def as_record(run_id: RunId, row: RecordRow) -> Record:
-    """The record of a row; `CorruptRecord` if the row is not one that was written."""
+def as_records(run_id: RunId, rows: Iterable[Sequence[Any]], *, after: int) -> list[Record]:
+    """The records of rows; `CorruptRecord` if one is missing, or is not what was written."""
+    records = [_as_record(run_id, RecordRow(*row)) for row in rows]
+    for expected, record in enumerate(records, max(after, 0) + 1):
+        if record.seq != expected:
+            raise corrupt(run_id, expected, f"it is missing; the next one is {record.seq}")
+    return records
+
+
+def _as_record(run_id: RunId, row: RecordRow) -> Record:
     if row.kind not in _KINDS:
         raise corrupt(run_id, row.seq, f"its kind {shown(row.kind)} is not known")
     body = _inline_body(run_id, row) if row.blob is None else _blob_body(run_id, row)

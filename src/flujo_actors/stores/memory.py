@@ -189,18 +189,22 @@ class MemoryStore:
     def _admit(self, admission: Admission, owner: str, lease_s: float) -> Lease | RunExists:
         if admission.run_id in self._runs:
             return refusals.exists(admission.run_id)
-        wall, until = self._wall(), self._clock.now() + lease_s
-        run = self._runs[admission.run_id] = _Run(
+        self._runs[admission.run_id] = self._new_run(admission, owner, lease_s)
+        return Lease(run_id=admission.run_id, owner=owner, epoch=1)
+
+    def _new_run(self, admission: Admission, owner: str, lease_s: float) -> _Run:
+        wall = self._wall()
+        run = _Run(
             run_id=admission.run_id,
             pipeline=admission.pipeline,
             owner=owner,
             epoch=1,
-            lease_until=until,
+            lease_until=self._clock.now() + lease_s,
             created_at=wall,
             updated_at=wall,
         )
         run.add(Record(kind="admitted", path=ROOT, body=admission.body))
-        return Lease(run_id=run.run_id, owner=owner, epoch=1)
+        return run
 
     def _append(self, append: Append) -> LeaseLost | None:
         lost = self._lost(append.lease)

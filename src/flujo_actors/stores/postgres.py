@@ -22,7 +22,7 @@ from ..core.records import Admission, Append, Lease, OpenPause, Record, RunQuery
 from ..errors import LeaseLost, RunExists
 from . import postgres_statements as sql
 from . import refusals
-from .bodies import RecordRow, as_blob, as_record, as_row
+from .bodies import as_blob, as_records, as_row
 from .clock import LeaseClock
 from .escapes import restored, storable
 from .forking import watch_forks
@@ -50,7 +50,8 @@ class PostgresStore:
         return answer
 
     def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
-        """As `admit`, for several runs in one transaction; the error of a taken id is in the answer at its place."""
+        if not admissions:
+            return []
         return self._connections.write(lambda db: self._admit(db, admissions, owner, lease_s))
 
     def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
@@ -74,7 +75,7 @@ class PostgresStore:
         rows = self._connections.read(lambda db: db.execute(sql.READ, (_hash(run_id), after)).fetchall())
         if not rows and self._connections.read(lambda db: _owner(db, run_id)) is None:
             raise refusals.not_found(run_id)
-        return [as_record(run_id, RecordRow(*row)) for row in rows]
+        return as_records(run_id, rows, after=after)
 
     def find(self, query: RunQuery) -> list[StoredRun]:
         where, parameters = _conditions(query)
@@ -98,20 +99,19 @@ class PostgresStore:
     ) -> list[Lease | RunExists]:
         _share_blobs(db, (admission.body for admission in admissions))
         order = _lock_order([admission.run_id for admission in admissions])
-        granted = [
-            {
-                **self._granted(admissions[index].run_id, owner, lease_s),
-                "pipeline": storable(admissions[index].pipeline),
-            }
-            for index in order
-        ]
-        keys = dict(zip(order, _each(db, sql.ADMIT, granted), strict=True))
-        admitted = [(index, key[0]) for index, key in keys.items() if key]
-        _insert_records(db, [(key, 1, _admitted(admissions[index])) for index, key in admitted])
-        return [
-            Lease(run_id=admission.run_id, owner=owner, epoch=1) if keys[index] else refusals.exists(admission.run_id)
-            for index, admission in enumerate(admissions)
-        ]
+        rows = [self._new_row(admissions[index], owner, lease_s) for index in order]
+        answers: list[Lease | RunExists] = [refusals.exists(admission.run_id) for admission in admissions]
+        records = []
+        for index, key in zip(order, _each(db, sql.ADMIT, rows), strict=True):
+            if key is not None:
+                admission = admissions[index]
+                answers[index] = Lease(run_id=admission.run_id, owner=owner, epoch=1)
+                records.append((key[0], 1, Record(kind="admitted", path=ROOT, body=admission.body)))
+        _insert_records(db, records)
+        return answers
+
+    def _new_row(self, admission: Admission, owner: str, lease_s: float) -> dict[str, Any]:
+        return {**self._granted(admission.run_id, owner, lease_s), "pipeline": storable(admission.pipeline)}
 
     def _claim(self, db: Connection, run_id: RunId, owner: str, lease_s: float) -> Lease:
         for (epoch,) in db.execute(sql.CLAIM, self._granted(run_id, owner, lease_s)).fetchall():
@@ -215,10 +215,6 @@ def _each(db: Connection, statement: Any, parameters: Sequence[dict[str, Any]]) 
 
 def _change(append: Append) -> dict[str, Any]:
     return {"count": len(append.records), "status": append.status, "release": append.release}
-
-
-def _admitted(admission: Admission) -> Record:
-    return Record(kind="admitted", path=ROOT, body=admission.body)
 
 
 def _numbered(place: Sequence[int], records: Iterable[Record]) -> Iterator[tuple[int, int, Record]]:

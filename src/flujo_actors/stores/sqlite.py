@@ -26,7 +26,7 @@ from ..core.records import Admission, Append, Lease, OpenPause, Record, RunQuery
 from ..errors import LeaseLost, RunExists
 from . import refusals
 from . import sqlite_statements as sql
-from .bodies import RecordRow, as_blob, as_record, as_row
+from .bodies import as_blob, as_records, as_row, corrupt
 from .clock import LeaseClock, SystemClock
 from .escapes import restored, storable
 from .forking import watch_forks
@@ -63,7 +63,8 @@ class SqliteStore:
         return answer
 
     def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
-        """As `admit`, for several runs in one transaction; the error of a taken id is in the answer at its place."""
+        if not admissions:
+            return []
         with self._connections.writing() as db:
             return [self._admit(db, admission, owner, lease_s) for admission in admissions]
 
@@ -105,10 +106,10 @@ class SqliteStore:
 
     def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
         with self._connections.reading() as db:
-            rows = db.execute(sql.READ, (storable(run_id), after)).fetchall()
+            rows = _record_rows(db, run_id, after)
             if not rows and _owner(db, run_id) is None:
                 raise refusals.not_found(run_id)
-        return [as_record(run_id, RecordRow(*row)) for row in rows]
+        return as_records(run_id, rows, after=after)
 
     def find(self, query: RunQuery) -> list[StoredRun]:
         where, parameters = _conditions(query)
@@ -227,6 +228,25 @@ def _owner(db: sqlite3.Connection, run_id: RunId) -> tuple[str | None, int] | No
     for owner, epoch in db.execute(sql.OWNER, (storable(run_id),)).fetchall():
         return (owner if owner is None else restored(owner)), epoch
     return None
+
+
+def _record_rows(db: sqlite3.Connection, run_id: RunId, after: int) -> list[Any]:
+    wanted = (storable(run_id), after)
+    try:
+        return db.execute(sql.READ, wanted).fetchall()
+    except sqlite3.OperationalError as error:
+        for seq, *texts in db.execute(sql.READ_RAW, wanted):
+            if not all(map(_is_utf8, texts)):
+                raise corrupt(run_id, seq, "it holds text that is not UTF-8") from error
+        raise
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _insert_records(db: sqlite3.Connection, records: Iterable[tuple[int, int, Record]]) -> None:

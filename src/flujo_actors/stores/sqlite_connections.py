@@ -17,12 +17,38 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from ..errors import StoreError
 from .sqlite_schema import migrate, version
 
 _FORK_PATIENCE_S = 5.0
 _PAUSE_S = 0.01
+
+
+class StoreConnection(sqlite3.Connection):
+    """A connection whose transactions only its store may end, so that a borrower cannot commit half of one."""
+
+    def commit(self) -> None:
+        raise StoreError("this transaction is committed by its store, at the end of the block that it was opened for")
+
+    def rollback(self) -> None:
+        raise StoreError("this transaction is rolled back by its store; leave its block by an exception")
+
+    def __exit__(self, *error: object) -> Literal[False]:
+        return False
+
+    def lend(self) -> None:
+        """Refuse `COMMIT` and `ROLLBACK` as statements too."""
+        self.set_authorizer(_refuse_to_end)
+
+    def take_back(self) -> None:
+        self.set_authorizer(None)
+
+
+def _refuse_to_end(action: int, operation: str | None, *rest: object) -> int:
+    ends = action == sqlite3.SQLITE_TRANSACTION and operation != "BEGIN"
+    return sqlite3.SQLITE_DENY if ends else sqlite3.SQLITE_OK
 
 
 class SqliteConnections:
@@ -33,20 +59,20 @@ class SqliteConnections:
         self.in_memory = path == ":memory:"
         self._synchronous = synchronous
         self._timeout_s = busy_timeout_s
-        self._writer: sqlite3.Connection | None = None
-        self._idle_readers: list[sqlite3.Connection] = []
-        self._busy_readers: set[sqlite3.Connection] = set()
+        self._writer: StoreConnection | None = None
+        self._idle_readers: list[StoreConnection] = []
+        self._busy_readers: set[StoreConnection] = set()
         self._writing = threading.Lock()
         self._forking = False
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[StoreConnection]:
         """The writing connection, in a transaction that commits at the end of the block."""
         with self.errors(), self._begun() as db:
             yield db
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[StoreConnection]:
         """A connection to read from, all of the block seeing the same state."""
         if self.in_memory:
             with self.writing() as db:
@@ -61,19 +87,20 @@ class SqliteConnections:
                 self._give_back(db)
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[sqlite3.Connection]:
+    def lent(self) -> Iterator[StoreConnection]:
         """A connection of its own for one transaction, which begins at its first write."""
         if self.in_memory:
-            with self._begun() as db:
+            with self._begun() as db, _lending(db):
                 yield db
             return
         with self.errors():
             self._ensure_schema()
             db = self._connect("IMMEDIATE")
         try:
-            yield db  # what goes wrong here is the borrower's own error
+            with _lending(db):
+                yield db  # what goes wrong here is the borrower's own error
             with self.errors():
-                db.commit()
+                _commit(db)
         finally:
             db.close()  # rolls back what was not committed
 
@@ -105,7 +132,7 @@ class SqliteConnections:
         self._writing = threading.Lock()
 
     @contextlib.contextmanager
-    def _begun(self) -> Iterator[sqlite3.Connection]:
+    def _begun(self) -> Iterator[StoreConnection]:
         with self._locked():
             with self.errors():
                 db = self._open_writer()
@@ -113,7 +140,7 @@ class SqliteConnections:
             try:
                 yield db
                 with self.errors():
-                    db.execute("COMMIT")
+                    _commit(db)
             finally:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
@@ -135,7 +162,7 @@ class SqliteConnections:
         except sqlite3.Error as error:
             raise StoreError(f"{self.path}: {error}") from error
 
-    def _open_writer(self) -> sqlite3.Connection:
+    def _open_writer(self) -> StoreConnection:
         if self._writer is None:
             db = self._connect(None)
             try:
@@ -151,13 +178,13 @@ class SqliteConnections:
             with self._locked():
                 self._open_writer()
 
-    def _prepare(self, db: sqlite3.Connection) -> None:
+    def _prepare(self, db: StoreConnection) -> None:
         version(db)  # a file that is not ours to write is refused before its header changes
         if not self.in_memory:
             self._enter_wal(db)
         migrate(db)
 
-    def _enter_wal(self, db: sqlite3.Connection) -> None:
+    def _enter_wal(self, db: StoreConnection) -> None:
         """Switch the file to write-ahead logging, where SQLite does not wait for others by itself."""
         deadline = time.monotonic() + self._timeout_s
         while db.execute("PRAGMA journal_mode").fetchall() != [("wal",)]:
@@ -168,17 +195,18 @@ class SqliteConnections:
                     raise
                 time.sleep(_PAUSE_S)
 
-    def _connect(self, isolation_level: str | None) -> sqlite3.Connection:
+    def _connect(self, isolation_level: str | None) -> StoreConnection:
         db = sqlite3.connect(
             self.path if self.in_memory else Path(self.path),
             timeout=self._timeout_s,
             isolation_level=isolation_level,  # type: ignore[arg-type]
             check_same_thread=False,
+            factory=StoreConnection,
         )
         db.execute(f"PRAGMA synchronous = {self._synchronous}")
         return db
 
-    def _take_reader(self) -> sqlite3.Connection:
+    def _take_reader(self) -> StoreConnection:
         self._ensure_schema()
         try:
             db = self._idle_readers.pop()
@@ -187,7 +215,7 @@ class SqliteConnections:
         self._busy_readers.add(db)
         return db
 
-    def _give_back(self, db: sqlite3.Connection) -> None:
+    def _give_back(self, db: StoreConnection) -> None:
         if db.in_transaction:
             db.execute("ROLLBACK")
         self._busy_readers.discard(db)
@@ -204,5 +232,19 @@ class SqliteConnections:
             self._writer = None
 
 
-_abandoned: list[sqlite3.Connection] = []
+@contextlib.contextmanager
+def _lending(db: StoreConnection) -> Iterator[None]:
+    db.lend()
+    try:
+        yield
+    finally:
+        db.take_back()
+
+
+def _commit(db: StoreConnection) -> None:
+    if db.in_transaction:
+        db.execute("COMMIT")
+
+
+_abandoned: list[StoreConnection] = []
 """Connections that a parent process was using when it forked: closing them here would touch the parent's locks."""

@@ -56,6 +56,10 @@ READ = """
     SELECT seq, kind, path, body, blob, data FROM flujo_records LEFT JOIN flujo_blobs ON hash = blob
     WHERE run = (SELECT id FROM flujo_runs WHERE run_id = ?) AND seq > ? ORDER BY seq"""
 
+READ_RAW = """
+    SELECT seq, CAST(kind AS BLOB), CAST(path AS BLOB), CAST(body AS BLOB) FROM flujo_records
+    WHERE run = (SELECT id FROM flujo_runs WHERE run_id = ?) AND seq > ? ORDER BY seq"""
+
 RUNS = f"""
     SELECT id, run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, next_seq - 1 FROM flujo_runs"""
 

@@ -1,0 +1,149 @@
+"""A store that fails when it is told to, for tests of what stands on a store.
+
+Calls are counted from 1, over all methods. A transaction counts when it is opened, at each append in it, and at its
+commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from ..core.outcomes import RunId
+from ..core.paths import StepPath
+from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun
+from ..errors import LeaseLost, RunExists, StoreError
+from ..stores.port import Store, Transaction
+
+
+def store_faults() -> dict[str, StoreError]:
+    """What a store says when its database is busy, full, broken or away."""
+    return {
+        "busy": _caused("the database is locked", sqlite3.OperationalError("database is locked")),
+        "full": _caused("the disk is full", sqlite3.OperationalError("database or disk is full")),
+        "I/O error": _caused("the disk is broken", sqlite3.OperationalError("disk I/O error")),
+        "connection lost": _caused("the server is away", ConnectionResetError("connection reset by peer")),
+    }
+
+
+class FaultyStore:
+    """Passes every call on to a store, except those that fail."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        fail_at: int | None = None,
+        times: int = 1,
+        error: BaseException | None = None,
+        when: Literal["before", "after"] = "before",
+        hold_at: int | None = None,
+        hold_s: float = 0.0,
+    ) -> None:
+        """Fail call number `fail_at` and the `times - 1` after it: `before` the store has seen it, or `after` it has
+        done it, as when an answer is lost. Call number `hold_at` blocks its thread for `hold_s` seconds first."""
+        self.calls: list[str] = []
+        """The names of the calls so far, in order."""
+        self._store = store
+        self._fail_at, self._times, self._when = fail_at, times, when
+        self._error = error or StoreError("the store fails, as it was told to")
+        self._hold_at, self._hold_s = hold_at, hold_s
+        self._lock = threading.Lock()
+
+    def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
+        with self.counted("admit"):
+            return self._store.admit(admission, owner=owner, lease_s=lease_s)
+
+    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
+        with self.counted("admit_all"):
+            return self._store.admit_all(admissions, owner=owner, lease_s=lease_s)
+
+    def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
+        with self.counted("claim"):
+            return self._store.claim(run_id, owner=owner, lease_s=lease_s)
+
+    def append(self, batch: Sequence[Append]) -> list[LeaseLost | None]:
+        with self.counted("append"):
+            return self._store.append(batch)
+
+    def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
+        with self.counted("renew"):
+            return self._store.renew(leases, lease_s=lease_s)
+
+    def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
+        with self.counted("answer"):
+            self._store.answer(run_id, path, token=token, record=record)
+
+    def get(self, run_id: RunId) -> StoredRun:
+        with self.counted("get"):
+            return self._store.get(run_id)
+
+    def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
+        with self.counted("read"):
+            return self._store.read(run_id, after=after)
+
+    def find(self, query: RunQuery) -> list[StoredRun]:
+        with self.counted("find"):
+            return self._store.find(query)
+
+    def delete(self, run_ids: Sequence[RunId]) -> int:
+        with self.counted("delete"):
+            return self._store.delete(run_ids)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        with self.counted("transaction"):
+            pass
+        with self._store.transaction() as transaction:
+            yield _FaultyTransaction(transaction, self)
+            fate = self._count("commit")
+            if fate == "before":
+                raise self._error
+        if fate == "after":
+            raise self._error
+
+    def close(self) -> None:
+        """Close the store below; never fails, and is not counted."""
+        self._store.close()
+
+    @contextmanager
+    def counted(self, name: str) -> Iterator[None]:
+        """One call, which may fail before or after what is done in the block."""
+        fate = self._count(name)
+        if fate == "before":
+            raise self._error
+        yield
+        if fate == "after":
+            raise self._error
+
+    def _count(self, name: str) -> Literal["before", "after", "never"]:
+        with self._lock:
+            self.calls.append(name)
+            number = len(self.calls)
+        if number == self._hold_at:
+            time.sleep(self._hold_s)
+        fails = self._fail_at is not None and self._fail_at <= number < self._fail_at + self._times
+        return self._when if fails else "never"
+
+
+class _FaultyTransaction:
+    """A transaction whose appends may fail."""
+
+    def __init__(self, transaction: Transaction, store: FaultyStore) -> None:
+        self._transaction = transaction
+        self._store = store
+        self.connection: Any = transaction.connection
+
+    def append(self, append: Append) -> None:
+        with self._store.counted("transaction.append"):
+            self._transaction.append(append)
+
+
+def _caused(message: str, cause: Exception) -> StoreError:
+    error = StoreError(message)
+    error.__cause__ = cause
+    return error
