@@ -47,6 +47,7 @@ class Guest:
         self._ticks: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._scope = trio.CancelScope()
         self._interrupt: KeyboardInterrupt | None = None
+        self._calls: set[_Call[Any]] = set()
         self._watch = self._until_loop_shutdown()
 
     # --- from the first call to the last ---
@@ -97,6 +98,8 @@ class Guest:
     def _end(self, result: Outcome[None]) -> None:
         self._forget()
         self._ended.set()
+        for call in self._calls:
+            call.lose(result)
         if self._interrupt is not None:
             raise self._interrupt  # into the loop, which it stops
         result.unwrap()  # an error is reported by the loop
@@ -151,7 +154,11 @@ class Guest:
         """Await a trio function from asyncio; see the module's rules."""
         call: _Call[T] = _Call(self, self._loop, fn, args)
         self.spawn(call.work)
-        answer = await call.answer()
+        self._calls.add(call)
+        try:
+            answer = await call.answer()
+        finally:
+            self._calls.discard(call)
         self.vigil.keep()
         return answer.unwrap()
 
@@ -187,8 +194,17 @@ class _Call(Generic[T]):
                 self._answer = await self._attempt()
         finally:
             self._answer = self._answer or Error(self._why_cut_short())
-            if not self._waiter.done() and not self._loop.is_closed():
-                self._waiter.set_result(None)
+            self._wake()
+
+    def lose(self, result: Outcome[None]) -> None:
+        """The guest is gone: if the work never ended, it never will."""
+        if self._answer is None:
+            self._answer = result if isinstance(result, Error) else Error(self._why_cut_short())
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._waiter.done() and not self._loop.is_closed():
+            self._waiter.set_result(None)
 
     async def _attempt(self) -> Value[T] | Error:
         try:
