@@ -5,6 +5,9 @@ Rules:
 1. A child reports exactly once, whatever happens to it; one that is cut short reports `Aborted`.
 2. The report goes into a box that cannot be full, so it never waits and cannot be cancelled.
 3. When the composite leaves the `async with` block, no child runs any more and all reports are in.
+4. A child that is cancelled ends quietly: whoever cancelled it cancelled the composite too, or the composite did
+   it itself. So cancellation does not pile up in groups of groups, which a thousand levels would not survive.
+5. What leaves the block is one exception, not a group of one.
 """
 
 from __future__ import annotations
@@ -52,10 +55,14 @@ class Children:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         try:
-            return await self._manager.__aexit__(kind, error, traceback)
+            swallowed = await self._manager.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:
+            raise _single(group) from None
         finally:
             if error is not None:
                 self._count_the_rest()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return swallowed
 
     def spawn(self, request: Request) -> None:
         """Start an actor for the request."""
@@ -87,5 +94,15 @@ class Children:
         settled: Settled | None = None
         try:
             settled = await self._performer.perform(request)
+        except trio.Cancelled:
+            return  # rule 4
         finally:
             self._box.put_nowait(self._performer.abandon(request) if settled is None else settled)
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong, without the cancellations beside it; a group only if it was more than one thing."""
+    rest = group.split(trio.Cancelled)[1]
+    if rest is None:
+        return group.exceptions[0]
+    return rest.exceptions[0] if len(rest.exceptions) == 1 else rest
