@@ -91,6 +91,13 @@ class _Trip(Generic[T]):
 
     async def there_and_back(self) -> T:
         """The trio side."""
+        _under_way.add(self)
+        try:
+            return await self._travel()
+        finally:
+            _under_way.discard(self)
+
+    async def _travel(self) -> T:
         if self._bridge.loop.is_closed():
             self._dismiss()
             raise RuntimeError("the asyncio loop that this call needs is closed")
@@ -160,6 +167,14 @@ class _Trip(Generic[T]):
             self._arrive(result)
         else:
             self._token.run_sync_soon(self._arrive, result)
+
+
+_under_way: set[_Trip[Any]] = set()
+
+
+def calls_under_way() -> int:
+    """How many calls of trio tasks have not come back from asyncio, in the whole process."""
+    return len(_under_way)
 
 
 def _cancel_once(task: asyncio.Task[None]) -> None:

@@ -8,13 +8,12 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 import math
 
 import trio
 import trio.testing
 
-from ..bridge.asyncio_loop import helper_loop
+from ..bridge.asyncio_loop import calls_under_way
 
 _PATIENCE_S = 0.01
 """How long to wait in real time before looking again whether work outside the loop has ended."""
@@ -50,6 +49,4 @@ class JumpingClock(trio.abc.Clock):
 
 
 def _outside_work() -> bool:
-    if trio.lowlevel.current_statistics().run_sync_soon_queue_size:
-        return True
-    return trio.testing.active_thread_count() > 0 or bool(asyncio.all_tasks(helper_loop().loop))
+    return trio.testing.active_thread_count() > 0 or calls_under_way() > 0
