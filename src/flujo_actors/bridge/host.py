@@ -55,12 +55,21 @@ class TrioHost:
         return helper_loop()
 
 
+PIECES_IN_A_ROW = 64
+"""How many pieces of a stream may come without giving way to others."""
+
+
 class _TrioStream:
-    """A user's iterator, or the awaitable that leads to one."""
+    """A user's iterator, or the awaitable that leads to one.
+
+    It is asked for no further piece once its reader is cancelled, and gives way now and then, so that neither a
+    source that swallows cancellation nor one that never waits can hold the run.
+    """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._source: Any = None
+        self._in_a_row = 0
 
     def __aiter__(self) -> _TrioStream:
         return self
@@ -70,7 +79,15 @@ class _TrioStream:
             source = self._make()
             self._source = source if hasattr(source, "__aiter__") else await source
             self._source = self._source.__aiter__()
+        await self._give_way()
         return await self._source.__anext__()
+
+    async def _give_way(self) -> None:
+        self._in_a_row = (self._in_a_row + 1) % PIECES_IN_A_ROW
+        if self._in_a_row:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         close = getattr(self._source, "aclose", None)
