@@ -118,3 +118,12 @@ def test_a_wrong_declaration_fails_when_it_is_built(what: str) -> None:
     """Not when it runs."""
     with pytest.raises((DeclarationError, TypeError)):
         WRONG[what]()
+
+
+def test_a_pipeline_from_a_step_is_that_step_in_a_row_of_one() -> None:
+    """A pipeline stays what it is."""
+    assert Pipeline.from_step(A).steps == (A,)
+    chain = A >> B
+    assert Pipeline.from_step(chain) is chain
+    assert [step.name for step in (chain >> Step("c", same)).steps] == ["a", "b", "c"]
+    assert chain.steps == (A, B)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from typing import Any
 from unittest import mock
 
 import pytest
-from scripted import AT_ONCE, Scripted, collected, failing, same, told
+from scripted import AT_ONCE, Scripted, collected, failing, nested, same, told
 
 from flujo_actors import (
     Aborted,
@@ -118,6 +119,23 @@ async def test_one_failed_branch_gives_its_own_exception(autojump_clock: Any) ->
     inner = Step.parallel("inner", {"x": Step("s", Scripted(error))})
     outcomes = await collected(Flujo(Step.parallel("outer", {"y": inner})).run_async(1))
     assert [outcome.error for outcome in outcomes] == [error, error, error]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("place", [(), ("parallel",), ("loop", "map")], ids="-".join)
+async def test_a_step_that_ends_without_an_outcome_is_never_run_again(
+    autojump_clock: Any, kind: Any, place: tuple[str, ...]
+) -> None:
+    """It becomes a failure that says so; retries, its own and those around it, are not used to find out."""
+    agent = Scripted(kind())
+    leaf = nested(place, Step("leaf", agent, max_retries=2, backoff=AT_ONCE))
+    around = Step.branch_on("around", lambda data, context: 1, {1: leaf}, max_retries=2, backoff=AT_ONCE)
+    result = await Flujo(around).run_async(1)
+    assert (result.status, len(agent.calls)) == ("failed", 1)
+    assert "ended without an outcome" in result.feedback
+    rescued = await Flujo(Step("s", agent, max_retries=2, fallback=Step("f", same))).run_async("in")
+    assert (rescued.output, len(agent.calls)) == ("in", 2)
 
 
 # --- returned outcomes --------------------------------------------------------------------------------------
