@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 import trio
 from outcome import Error, Value
+from sniffio import current_async_library_cvar
 from trio.lowlevel import Abort
 
 from .vigil import Vigil
@@ -101,7 +102,7 @@ class _Trip(Generic[T]):
         if self._bridge.loop.is_closed():
             self._dismiss()
             raise RuntimeError("the asyncio loop that this call needs is closed")
-        self._bridge.soon(self._start, contextvars.copy_context())
+        self._bridge.soon(self._start, _context_for_asyncio())
         if self._result is None:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
@@ -167,6 +168,13 @@ class _Trip(Generic[T]):
             self._arrive(result)
         else:
             self._token.run_sync_soon(self._arrive, result)
+
+
+def _context_for_asyncio() -> contextvars.Context:
+    """The caller's contextvars, but for the one in which anyio notes that it runs on trio: over there it does not."""
+    context = contextvars.copy_context()
+    context.run(current_async_library_cvar.set, "asyncio")
+    return context
 
 
 _under_way: set[_Trip[Any]] = set()
