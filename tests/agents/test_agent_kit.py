@@ -296,4 +296,11 @@ def test_a_memory_sink_keeps_what_telemetry_says():
     sink = MemorySink()
     settings = Settings(telemetry=TelemetrySettings(sinks=[sink]))
     Flujo(Step("work", ScriptedAgent("x")), settings=settings).run()
-    assert sink.kinds() == ["run.started", "step.started", "attempt.started", "attempt.ended", "step.ended", "run.ended"]
+    assert sink.kinds() == [
+        "run.started",
+        "step.started",
+        "attempt.started",
+        "attempt.ended",
+        "step.ended",
+        "run.ended",
+    ]
