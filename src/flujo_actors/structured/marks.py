@@ -11,9 +11,9 @@ THINK_CLOSE = re.compile(rf"</{_THINKING}\s*>|\[/THINK\]|◁/think▷", re.I)
 OPEN_TAG = re.compile(r"<([A-Za-z][\w:.-]*)(?:[\s=][^<>]*)?>|<!\[CDATA\[|<\|[\w ]+\|>")
 FENCE = re.compile(r"(`{3,}|~{3,})[^\S\n]*([\w+.-]*)")
 
+_THINK_MARKS = ("</", "[/THINK]", "◁")
 _BLOCKQUOTE = re.compile(r"\s*(?:>[^\n]*(?:\n\s*|\Z))++")
 _QUOTE_PREFIX = re.compile(r"^[^\S\n]*>[^\S\n]?", re.M)
-_FIRST_BRACKET = re.compile(r"[{\[]")
 _ESCAPED_QUOTE = re.compile(r'[{\[](?:\s|\\[nrt])*\\+"')
 _HTML_QUOTE = re.compile(r"[{\[]\s*&(?:quot|#34|#x22|#39|apos);")
 _ESCAPE = re.compile(r'\\(["\\/nrt])')
@@ -31,18 +31,20 @@ def unwrapped_text(text: str) -> tuple[str, str | None]:
     """The text with one layer of whole-text escaping taken off, and the name of that pass."""
     if _BLOCKQUOTE.fullmatch(text):
         return _QUOTE_PREFIX.sub("", text), "blockquote"
-    first = _FIRST_BRACKET.search(text)
-    if not first:
+    first = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=-1)
+    if first < 0:
         return text, None
-    if _ESCAPED_QUOTE.match(text, first.start()):
+    if _ESCAPED_QUOTE.match(text, first):
         return _ESCAPE.sub(lambda found: _PLAIN.get(found[1], found[1]), text), "unescaped"
-    if _HTML_QUOTE.match(text, first.start()):
+    if _HTML_QUOTE.match(text, first):
         return html.unescape(text), "html_entities"
     return text, None
 
 
 def after_thinking(text: str) -> str:
     """The text without its thinking blocks, for answers that are not JSON containers."""
+    if not any(mark in text for mark in _THINK_MARKS):  # a pattern that ignores case is slow on megabytes
+        return text
     while (opened := THINK_OPEN.search(text)) and (closed := THINK_CLOSE.search(text, opened.end())):
         text = text[: opened.start()] + text[closed.end() :]
     lone = THINK_CLOSE.search(text)

@@ -22,8 +22,10 @@ NOTHING = object()
 
 def scalar_from(text: str, schema: Schema) -> Any:
     """The scalar that `schema` finds in `text`, or `NOTHING`."""
+    variants = _variants(schema.json_schema, schema.json_schema)
+    if not any(_is_scalar(variant) for variant in variants):
+        return NOTHING
     answer = marks.without_fence(marks.after_thinking(text))
-    variants = list(_variants(schema.json_schema, schema.json_schema))
     members = [m for v in variants for m in _members(v)]
     if members:
         return _one_member(answer, members)
@@ -42,6 +44,11 @@ def _variants(part: Any, root: Mapping[str, Any], depth: int = 0) -> list[Mappin
         return _variants(root.get("$defs", {}).get(name), root, depth + 1)
     subs = part.get("anyOf") or part.get("oneOf")
     return [v for sub in subs for v in _variants(sub, root, depth + 1)] if subs else [part]
+
+
+def _is_scalar(part: Mapping[str, Any]) -> bool:
+    kinds = part.get("type")
+    return "const" in part or "enum" in part or (isinstance(kinds, str) and kinds not in ("object", "array"))
 
 
 def _members(part: Mapping[str, Any]) -> list[Any]:

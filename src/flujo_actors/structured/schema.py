@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -15,8 +14,9 @@ from cattrs.preconf.json import make_converter
 from pydantic_core import from_json, to_json
 
 from ..errors import DeclarationError
-from .attrs_schema import json_schema_of_attrs
+from .class_schema import json_schema_of_class
 from .reading import Flaw
+from .typed_dicts import known_to_pydantic
 
 _CONVERTER = make_converter()
 _MAX_FLAWS = 20
@@ -90,20 +90,16 @@ def _of_json(serialized: bytes) -> Schema:
 @lru_cache(maxsize=512)
 def _of_type(schema: Any) -> Schema:
     name = getattr(schema, "__name__", None) or repr(schema)
-    if attrs.has(schema) if isinstance(schema, type) else False:
-        return _build(name, json_schema_of_attrs(schema), _attrs_constructor(schema))
+    if is_typeddict(schema):
+        return _build(name, json_schema_of_class(schema), None)
+    if isinstance(schema, type) and attrs.has(schema):
+        return _build(name, json_schema_of_class(schema), _attrs_constructor(schema))
     try:
-        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(schema)
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(known_to_pydantic(schema))
         json_schema = adapter.json_schema()
     except (pydantic.errors.PydanticUserError, pydantic.errors.PydanticSchemaGenerationError) as error:
         raise DeclarationError(f"{name!r} cannot serve as a schema: {error}") from error
-    return _build(name, json_schema, _constructor(schema, adapter))
-
-
-def _constructor(schema: Any, adapter: pydantic.TypeAdapter[Any]) -> Callable[[Any], Any] | None:
-    if is_typeddict(schema):
-        return None
-    return lambda data: adapter.validate_json(to_json(data))
+    return _build(name, json_schema, lambda data: adapter.validate_json(to_json(data)))
 
 
 def _attrs_constructor(cls: type) -> Callable[[Any], Any]:
@@ -155,11 +151,3 @@ def _flaw(error: jsonschema_rs.ValidationError) -> Flaw:
     if len(message) > _MAX_MESSAGE:
         message = f"{message[:_MAX_MESSAGE]}…"
     return Flaw(path=f"${path}", message=message)
-
-
-def is_schema_class(schema: Any) -> bool:
-    """Whether `schema` is a class whose instances a reading should return."""
-    if not isinstance(schema, type):
-        return False
-    known = attrs.has(schema) or dataclasses.is_dataclass(schema) or is_typeddict(schema)
-    return known or issubclass(schema, pydantic.BaseModel)

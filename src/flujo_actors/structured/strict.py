@@ -28,6 +28,8 @@ def _no_constants(name: str) -> NoReturn:
 _END_FINDER = json.JSONDecoder(parse_constant=_no_constants)
 
 
+_MAX_DECODED = 2_000_000
+"""The decoder keeps other threads waiting while it works, 40 ms for 2 MB; beyond, the last closer must do."""
 _LIKELY = re.compile(r'\{\s*["}]|\[\s*["{\[\]\d\-tfn]')
 
 
@@ -35,6 +37,8 @@ def end_of_value(text: str, start: int) -> int | None:
     """Where the strict JSON container that begins at `start` ends, or None if there is none."""
     if not _LIKELY.match(text, start):
         return None
+    if len(text) - start > _MAX_DECODED:
+        return max(text.rfind("}"), text.rfind("]")) + 1 or None
     try:
         return _END_FINDER.raw_decode(text, start)[1]
     except (ValueError, RecursionError):

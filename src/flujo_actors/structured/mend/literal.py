@@ -13,7 +13,7 @@ _SPECIAL = re.compile(
 _NEEDS_WORK = re.compile(r'["\\\x00-\x1f]')
 _CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f", '"': '\\"'}
 _CUT_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
-_WINDOWS_PATH = re.compile(r"[A-Za-z]:\\(?![\\\"])(?=.*\\[^\"\\/bfnrtu])[^\n\"]*\Z")
+_WINDOWS_PATH = re.compile(r"(?=.*\\[^\"\\/bfnrtu])[A-Za-z]:\\(?![\\\"])[^\n\"]*\Z")
 """`C:\\Users\\new` with single backslashes: an escape that JSON does not have shows that none was meant."""
 _QUOTE_LIKE = frozenset("'`´‘’‚“”„＂＇«»「」\n")
 

@@ -38,9 +38,11 @@ _BARE_WORD = rf"[^\"\n,:\[\]{{}}]+{WS}*(?:[,\]\n]|\Z)"
 _MAIMED_KEY = rf"[\"'][^\W\d][\w -]{{0,40}}(?:{WS}*:|[\"']{WS}+(?:[\"'\d\-\[{{]|true\b|false\b|null\b))"
 """A key that lacks its end quote or its colon."""
 
+_CUT_KEY = rf"[\"'][^\"'\n]*[\"']?{WS}*\Z"
+
 _AFTER_KEY = re.compile(rf"{WS}*(?:[:：=]|[,}}｝]|[{_OPENING}](?!{WS}*[:：=])|[\d\-\[{{]|true\b|false\b|null\b|\Z)")
 _AFTER_MEMBER = re.compile(
-    rf"{WS}*(?:{STOP}|[,，、;；]{WS}*(?:{STOP}|[,，]|{QUOTED_KEY}|{BARE_NAME}|{ELLIPSIS_TEXT}|\w+{WS}+{QUOTED_KEY}|{_MAIMED_KEY}"
+    rf"{WS}*(?:{STOP}|[,，、;；]{WS}*(?:{STOP}|[,，]|{QUOTED_KEY}|{BARE_NAME}|{ELLIPSIS_TEXT}|\w+{WS}+{QUOTED_KEY}|{_MAIMED_KEY}|{_CUT_KEY}"
     rf"|[^\"\n,:={{}}\[\]]{{1,60}}[:：=]|\{{)|{QUOTED_KEY}|\+{WS}*[{_OPENING}])"
     rf"|[^\S\n]*\n{WS}*{BARE_NAME}"
 )

@@ -13,9 +13,10 @@ _THOUSANDS = re.compile(rf"-?\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?(?={WS}*(?:[,}}\]]|
 _NUMBER = re.compile(
     rf"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?={WS}*(?:[,，;}}\]){{\[]|//|/\*|\#|\Z)|{WS}*\n|{WS}+[\"'“‘])"
 )
-_BARE_STOP = re.compile(r"[,，、；\n}\]｝］{\[()）\"“]|(?<=\s)(?://|/\*|\#\s)")
+_BARE_STOP = re.compile(r"[,，、;；\n}\]｝］{\[()）\"“]|(?<=\s)(?://|/\*|\#\s)")
 _QUOTED_KEY = re.compile(QUOTED_KEY)
-_STRAY_QUOTE_LATER = re.compile(rf"[^\"\n]*[^\s\",\[{{]\"{WS}*(?:[,\]]|\n)")
+_CUT_WORDS = {word[:size] for word in ("true", "false", "null", "none") for size in range(1, len(word))} | {"-", "+"}
+_STRAY_QUOTE_LATER = re.compile(rf"[^\"\n]*[^\s\",:\[{{]\"{WS}*(?:[,}}\]]|\n)")
 """`a, b"]`: the missing quote may belong before `a` or before `b`."""
 
 
@@ -92,6 +93,9 @@ class Values(Writer):
             self.pos = stop
             self.write_scalar(literal.quoted(word[:-1]), solid=True)
             return
+        if stop >= self.end and word.lower() in _CUT_WORDS:
+            self.pos = self.end  # half a literal says nothing
+            return
         if not word or word[0] in ":=":
             raise self.refuse("no value", ambiguous=bool(word))
         self.pos = stop
@@ -128,10 +132,13 @@ class Values(Writer):
         if ch in '"“':
             key_ahead = _QUOTED_KEY.match(self.text, at, self.end) is not None
             return key_ahead or strings.may_follow(self.text, at + 1, self.end, place)
+        if place == "element" and ch in ";；":
+            return False
         if place == "element":
             if ch != "\n" and self.text[at - 1] != '"' and _STRAY_QUOTE_LATER.match(self.text, at, self.end):
                 raise self.refuse("a comma that may or may not separate", ambiguous=True)
             return True
         if ch == "\n":
             return KEY_AHEAD.match(self.text, at, self.end) is not None
-        return self.comma_separates(at)
+        # One quote missing before the whole text is likelier than a bare text and a member without a quote.
+        return self.comma_separates(at) and not _STRAY_QUOTE_LATER.match(self.text, at, self.end)

@@ -1,10 +1,10 @@
-"""The JSON Schema of an attrs class. Leaves that attrs knows nothing about are left to pydantic."""
+"""The JSON Schema of attrs classes and TypedDicts. Leaves that are neither are left to pydantic."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Mapping, Sequence, Set
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import attrs
 import pydantic
@@ -13,8 +13,8 @@ _LISTS = (list, Sequence)
 _SETS = (set, frozenset, Set)
 
 
-def json_schema_of_attrs(cls: type) -> dict[str, Any]:
-    """The schema of `cls`; attrs classes inside it become `$defs`, so recursive classes work."""
+def json_schema_of_class(cls: type) -> dict[str, Any]:
+    """The schema of `cls`; classes inside it become `$defs`, so recursive classes work."""
     defs: dict[str, Any] = {}
     root = _of(cls, defs)
     name = root["$ref"].rsplit("/", 1)[1]
@@ -24,10 +24,10 @@ def json_schema_of_attrs(cls: type) -> dict[str, Any]:
 
 
 def _of(tp: Any, defs: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(tp, type) and attrs.has(tp):
+    if is_typeddict(tp) or (isinstance(tp, type) and attrs.has(tp)):
         return _of_class(tp, defs)
     origin, args = get_origin(tp), get_args(tp)
-    if origin is Annotated:
+    if origin in (Annotated, Required, NotRequired):
         return _of(args[0], defs)
     if origin in (Union, types.UnionType):
         return {"anyOf": [_of(arg, defs) for arg in args]}
@@ -48,11 +48,21 @@ def _of_class(cls: type, defs: dict[str, Any]) -> dict[str, Any]:
         return reference
     body: dict[str, Any] = {"title": cls.__name__, "type": "object", "properties": {}, "required": []}
     defs[cls.__name__] = body
+    if is_typeddict(cls):
+        _add_keys(body, cls, defs)
+        return reference
     attrs.resolve_types(cls)
     for field in attrs.fields(cls):
         if field.init:
             _add_field(body, field, defs)
     return reference
+
+
+def _add_keys(body: dict[str, Any], cls: Any, defs: dict[str, Any]) -> None:
+    for name, tp in get_type_hints(cls, include_extras=True).items():
+        body["properties"][name] = _of(tp, defs)
+        if name in cls.__required_keys__:
+            body["required"].append(name)
 
 
 def _add_field(body: dict[str, Any], field: attrs.Attribute[Any], defs: dict[str, Any]) -> None:
