@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,6 +44,8 @@ class PostgresConnections:
         self._pool_size = pool_size
         self._timeout_s = timeout_s
         self._pool: ConnectionPool[Connection] | None = None
+        self._pid = os.getpid()
+        """Whose connections these are."""
         self._opening = threading.Lock()
 
     def write(self, do: Callable[[Connection], T]) -> T:
@@ -99,7 +102,7 @@ class PostgresConnections:
     def close(self) -> None:
         with self._opening:
             pool, self._pool = self._pool, None
-        if pool is not None:
+        if pool is not None and self._pid == os.getpid():
             pool.close()
 
     def before_fork(self) -> None:
@@ -137,7 +140,7 @@ class PostgresConnections:
             if self._pool is None:
                 with self.errors():
                     self._migrate()
-                    self._pool = self._open_pool()
+                    self._pool, self._pid = self._open_pool(), os.getpid()
             return self._pool
 
     def _migrate(self) -> None:

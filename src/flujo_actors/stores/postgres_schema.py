@@ -17,6 +17,9 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 _MIGRATION_LOCK = 4_935_112_608_001
 """Names the advisory lock under which one process at a time migrates."""
 
+_FIND_SCHEMA: LiteralString = "SELECT 1 FROM pg_class WHERE relname = 'flujo_schema' AND pg_table_is_visible(oid)"
+"""Read from the catalog itself: a lookup by name may remember that the table was not there a moment ago."""
+
 _FIRST: tuple[LiteralString, ...] = (
     """CREATE TABLE flujo_runs (
         id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -71,7 +74,7 @@ def migrate(db: Connection) -> None:
 
 def version(db: Connection) -> int:
     """The version of the schema; 0 if it has none of our tables, `StoreVersionError` if it is not known."""
-    if db.execute("SELECT to_regclass('flujo_schema')").fetchall() == [(None,)]:
+    if not db.execute(_FIND_SCHEMA).fetchall():
         return 0
     [(number,)] = db.execute("SELECT version FROM flujo_schema").fetchall()
     if not 0 < number <= len(MIGRATIONS):

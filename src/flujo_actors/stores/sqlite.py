@@ -54,7 +54,7 @@ class SqliteStore:
         self._wall = wall
         self._connections = SqliteConnections(os.fspath(path), synchronous=synchronous, busy_timeout_s=busy_timeout_s)
         watch_forks(self._connections)
-        weakref.finalize(self, self._connections.close)
+        weakref.finalize(self, self._connections.dispose)
 
     def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
         [answer] = self.admit_all([admission], owner=owner, lease_s=lease_s)
@@ -134,7 +134,7 @@ class SqliteStore:
             yield _SqliteTransaction(db, self._append_through)
 
     def close(self) -> None:
-        """Close the connections; they open again if the store is used again (a database in memory is gone)."""
+        """Close the connections; they open again if the store is used again. A database in memory stays as it is."""
         self._connections.close()
 
     def _append_through(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[LeaseLost | None]:

@@ -105,9 +105,17 @@ class SqliteConnections:
             db.close()  # rolls back what was not committed
 
     def close(self) -> None:
-        """Close what is not in use."""
-        with self._locked():
+        """Close what is not in use, and can be opened again: a database in memory stays."""
+        if not self.in_memory:
+            with self._locked():
+                self._close_idle()
+
+    def dispose(self) -> None:
+        """Close everything for good, when nobody refers to the store any more; never waits."""
+        # The collector may call this anywhere, also between the two sides of a fork, where the lock is taken.
+        if self._writing.acquire(blocking=False):
             self._close_idle()
+            self._writing.release()
 
     def before_fork(self) -> None:
         deadline = time.monotonic() + _FORK_PATIENCE_S

@@ -1,0 +1,44 @@
+"""The conformance suite for stores: what every store must do, as tests that run on yours.
+
+```python
+import pytest
+from flujo_actors.testing.store_conformance import StoreConformance, StorePlace
+
+class MyPlace(StorePlace):
+    def open(self): return MyStore(self.address, clock=self.clock)
+    def advance(self, seconds): self.clock.advance(seconds)
+
+class TestMyStore(StoreConformance):
+    @pytest.fixture
+    def place(self, tmp_path):
+        return MyPlace(tmp_path)
+```
+
+The clauses about damage, blobs and versions are skipped for a place that does not say how to damage it; those about
+processes for one that is not `between_processes`. Processes are forked, so the suite needs a system that has forks.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ..stores.clock import ManualClock as ManualClock
+from ..stores.port import Store
+from ._store_clauses.answering import AnsweringClauses
+from ._store_clauses.concurrency import ConcurrencyClauses
+from ._store_clauses.crashing import CrashClauses
+from ._store_clauses.fencing import FencingClauses
+from ._store_clauses.keeping import KeepingClauses
+from ._store_clauses.place import StorePlace as StorePlace
+from ._store_clauses.writing import WritingClauses
+
+
+class StoreConformance(
+    WritingClauses, FencingClauses, AnsweringClauses, KeepingClauses, ConcurrencyClauses, CrashClauses
+):
+    """All clauses; subclass it with a fixture `place` that returns an empty `StorePlace`."""
+
+    @pytest.fixture
+    def store(self, place: StorePlace) -> Store:
+        """A store on the place."""
+        return place.open()
