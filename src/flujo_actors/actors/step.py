@@ -18,7 +18,7 @@ import attrs
 import trio
 from outcome import Error
 
-from ..bridge.guard import guarded
+from ..bridge.guard import guarded, holds_vanished
 from ..context.isolation import isolated, updated
 from ..core import paths
 from ..core.attempts import (
@@ -154,6 +154,7 @@ class StepActors:
                 max_retries=step.max_retries,
                 backoff=step.backoff,
                 has_fallback=step.fallback is not None,
+                lost=isinstance(ended, Failed) and holds_vanished(ended.error),
                 rng=self.run.rng,
             )
             if isinstance(decision, Accept | Escalate):

@@ -36,6 +36,13 @@ def vanished(error: BaseException) -> bool:
     return isinstance(error, trio.Cancelled | asyncio.CancelledError | GeneratorExit)
 
 
+def holds_vanished(error: object) -> bool:
+    """The same of an error or of any member of a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(holds_vanished, error.exceptions))
+    return isinstance(error, BaseException) and vanished(error)
+
+
 def _is_cancellation(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(_is_cancellation(member) for member in error.exceptions)

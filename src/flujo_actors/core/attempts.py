@@ -5,8 +5,7 @@ Rules, first match wins:
 1. A control error, `KeyboardInterrupt` or `SystemExit` escalates: nothing else is tried.
 2. Work that is done, paused or aborted is accepted.
 3. A failure that names another agent goes to that agent at once.
-4. Work that ended without an outcome (its error is no `Exception`: a cancellation that nobody asked for, say) is
-   not tried again, since nobody knows what it did.
+4. Work that ended without an outcome is not tried again, since nobody knows what it did.
 5. Any other failure is tried again while retries are left, after the step's backoff.
 6. A failure that is not tried again goes to the fallback, if there is one; else it is accepted.
 """
@@ -109,10 +108,6 @@ def escalating(error: object) -> BaseException | None:
     return None
 
 
-def _lost(error: object) -> bool:
-    return isinstance(error, BaseException) and not isinstance(error, Exception)
-
-
 def decide(
     ended: Attempt,
     *,
@@ -120,6 +115,7 @@ def decide(
     max_retries: int,
     backoff: Backoff,
     has_fallback: bool,
+    lost: bool = False,
     rng: Callable[[], float],
 ) -> Decision:
     """What to do after an attempt, with `failures` so far that count against the retries; see the module's rules."""
@@ -130,6 +126,6 @@ def decide(
         return Escalate(error=control)
     if ended.redirect is not None:
         return HandOver(to=ended.redirect)
-    if failures <= max_retries and not _lost(ended.error):
+    if failures <= max_retries and not lost:
         return Restart(after=backoff.delay(failures, rng))
     return USE_FALLBACK if has_fallback else ACCEPT
