@@ -6,6 +6,8 @@ from typing import Any
 
 import attrs
 
+from .callplan import plan_agent
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class Redirect:
@@ -16,3 +18,6 @@ class Redirect:
 
     to: Any
     feedback: str = "the validator asked for another agent"
+
+    def __attrs_post_init__(self) -> None:
+        plan_agent(self.to, step_name="after a redirect")  # what cannot be called is refused where it is named
