@@ -25,14 +25,12 @@ from pydantic_ai.messages import (
     UserContent,
     VideoUrl,
 )
-from pydantic_ai.models import Model
 from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_core import to_json
 
 from ..core.events import ToolEnded, ToolStarted
 from .factory import StepAgent
-from .metering import AgentCall, Emit, ending_of, metered, metered_model
-from .provider_errors import OUTPUT_TOOL
+from .metering import AgentCall, Emit, Metering, ending_of, metered_model
 
 _CONTENT = (str, ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent)
 
@@ -57,9 +55,10 @@ class AgentRequest:
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of `Agent.run` for this request."""
-        capabilities = [*self._metering(), *self._tool_events()]
+        model = metered_model(self.agent)
+        capabilities = [*([Metering()] if model is None else []), *self._tool_events()]
         return {
-            "model": metered_model(self.agent),
+            "model": model,
             "usage": self.call.run_usage,
             "infer_name": False,
             **({} if self.deps is None else {"deps": self.deps}),
@@ -71,9 +70,6 @@ class AgentRequest:
     @property
     def _timeout_s(self) -> float | None:
         return self.agent.timeout_s if isinstance(self.agent, StepAgent) else None
-
-    def _metering(self) -> list[AbstractCapability[Any]]:
-        return [Metering()] if _chooses_its_model_late(self.agent) else []
 
     def _tool_events(self) -> list[AbstractCapability[Any]]:
         return [] if self.call.emit is None else [ToolEvents(self.call.emit)]
@@ -87,7 +83,7 @@ class AgentRequest:
         """The agent's text as it comes, over all its turns and tool calls, and then its result."""
         with self.call.current():
             async with self.agent.run_stream_events(self.prompt, **self.arguments()) as events:
-                answer = AnswerText()
+                answer = AnswerText(self.call)
                 async for event in events:
                     if isinstance(event, AgentRunResultEvent):
                         yield Finished(result=event.result)
@@ -98,7 +94,8 @@ class AgentRequest:
 class AnswerText:
     """The text of an answer as it comes: what the model says, and the arguments of its output tool."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: AgentCall) -> None:
+        self._call = call
         self._output_part: int | None = None
 
     def piece(self, event: AgentStreamEvent) -> str:
@@ -116,7 +113,7 @@ class AnswerText:
     def _begun(self, index: int, part: object) -> str:
         if isinstance(part, TextPart):
             return part.content
-        if not isinstance(part, ToolCallPart) or not part.tool_name.startswith(OUTPUT_TOOL):
+        if not isinstance(part, ToolCallPart) or part.tool_name in self._call.function_tools:
             return ""
         self._output_part = index
         return part.args if isinstance(part.args, str) else ""
@@ -147,24 +144,6 @@ def _with_note(prompt: str | Sequence[UserContent] | None, note: str) -> str | S
 def refusal_note(feedback: str | None) -> str | None:
     """What an agent is told of why its last attempt failed."""
     return None if feedback is None else f"Your previous answer was not accepted: {feedback}"
-
-
-def _chooses_its_model_late(agent: AbstractAgent[Any, Any]) -> bool:
-    """Whether the agent may call another model than the one it was declared with.
-
-    `Agent.override` keeps the model for tests in a variable of its own; where that is not found, it may be in use.
-    """
-    if getattr(agent, "model", None) is None:
-        return True
-    override = getattr(agent, "_override_model", None)
-    return override is None or override.get() is not None
-
-
-class Metering(AbstractCapability[Any]):
-    """Meters whatever model an agent calls in the end. It costs time: agents with a model of their own do without."""
-
-    def get_wrapper_model(self, model: Model) -> Model:
-        return metered(model)
 
 
 class ToolEvents(AbstractCapability[Any]):

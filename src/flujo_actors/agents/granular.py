@@ -83,7 +83,7 @@ class GranularRequest:
         """
         with self.call.current(), self.granular.stops_heard():
             async with self.agent.run_stream_events(self.prompt, **self.arguments()) as events:
-                answer = AnswerText()
+                answer = AnswerText(self.call)
                 async for event in events:
                     if isinstance(event, AgentRunResultEvent):
                         yield Finished(result=event.result)

@@ -22,6 +22,7 @@ from typing import Any
 
 import attrs
 from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, SystemPromptPart
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
@@ -35,6 +36,7 @@ from ..core.usage import NO_USAGE, Usage
 from ..core.wire import message_of
 from .named_models import model_named
 from .pricing import Pricing, estimated_cost
+from .provider_errors import raw_text
 
 logger = logging.getLogger("flujo_actors")
 
@@ -87,14 +89,24 @@ class AgentCall:
     usage: Usage = NO_USAGE
     run_usage: RunUsage = attrs.field(factory=RunUsage)
     """Where pydantic-ai counts, tools and nested agents included."""
-    model_name: str | None = None
+    model: Model | None = None
+    """The model that was asked last."""
     last_text: str = ""
-    """The text of the last response, for those who must repair it."""
+    """What the last response said as an answer, for those who must repair it."""
+    cut_short: bool = False
+    """Whether the last response ran into the limit on its tokens."""
+    function_tools: frozenset[str] = frozenset()
+    """The tools of the agent in the last request, without those through which it answers."""
     unmeasured: int = 0
     """How many responses came without a token count."""
     begun: int = 0
     """How many requests were begun."""
     _responses: list[ModelResponse] = attrs.field(factory=list)
+
+    @property
+    def model_name(self) -> str | None:
+        """The name of the model that was asked last."""
+        return None if self.model is None else self.model.model_name
 
     def total(self) -> Usage:
         """Everything the attempt used: what was metered, and what tools used through nested agents."""
@@ -136,9 +148,12 @@ class AgentCall:
 
     # --- one request ---
 
-    async def request(self, model: Model, messages: list[ModelMessage]) -> MeteredRequest:
+    async def request(
+        self, model: Model, messages: list[ModelMessage], parameters: ModelRequestParameters
+    ) -> MeteredRequest:
         """Wait until the request may be made; `UsageLimitExceededError` if it may not."""
-        self.model_name = model.model_name
+        self.model, self.last_text, self.cut_short = model, "", False
+        self.function_tools = frozenset(tool.name for tool in parameters.function_tools)
         self._require_price(model)
         reserved = await self._granted()
         if self.emit is not None and self.begun == 0:
@@ -174,7 +189,8 @@ class AgentCall:
 
     def take(self, response: ModelResponse, model: Model) -> float | None:
         """Keep a response in mind, and say what it cost; `None` if no price is known."""
-        self.last_text = response.text or ""
+        self.last_text = raw_text(response, self.function_tools)
+        self.cut_short = response.finish_reason == "length"
         self._responses.append(response)
         return self.pricing.cost_of(response, model)
 
@@ -273,7 +289,7 @@ class MeteredModel(WrapperModel):
         call = _current.get()
         if call is None:
             return await super().request(messages, model_settings, model_request_parameters)
-        with await call.request(self.wrapped, messages) as metered:
+        with await call.request(self.wrapped, messages, model_request_parameters) as metered:
             response = await super().request(messages, model_settings, model_request_parameters)
             metered.response = lambda: response
         return response
@@ -292,20 +308,31 @@ class MeteredModel(WrapperModel):
             async with streaming as stream:
                 yield stream
             return
-        with await call.request(self.wrapped, messages) as metered:
+        with await call.request(self.wrapped, messages, model_request_parameters) as metered:
             async with streaming as stream:
                 metered.response = stream.get
                 yield stream
 
 
 def metered_model(agent: AbstractAgent[Any, Any]) -> MeteredModel | None:
-    """The agent's model, metered; one that is given by name lives as long as the running loop."""
+    """The agent's model, metered; `None` if the agent chooses it when it runs, which is for `Metering` to meter."""
     model = getattr(agent, "model", None)
-    if model is None:
+    if model is None or _may_be_overridden(agent):
         return None
-    return metered(model_named(model) if isinstance(model, str) else model)
+    return MeteredModel(model_named(model) if isinstance(model, str) else model)
 
 
-def metered(model: Model) -> MeteredModel:
-    """The model, metered."""
-    return model if isinstance(model, MeteredModel) else MeteredModel(model)
+def _may_be_overridden(agent: AbstractAgent[Any, Any]) -> bool:
+    """Whether another model may stand in for the agent's own.
+
+    `Agent.override` keeps it in a variable of its own; where that is not found, it may be in use.
+    """
+    override = getattr(agent, "_override_model", None)
+    return override is None or override.get() is not None
+
+
+class Metering(AbstractCapability[Any]):
+    """Meters whatever model an agent calls in the end. It costs time: agents with a model of their own do without."""
+
+    def get_wrapper_model(self, model: Model) -> Model:
+        return model if isinstance(model, MeteredModel) else MeteredModel(model)
