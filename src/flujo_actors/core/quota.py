@@ -78,13 +78,15 @@ class Quota:
 
     def ask(self, caller: str) -> Verdict:
         """Whether `caller` may call now; nothing is reserved yet."""
+        if caller not in self._known and self._reached():
+            return "refused"
         if self._under_way and self._largest is None:
             return "wait"
         if self._fits(self.spent + self._reserved + self._expected(caller)):
             return "granted"
         if self._under_way:
             return "wait"
-        return "refused" if caller in self._known or self._reached() else "granted"
+        return "refused" if caller in self._known else "granted"
 
     def reserve(self, caller: str) -> Amount:
         """Set aside what a granted call is expected to use."""
