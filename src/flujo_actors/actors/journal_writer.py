@@ -5,9 +5,10 @@ Rules:
 1. There is one writer per store and trio run, so that concurrent runs share commits: while one transaction commits in
    its thread, everything that comes in waits, and goes into the next one together.
 2. A write returns when it is durable. It raises `LeaseLost` if the run has another owner by now, and `StoreError` if
-   the store failed; then nothing of it was written.
+   the store failed: then either nothing of it was written, or all of it and the answer was lost.
 3. A commit that has begun is not cancelled with whoever waits for it.
-4. Leases of open runs are renewed together, three times per lease; a run that lost its lease is told at once.
+4. Leases of open runs are renewed together, three times per lease. A run that lost its lease is told at once, and so
+   is one whose lease must have expired because the store could not be asked, by this process's monotonic clock.
 5. The writer's task lives while there is something to write, the renewing one while a run is open.
 """
 
@@ -16,12 +17,12 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import attrs
 import trio
-from outcome import Error, Value
+from outcome import Error, Value, acapture
 
 from ..core.records import Admission, Append, Lease
 from ..errors import FlujoError, LeaseLost, RunExists, StoreError
@@ -60,7 +61,7 @@ class JournalWriter:
         self._admissions: list[_Waiting[Admission, Lease]] = []
         self._appends: list[_Waiting[Append, None]] = []
         self._writing = False
-        self._leases: dict[Lease, Callable[[LeaseLost], None]] = {}
+        self._leases: dict[Lease, _Held] = {}
         self._renewing: trio.CancelScope | None = None
         self.commits = 0
         """How many transactions were committed."""
@@ -100,13 +101,10 @@ class JournalWriter:
         """Write a batch in one transaction and tell everybody what came of it."""
         if not batch:
             return
-        answers: list[Any]
-        try:
-            with trio.CancelScope(shield=True):
-                answers = await trio.to_thread.run_sync(write, [waiting.job for waiting in batch])
-            self.commits += 1
-        except StoreError as error:
-            answers = [error] * len(batch)
+        with trio.CancelScope(shield=True):
+            got = await _asked(trio.to_thread.run_sync(write, [waiting.job for waiting in batch]))
+        self.commits += isinstance(got, Value)
+        answers = got.value if isinstance(got, Value) else [_copied(got.error) for _ in batch]
         for waiting, answer in zip(batch, answers, strict=True):
             waiting.answer = Error(answer) if isinstance(answer, FlujoError) else Value(answer)
             waiting.done.set()
@@ -123,7 +121,7 @@ class JournalWriter:
 
     def hold(self, lease: Lease, lost: Callable[[LeaseLost], None]) -> None:
         """Keep a lease alive until it is let go; `lost` is called if it cannot be."""
-        self._leases[lease] = lost
+        self._leases[lease] = _Held(tell=lost, until=trio.current_time() + self._lease_s)
         if self._renewing is None:
             self._renewing = trio.CancelScope()
             trio.lowlevel.spawn_system_task(self._renew_leases, self._renewing)
@@ -142,19 +140,60 @@ class JournalWriter:
                 await self._renew()
 
     async def _renew(self) -> None:
-        held = list(self._leases)
-        renew = self._store.renew
-        try:
-            answers = await trio.to_thread.run_sync(lambda: renew(held, lease_s=self._lease_s))
-        except StoreError:
-            return  # the next round tries again; if the store stays away, the leases expire and writes fail
-        for lease, answer in zip(held, answers, strict=True):
-            tell = self._leases.get(lease)
-            if answer is not None and tell is not None:
-                tell(answer)
+        asked_at, leases, renew = trio.current_time(), list(self._leases), self._store.renew
+        got = await _asked(trio.to_thread.run_sync(lambda: renew(leases, lease_s=self._lease_s)))
+        if isinstance(got, Error):
+            self._give_up_expired(got.error)
+            return
+        for lease, answer in zip(leases, got.value, strict=True):
+            held = self._leases.get(lease)
+            if held is not None and answer is not None:
+                held.tell(answer)
+            elif held is not None:
+                held.until = asked_at + self._lease_s
+
+    def _give_up_expired(self, error: BaseException) -> None:
+        for lease, held in self._leases.items():
+            if held.until <= trio.current_time():
+                lost = LeaseLost(f"the lease of run {lease.run_id!r} expired: it could not be renewed ({error})")
+                lost.__cause__ = error
+                held.tell(lost)
 
 
-_writers: trio.lowlevel.RunVar[dict[int, JournalWriter]] = trio.lowlevel.RunVar("flujo_actors journal writers")
+@attrs.define(eq=False)
+class _Held:
+    """A lease that is kept alive."""
+
+    tell: Callable[[LeaseLost], None]
+    until: float
+    """When it expires, at the earliest, if it is not renewed."""
+
+
+async def _asked(call: Awaitable[R]) -> Value[R] | Error:
+    """What the store answered, or a `StoreError`: also for what a store may not raise, since runs wait for it."""
+
+    async def wait() -> R:
+        return await call
+
+    got = await acapture(wait)
+    if isinstance(got, Value) or isinstance(got.error, StoreError):
+        return got
+    if not isinstance(got.error, Exception):
+        raise got.error
+    broken = StoreError(f"the store raised {type(got.error).__name__}: {got.error}")
+    broken.__cause__ = got.error
+    return Error(broken)
+
+
+def _copied(error: BaseException) -> BaseException:
+    """The error for one of several that wait: each raises its own, with its own traceback."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error
+    return copy
+
+
+_writers: trio.lowlevel.RunVar[dict[tuple[int, float], JournalWriter]] = trio.lowlevel.RunVar("flujo_actors writers")
 
 
 def writer_for(store: Store, *, lease_s: float) -> JournalWriter:
@@ -164,7 +203,7 @@ def writer_for(store: Store, *, lease_s: float) -> JournalWriter:
     except LookupError:
         writers = {}
         _writers.set(writers)
-    writer = writers.get(id(store))
+    writer = writers.get((id(store), lease_s))
     if writer is None:
-        writer = writers[id(store)] = JournalWriter(store, lease_s=lease_s)
+        writer = writers[id(store), lease_s] = JournalWriter(store, lease_s=lease_s)
     return writer

@@ -7,13 +7,14 @@ import enum
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import attrs
 import trio
 
 from ..core.outcomes import PipelineResult, RunId
 from ..core.tokens import parse_token
+from ..dsl.changes import ResumeMode as ResumeMode
 from ..errors import LeaseLost, NotPaused, RunExists
 from .journal import Journal, MemoryJournal, Pause
 
@@ -40,10 +41,6 @@ class NoAnswer(enum.Enum):
 
 NO_ANSWER = NoAnswer.NO_ANSWER
 """Distinguishes a run that is resumed without an answer from one whose answer is `None`."""
-
-ResumeMode: TypeAlias = Literal["strict", "compat", "force"]
-"""What to do if the pipeline has changed since the run was started: refuse; refuse if what is done has changed;
-go on whatever it is."""
 
 
 class Hold:

@@ -6,7 +6,9 @@ Rules:
 2. Opening a run claims its lease; putting it back releases it. While it is open the lease is renewed, and if it is lost
    all the same, the run is cancelled at once.
 3. A run is resumed only by the pipeline it was started with, unless the caller says otherwise.
-4. An answer is in the store before anything is done with it.
+4. An answer is in the store before anything is done with it, and nothing is asked of it there that could refuse the
+   run afterwards: what was answered once can be resumed.
+5. A run that has ended is never opened again: it would complete by having nothing to do.
 """
 
 from __future__ import annotations
@@ -21,16 +23,18 @@ import trio
 from ..core import bodies
 from ..core.outcomes import PipelineResult, RunId
 from ..core.paths import ROOT
-from ..core.records import Admission, Append, Lease, Record, RunQuery
+from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun
 from ..core.settings import DurabilitySettings
 from ..core.tokens import parse_token
 from ..core.wire import encode
-from ..dsl.fingerprint import Fingerprint, compare
+from ..dsl.changes import changes_between
+from ..dsl.fingerprint import Fingerprint, read_fingerprint
 from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
 from ..dsl.tree import find_step
-from ..errors import FingerprintMismatch, NotPaused, StoreError
+from ..errors import CorruptRecord, FingerprintMismatch, NotPaused, StoreError
 from ..stores.port import Store
+from .asking import waiting_pause
 from .journal import Pause
 from .journal_writer import JournalWriter, new_owner, writer_for
 from .runs import Hold, OpenRun, ResumeMode
@@ -49,17 +53,15 @@ class StoredRuns:
 
     async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
         fingerprint = Fingerprint.of(self.pipeline)
-        body = bodies.make_body(input=encode(data), context=encode(context), fingerprint=list(fingerprint.lines))
+        body = bodies.make_body(input=encode(data), context=encode(context), fingerprint=fingerprint.data())
         admission = Admission(run_id=run_id, pipeline=fingerprint.name, body=body)
         lease = await self._writer().admit(admission)
         return OpenRun(run_id=run_id, data=data, context=context, journal=self._journal(lease))
 
     async def pause_at(self, token: str) -> Pause:
         run_id, path = parse_token(token)
-        run = await _in_thread(lambda: self.store.get(run_id))
-        waiting = next((pause for pause in run.pauses if pause.token == token), None)
-        if waiting is None:
-            raise NotPaused(f"run {run_id!r} is {run.status}; nothing in it waits for an answer at {token!r}")
+        waiting = await _in_thread(lambda: waiting_pause(self.store, token))
+        self._admission_of(run_id, await _in_thread(lambda: self.store.read(run_id)))
         journal = self._journal(Lease(run_id=run_id, owner="", epoch=0))
         journal.load([Record(kind="paused", path=path, body=waiting.body)])
         pause = journal.waiting(path)
@@ -74,10 +76,10 @@ class StoredRuns:
 
     async def reopen(self, run_id: RunId) -> OpenRun:
         run = await _in_thread(lambda: self.store.get(run_id))
-        if run.status not in ("running", "paused"):
-            raise NotPaused(f"run {run_id!r} has ended as {run.status}; there is nothing left to resume")
+        _refuse_if_ended(run)
         lease = await _in_thread(lambda: self.store.claim(run_id, owner=new_owner(), lease_s=self.settings.lease_s))
         try:
+            _refuse_if_ended(await _in_thread(lambda: self.store.get(run_id)))  # it may have ended before the claim
             return await self._opened(lease)
         except BaseException:
             await self._release(lease)
@@ -85,27 +87,36 @@ class StoredRuns:
 
     async def _opened(self, lease: Lease) -> OpenRun:
         records = await _in_thread(lambda: self.store.read(lease.run_id))
-        if not records or records[0].kind != "admitted":
-            raise StoreError(f"run {lease.run_id!r} has no record of its admission")
-        where = f"record 1 of run {lease.run_id!r}"
-        body = bodies.read_body(records[0].body, where=where)
-        done = {record.path for record in records if record.kind == "settled"}
-        changes = compare(tuple(body.get("fingerprint", ())), Fingerprint.of(self.pipeline), done, mode=self.mode)
-        if changes:
-            listed = "; ".join(changes)
-            raise FingerprintMismatch(
-                f"run {lease.run_id!r} was started with another pipeline: {listed}. Resume it with the pipeline it was "
-                'started with, or with mode="compat" or "force" if you know that what it has done still holds'
-            )
+        body = self._admission_of(lease.run_id, records)
+        where = _first_record_of(lease.run_id)
         journal = self._journal(lease)
         journal.load(records)
-        return OpenRun(
+        opened = OpenRun(
             run_id=lease.run_id,
             data=bodies.read_value(body.get("input"), where=where),
             context=bodies.read_value(body.get("context"), where=where),
             journal=journal,
             resumed=True,
         )
+        note = Record(kind="resumed", path=ROOT, body=bodies.make_body(owner=lease.owner, epoch=lease.epoch))
+        await self._writer().write(Append(lease=lease, records=(note,), status="running"))
+        return opened
+
+    def _admission_of(self, run_id: RunId, records: list[Record]) -> dict[str, Any]:
+        """What the run was started with; `FingerprintMismatch` if that was another pipeline."""
+        where = _first_record_of(run_id)
+        if not records or records[0].kind != "admitted":
+            raise CorruptRecord(f"{where}: it is not the run's admission")
+        body = bodies.read_body(records[0].body, where=where)
+        try:
+            before = read_fingerprint(body.get("fingerprint"))
+        except (TypeError, ValueError) as error:
+            raise CorruptRecord(f"{where}: its fingerprint cannot be read ({error})") from error
+        done = {record.path for record in records if record.kind == "settled"}
+        changes = changes_between(before, Fingerprint.of(self.pipeline).steps, done, mode=self.mode)
+        if changes:
+            raise _mismatch(run_id, changes)
+        return body
 
     async def put_back(self, run: OpenRun, result: PipelineResult | None) -> None:
         if result is None:
@@ -113,11 +124,9 @@ class StoredRuns:
 
     async def _release(self, lease: Lease) -> None:
         """Let another process have the run at once, instead of when the lease expires."""
-        body = bodies.make_body(reason="interrupted")
-        note = Record(kind="resumed", path=ROOT, body=body)
         with trio.CancelScope(shield=True):
             try:
-                await self._writer().write(Append(lease=lease, records=(note,), release=True))
+                await self._writer().write(Append(lease=lease, records=(), release=True))
             except StoreError:
                 return  # the lease expires by itself
 
@@ -133,9 +142,12 @@ class StoredRuns:
             self._writer().let_go(lease)
 
     async def abandoned(self) -> list[RunId]:
-        """The runs of this pipeline that a dead process left."""
-        query = RunQuery(pipeline=Fingerprint.of(self.pipeline).name, abandoned=True)
-        return [run.run_id for run in await _in_thread(lambda: self.store.find(query))]
+        """The runs of this pipeline that a dead process left, and those whose questions are answered."""
+        name = Fingerprint.of(self.pipeline).name
+        left = await _in_thread(lambda: self.store.find(RunQuery(pipeline=name, abandoned=True)))
+        paused = await _in_thread(lambda: self.store.find(RunQuery(pipeline=name, status="paused")))
+        answered = [run for run in paused if not run.pauses and not run.leased]
+        return [run.run_id for run in (*left, *answered)]
 
     def _writer(self) -> JournalWriter:
         return writer_for(self.store, lease_s=self.settings.lease_s)
@@ -153,6 +165,22 @@ class StoredRuns:
     def _schema_of(self, path: Any) -> Any:
         step = find_step(self.pipeline, path)
         return step.input_schema if isinstance(step, HumanInTheLoop) else None
+
+
+def _refuse_if_ended(run: StoredRun) -> None:
+    if run.status not in ("running", "paused"):
+        raise NotPaused(f"run {run.run_id!r} has ended as {run.status}; there is nothing left to resume")
+
+
+def _first_record_of(run_id: RunId) -> str:
+    return f"record 1 of run {run_id!r}"
+
+
+def _mismatch(run_id: RunId, changes: list[str]) -> FingerprintMismatch:
+    return FingerprintMismatch(
+        f"run {run_id!r} was started with another pipeline: {'; '.join(changes)}. Resume it with the pipeline it was "
+        'started with, or with mode="compat" or "force" if you know that what it has done still holds'
+    )
 
 
 def _lease_of(run: OpenRun) -> Lease:

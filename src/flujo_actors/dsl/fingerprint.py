@@ -1,15 +1,14 @@
 """What makes a pipeline the same pipeline: its steps, their order, prompts, models and tools.
 
-A fingerprint is a list of lines, one for each step, so that a difference can be named. Code is not compared: a function
-is known by its qualified name.
+A fingerprint says a few facts of every step, so that a difference can be named. Code is not compared: a function is
+known by its qualified name. Texts that may be long or secret (prompts, schemas) are kept as hashes.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -21,49 +20,48 @@ from .kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
 from .pipeline import AnyStep, Pipeline
 from .step import Step
 
+Facts = Mapping[str, Any]
+"""What is known of one step: its kind, and what else must stay the same."""
+
+EACH = "~i"
+"""Stands in a fingerprint for every item of a map and every turn of a loop."""
+
+OTHERWISE = "~default"
+"""Stands in a fingerprint for whatever a selection takes its default for."""
+
 
 @attrs.frozen
 class Fingerprint:
-    """The lines of a pipeline, and a name that its runs share."""
+    """The facts of every step by path, in the order of the declaration, and a name that the pipeline's runs share."""
 
-    lines: tuple[str, ...]
+    steps: Mapping[StepPath, Facts]
     name: str
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Fingerprint:
         """The fingerprint of a declaration."""
         name = pipeline.name or " >> ".join(pipeline.step_names())
-        return cls(tuple(_lines(pipeline)), name if len(name) <= 200 else name[:199] + "…")
+        return cls(dict(_facts_by_path(pipeline)), name if len(name) <= 200 else name[:199] + "…")
+
+    def data(self) -> list[list[Any]]:
+        """The fingerprint as JSON data."""
+        return [[path, dict(facts)] for path, facts in self.steps.items()]
 
 
-def compare(stored: Iterable[str], current: Fingerprint, done: Set[StepPath], *, mode: str) -> list[str]:
-    """What stands in the way of resuming: differences, or of those only what concerns steps already done."""
-    if mode == "force":
-        return []
-    before, after = list(stored), list(current.lines)
-    changes = [
-        f"{'removed' if line.startswith('-') else 'added'} {line[2:]}"
-        for line in difflib.ndiff(before, after)
-        if line[:2] in ("- ", "+ ")
-    ]
-    if mode == "strict":
-        return changes
-    kept = set(after)
-    touched = {line for line in before if line not in kept and _was_done(line, done)}
-    return [f"removed {line}" for line in before if line in touched]
+def read_fingerprint(data: Any) -> dict[StepPath, Facts]:
+    """The steps of a stored fingerprint; `ValueError` if it is none."""
+    steps = {StepPath(path): facts for path, facts in data}
+    if not all(isinstance(path, str) and isinstance(facts, dict) for path, facts in steps.items()):
+        raise ValueError("a fingerprint is a list of paths and facts")
+    return steps
 
 
-def _was_done(line: str, done: Set[StepPath]) -> bool:
-    path = json.loads(line.split(" ", 1)[0])
-    return any(each == path or each.startswith(f"{path}/") for each in done)
-
-
-def _lines(pipeline: Pipeline) -> Iterable[str]:
+def _facts_by_path(pipeline: Pipeline) -> Iterator[tuple[StepPath, Facts]]:
     pending: list[tuple[StepPath, AnyStep]] = [(ROOT, pipeline)]
     while pending:
         path, step = pending.pop()
         if path != ROOT:
-            yield f"{json.dumps(path)} {_description(step)}"
+            yield path, _facts(step)
         pending.extend(reversed(list(_children(path, step))))
 
 
@@ -77,33 +75,42 @@ def _children(path: StepPath, step: AnyStep) -> Iterable[tuple[StepPath, AnyStep
             for key, child in step.branches.items():
                 yield paths.named(path, str(key)), child
         case MapOver() | LoopUntil():
-            yield StepPath(f"{path}/~i"), step.body
+            yield StepPath(f"{path}/{EACH}"), step.body
     if isinstance(step, BranchOn) and step.default is not None:
-        yield StepPath(f"{path}/~default"), step.default
+        yield StepPath(f"{path}/{OTHERWISE}"), step.default
     if step.fallback is not None:
         yield paths.fallback(path), step.fallback
 
 
-def _description(step: AnyStep) -> str:
+def _facts(step: AnyStep) -> Facts:
     match step:
         case Pipeline():
-            return "pipeline"
+            return {"kind": "pipeline"}
         case Step():
-            return f"step {_agent(step.agent)}"
+            return {"kind": "step", **_agent_facts(step.agent)}
         case LoopUntil():
-            return f"loop max_loops={step.max_loops}"
+            return {"kind": "loop", "max_loops": step.max_loops}
         case HumanInTheLoop():
-            return f"human {_digest(step.message if isinstance(step.message, str) else _named(step.message))}"
+            asked = step.message if isinstance(step.message, str) else _named(step.message)
+            return {"kind": "question", "message": _digest(asked)}
+        case Parallel():
+            return {"kind": "parallel", "merge": step.merge}
         case _:
-            return type(step).__name__.lower()
+            return {"kind": {"MapOver": "map", "BranchOn": "branch"}.get(type(step).__name__, type(step).__name__)}
 
 
-def _agent(agent: Any) -> str:
+def _agent_facts(agent: Any) -> Facts:
     if not is_model_agent(agent):
-        return _named(agent)
+        return {"agent": _named(agent)}
+    while hasattr(agent, "wrapped"):
+        agent = agent.wrapped
     model = getattr(agent, "model", None)
-    name = model if isinstance(model, str) else getattr(model, "model_name", None)
-    return f"agent {agent.name or ''} model={name} prompt={_digest(_prompts(agent))} tools={_digest(_tools(agent))}"
+    return {
+        "agent": f"agent {agent.name or ''}".strip(),
+        "model": model if isinstance(model, str) else getattr(model, "model_name", None),
+        "prompt": _digest(_prompts(agent)),
+        "tools": _tools(agent),
+    }
 
 
 def _named(target: Any) -> str:
@@ -114,17 +121,26 @@ def _named(target: Any) -> str:
 
 
 def _prompts(agent: Any) -> list[str]:
-    texts = [*getattr(agent, "_system_prompts", ()), *getattr(agent, "_instructions", ())]
+    """What an agent is told besides its input; what a function makes of it is known by the function's name."""
+    told = (
+        *getattr(agent, "_system_prompts", ()),
+        *getattr(agent, "_system_prompt_functions", ()),
+        *getattr(agent, "_instructions", ()),
+    )
+    texts = [getattr(each, "instruction", getattr(each, "function", each)) for each in told]
     return [text if isinstance(text, str) else _named(text) for text in texts]
 
 
-def _tools(agent: Any) -> list[Any]:
-    tools: list[Any] = []
-    for toolset in agent.toolsets:
-        for name, tool in sorted(getattr(toolset, "tools", {}).items()):
-            schema = getattr(getattr(tool, "function_schema", None), "json_schema", None)
-            tools.append([name, schema])
-    return tools
+def _tools(agent: Any) -> dict[str, str]:
+    return {
+        name: _digest([getattr(tool, "description", None), _schema_of(tool)])
+        for toolset in agent.toolsets
+        for name, tool in sorted(getattr(toolset, "tools", {}).items())
+    }
+
+
+def _schema_of(tool: Any) -> Any:
+    return getattr(getattr(tool, "function_schema", None), "json_schema", None)
 
 
 def _digest(value: Any) -> str:
