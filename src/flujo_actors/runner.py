@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -27,12 +27,23 @@ from .dsl.known_types import register_types_of
 from .dsl.pipeline import AnyStep, Pipeline, as_step
 from .dsl.step import Step
 from .dsl.tree import walk_steps
-from .errors import ControlError, DeclarationError, LoopAlreadyRunning, RunLeased
+from .errors import (
+    ControlError,
+    CorruptRecord,
+    DeclarationError,
+    FingerprintMismatch,
+    LeaseLost,
+    LoopAlreadyRunning,
+    NotPaused,
+    RunLeased,
+)
 from .handle import Drive, Outlet, RunHandle
 from .settings import resolve_settings
 from .stores.port import Store
 from .telemetry.redaction import Redactor
 from .telemetry.sinks import LogSink, Telemetry
+
+logger = logging.getLogger("flujo_actors")
 
 
 class Flujo:
@@ -119,7 +130,10 @@ class Flujo:
         return await self._drive(runs, opened, host, outlet)
 
     def recover(self) -> list[PipelineResult]:
-        """Take over and finish every run of this pipeline that a dead process left; from synchronous code."""
+        """Take over and finish every run of this pipeline that a dead process left; from synchronous code.
+
+        A run that cannot be read, or was started with another pipeline, is logged and left as it is.
+        """
         recovered: list[PipelineResult] = _in_trio(self._recover, instead="recover_async")
         return recovered
 
@@ -132,9 +146,22 @@ class Flujo:
         runs = self._runs()
         results = []
         for run_id in await runs.abandoned():
-            with contextlib.suppress(RunLeased):  # another process was faster
-                results.append(await self._drive(runs, await runs.reopen(run_id), host, None))
+            result = await self._take_over(runs, run_id, host)
+            results.extend([] if result is None else [result])
         return results
+
+    async def _take_over(self, runs: Runs, run_id: RunId, host: Host) -> PipelineResult | None:
+        """Finish one run; `None` if somebody else has it, or if it cannot be had. Others must not suffer from it."""
+        try:
+            return await self._drive(runs, await runs.reopen(run_id), host, None)
+        except ControlError as error:
+            partial: PipelineResult | None = error.result
+            return partial
+        except (RunLeased, LeaseLost, NotPaused):
+            return None  # another process was faster
+        except (FingerprintMismatch, CorruptRecord) as error:
+            logger.warning("cannot recover: %s", error)
+            return None
 
     # --- both ---
 
