@@ -37,11 +37,22 @@ async def call_agent(run: Run, step: Step, work: Work) -> Attempt:
 
         return await call_model_agent(run, step, work, plan.target)
     caller = PlainCaller(run=run, step=step, work=work, plan=plan)
-    if step.processing.schema is None or not is_structured(run, step):
+    schema = step_schema(step)
+    if schema is None or not is_structured(run, step):
         return await caller.ask(None)
     from .structured_step import structured_attempt  # loads pydantic, which only structured steps need
 
-    return await structured_attempt(run, step, work, caller, step.processing.schema)
+    return await structured_attempt(run, step, work, caller, schema)
+
+
+_ANY_JSON = {"type": ["object", "array"]}
+
+
+def step_schema(step: Step) -> Any:
+    """What the step itself wants its output to fit; JSON without a schema is any object or list."""
+    switches = step.processing
+    asked = switches.schema is None and switches.structured_output == "openai_json"
+    return _ANY_JSON if asked else switches.schema
 
 
 def is_structured(run: Run, step: Step) -> bool:
@@ -60,35 +71,57 @@ class PlainCaller:
     plan: CallPlan
     validates: bool = False
     can_repair: bool = False
+    cut_off: bool = False
 
     @property
     def can_ask_again(self) -> bool:
         """Whether an instruction would reach the agent."""
+        return self._takes_feedback or (self.plan.takes_data and isinstance(self.work.data, str))
+
+    @property
+    def _takes_feedback(self) -> bool:
         return "feedback" in self.plan.named
 
     def is_about_content(self, failed: Failed) -> bool:
-        """Whether a stream broke off in a text that may still be read; other failures are the agent's own."""
-        return False
+        """Whether the agent raised what pydantic or pydantic-ai raise about a model's answer."""
+        known = _content_errors(failed.error)
+        return known is not None and bool(known.is_about_content(failed.error))
 
     async def repair(self, prompt: str) -> Attempt:
         """There is no model behind a plain agent."""
         return Failed(error=None, feedback="there is no model to repair with")
 
-    async def ask(self, instruction: str | None) -> Attempt:
-        """One call of the agent; an instruction reaches it as `feedback`."""
-        run, work = self.run, self.work
-        if instruction is not None:
-            work = attrs.evolve(work, feedback=instruction)
+    async def judge(self, value: Any) -> Attempt:
+        """A plain agent does not judge its outputs."""
+        return Done(output=value, context=self.work.context)
+
+    async def ask(self, instruction: str | None, *, as_text: bool = False) -> Attempt:
+        """One call of the agent; an instruction reaches it as `feedback`, else at the end of its text."""
+        work = self._told(instruction)
         refused = refusal(work)
         if refused is not None:
             return refused
+        work.tally.pieces = []
         got = await self._call(work)
         if isinstance(got, Error):
-            return _with_partial(failure_of(run, got.error), work.tally)
+            return _with_partial(self._failure(got.error), work.tally)
         ended = answer_of(self.step.name, got.value, work)
         if isinstance(ended, Failed) and ended.output is None:
             ended = _with_partial(ended, work.tally)
         return within_limits(ended, work) if work.quotas else ended
+
+    def _told(self, instruction: str | None) -> Work:
+        if instruction is None:
+            return self.work
+        if self._takes_feedback:
+            return attrs.evolve(self.work, feedback=instruction)
+        return attrs.evolve(self.work, data=f"{self.work.data}\n\n{instruction}")
+
+    def _failure(self, error: BaseException) -> Failed:
+        failed = failure_of(self.run, error)
+        if step_schema(self.step) is None or not self.is_about_content(failed):
+            return failed
+        return attrs.evolve(failed, output=_content_errors(error).text_of_error(error) or None)
 
     async def _call(self, work: Work) -> Value[Any] | Error:
         run, plan = self.run, self.plan
@@ -102,9 +135,18 @@ class PlainCaller:
             case "sync":
                 return await guarded(_call_sync, run, plan, args, keywords, self.step.name)
             case _:
-                structured = self.step.processing.schema is not None and is_structured(run, self.step)
+                structured = step_schema(self.step) is not None and is_structured(run, self.step)
                 call = _call_structured_stream if structured else _call_stream
                 return await guarded(call, run, plan, args, keywords, work)
+
+
+def _content_errors(error: object) -> Any:
+    """The module that knows errors about answers, if the error is of a library that raises such."""
+    if not any(kind.__module__.startswith("pydantic") for kind in type(error).__mro__):
+        return None
+    from ..agents import provider_errors  # loads pydantic-ai, which others need not
+
+    return provider_errors
 
 
 def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, Any]:

@@ -2,10 +2,14 @@
 
 What comes next is decided by the pure `structured.stages`; here it is carried out. Rules:
 
-1. Every text goes through the same reading, however it came: from a call, a stream, a repair or an error.
-2. A text that ended inside its value is not accepted while the model can be asked again.
-3. A control error passes through every stage.
-4. Reading a large text happens in a worker thread: it does not hold up other runs.
+1. Every answer goes through the same reading, however it came: from a call, a stream, a repair or an error. A value
+   that does not fit is read as the JSON it is.
+2. A text that ended inside its value is not repaired but asked for again; where the provider says that it was cut
+   off, it is never accepted.
+3. An agent that judges its own outputs judges repaired values too.
+4. Plain text is the last resort: not while the step has retries or a fallback left.
+5. A control error passes through every stage.
+6. Reading what is not strict JSON happens in a worker thread: it does not hold up other runs.
 """
 
 from __future__ import annotations
@@ -15,14 +19,14 @@ from typing import Any, Protocol, TypeVar, assert_never
 
 import attrs
 import trio
-from pydantic_core import to_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
 from ..core.events import ArosFallbackStage, ArosRepairFailed, ArosRepairStarted, ArosRepairSuccess
 from ..core.settings import ArosSettings
 from ..dsl.processing import Processing
 from ..dsl.step import Step
-from ..errors import StructuredOutputError
+from ..errors import DeclarationError, StructuredOutputError
 from ..structured import stages
 from ..structured.builtins import ensure_object
 from ..structured.extract import extract_from_text
@@ -61,11 +65,14 @@ _EVENT_STAGE = {
 class Caller(Protocol):
     """The agent behind a structured step."""
 
-    async def ask(self, instruction: str | None) -> Attempt:
-        """One call; an instruction is added to what the agent is told."""
+    async def ask(self, instruction: str | None, *, as_text: bool = False) -> Attempt:
+        """One call; an instruction is added to what the agent is told, and its answer may be wanted as text."""
 
     async def repair(self, prompt: str) -> Attempt:
         """One call of the bare model with nothing but the prompt; its output is text."""
+
+    async def judge(self, value: Any) -> Attempt:
+        """What the agent itself makes of a value that fits the schema: an output, or a failure that says why not."""
 
     @property
     def can_ask_again(self) -> bool:
@@ -73,11 +80,15 @@ class Caller(Protocol):
 
     @property
     def validates(self) -> bool:
-        """Whether an answer that is not text has been checked against the schema already."""
+        """Whether the schema is the agent's own: an answer that is not text has been checked already."""
 
     @property
     def can_repair(self) -> bool:
         """Whether there is a model to repair with."""
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the last answer ended before its end, as far as the provider says."""
 
     def is_about_content(self, failed: Failed) -> bool:
         """Whether a failed call failed because of what the model wrote; `failed.output` is that text."""
@@ -85,13 +96,18 @@ class Caller(Protocol):
 
 async def structured_attempt(run: Run, step: Step, work: Work, caller: Caller, schema: Any) -> Attempt:
     """One attempt of a step whose output must fit a schema."""
+    try:
+        compiled = compile_schema(schema)
+    except DeclarationError as error:
+        return Failed(error=error, feedback=run.redact(f"The schema of step {step.name!r}: {error}"))
     attempt = StructuredStep(
         run=run,
         work=work,
         caller=caller,
-        schema=compile_schema(schema),
+        declared=schema,
+        schema=compiled,
         processing=step.processing,
-        for_object=work.for_object,
+        last_resort=work.attempt > step.max_retries and step.fallback is None,
     )
     return await attempt.attempt()
 
@@ -103,6 +119,9 @@ class _Valid:
     value: Any
     passes: tuple[str, ...] = ()
     engine: str = ""
+    truncated: bool = False
+    clean: bool = False
+    """Nothing had to be done: the answer was the value."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -112,11 +131,15 @@ class StructuredStep:
     run: Run
     work: Work
     caller: Caller
+    declared: Any
+    """The schema as the user gave it."""
     schema: Schema
     processing: Processing
-    for_object: bool = False
-    """Whether the next step asks for a dict."""
+    last_resort: bool = True
+    """Whether the step has nothing else left than to degrade or to fail."""
     _history: History = ()
+    _partial: str = ""
+    """What there was of an answer that was cut off."""
     _metadata: dict[str, Any] = attrs.field(factory=dict)
     _error: Any = None
     _provider_error: str | None = None
@@ -133,12 +156,12 @@ class StructuredStep:
             ended = await self._carry_out(decision)
             if isinstance(ended, _Valid):
                 self._note_success(decision, ended)
-                return self._done(ended)
+                return self._done(decision, ended)
             if isinstance(ended, Done | Failed | Stopped):
                 return ended
             self._note_failure(decision, ended)
             self._history = (*self._history, ended)
-            text = "" if self._cut_off(ended) else text
+            text = "" if self._partial else text
 
     # --- the first answer ---
 
@@ -147,40 +170,57 @@ class StructuredStep:
         match first:
             case Stopped():
                 return first
+            case Failed(error=StructuredOutputError() as error) if error.stage in ("limits", "stream"):
+                return attrs.evolve(first, feedback=self._feedback(error.stage, str(error)))
             case Failed():
                 return None if self.caller.is_about_content(first) else first
-            case Done(output=str() | bytes() | bytearray()):
+            case Done(output=str() | bytes() | bytearray()) if not self.caller.validates:
                 return None
             case Done():
-                checked = self._checked(first, "deterministic")
-                if isinstance(checked, _Valid):
-                    return attrs.evolve(first, output=checked.value)
-                self._history = (checked,)
-                return None
+                checked = self._checked(first.output, "deterministic")
+                return attrs.evolve(first, output=checked.value) if isinstance(checked, _Valid) else None
         raise AssertionError(f"an attempt ended as {first!r}")
-
-    def _checked(self, done: Done, stage: stages.Stage) -> _Valid | StageFailure:
-        """An answer that is a value already: fine if it fits the schema."""
-        if self.caller.validates:
-            return _Valid(value=done.output)
-        value = _plain(done.output)
-        flaws = self.schema.validate(value)
-        if flaws:
-            return StageFailure(stage=stage, reason=_listed(flaws), text=_json(value), flaws=tuple(flaws))
-        built = not self.schema.constructs or not isinstance(done.output, dict | list | int | float)
-        return _Valid(value=done.output if built else self.schema.construct(value))
 
     def _text_of(self, first: Attempt) -> str:
         if isinstance(first, Failed):
             self._error, self._provider_error = first.error, type(first.error).__name__
-            text = _as_text(first.output)
-            if not text.strip():
-                reason = f"the provider refused the answer: {first.feedback}"
-                self._history = (StageFailure(stage="deterministic", reason=reason, provider_error=True),)
-            return text
+            return self._given_text(first.output) or self._nothing(f"the provider refused the answer: {first.feedback}")
         assert isinstance(first, Done)
         self._metadata = dict(first.metadata)
-        return _as_text(first.output) if isinstance(first.output, str | bytes | bytearray) else ""
+        return self._given_text(first.output)
+
+    def _given_text(self, output: Any) -> str:
+        """The text of an answer; what has none is a failed stage already."""
+        try:
+            return _as_text(output)
+        except ValueError as error:
+            return self._nothing(str(error))
+
+    def _nothing(self, reason: str) -> str:
+        if not self._history:
+            refused = self._provider_error is not None
+            self._history = (StageFailure(stage="deterministic", reason=reason, provider_error=refused),)
+        return ""
+
+    # --- values ---
+
+    def _checked(self, output: Any, stage: stages.Stage) -> _Valid | StageFailure:
+        """An answer that is a value already: fine if it fits the schema."""
+        if self.caller.validates:
+            return _Valid(value=output, clean=True)
+        try:
+            data = _plain(output)
+            flaws = tuple(self.schema.validate(data))
+            if flaws:
+                return StageFailure(stage=stage, reason=_listed(flaws), text=_json(data), flaws=flaws)
+            return _Valid(value=output if self._is_built(output) else self.schema.construct(data), clean=True)
+        except (ValueError, TypeError, KeyError) as error:
+            return StageFailure(stage=stage, reason=f"the value cannot be used: {error}")
+
+    def _is_built(self, output: Any) -> bool:
+        if not self.schema.constructs:
+            return True
+        return isinstance(self.declared, type) and isinstance(output, self.declared)
 
     # --- stages ---
 
@@ -192,7 +232,7 @@ class StructuredStep:
             enable_llm=aros.repair.enable_llm and self.caller.can_repair,
             max_stages=aros.fallback.max_stages,
             enable_extractor=aros.fallback.enable_extractor,
-            degrade_to_string=aros.fallback.degrade_to_string,
+            degrade_to_string=aros.fallback.degrade_to_string and self.last_resort,
             degrade_on_unexpected_behavior=aros.degrade_on_unexpected_behavior,
             schema_simplify=aros.schema_simplify,
         )
@@ -205,27 +245,50 @@ class StructuredStep:
             case LlmRepair(prompt=prompt):
                 return await self._read_answer(await self.caller.repair(prompt), "llm")
             case StrictRetry(instruction=instruction):
-                return await self._ask_again(instruction, "strict_retry")
+                return await self._ask_again(instruction)
             case Simplified(instruction=instruction, schema=flat):
                 return await self._ask_simplified(instruction, flat)
             case Extract(text=text):
                 return await self._extract(text)
             case Degrade(text=text):
-                return self._degraded(text)
+                return self._degraded(text or self._partial)
             case GiveUp(stage=stage, reason=reason, flaws=flaws):
                 return self._given_up(stage, reason, flaws)
             case _:
                 assert_never(decision)
 
-    async def _read(self, text: str, stage: stages.Stage) -> _Valid | StageFailure:
+    async def _read(self, text: str, stage: stages.Stage) -> _Valid | StageFailure | Attempt:
+        cut_off = self.caller.cut_off
         try:
             reading: Reading = await _aside(text, lambda: read_structured(text, self.schema))
         except StructuredOutputError as error:
-            return self._refused(stage, error, text)
-        if reading.truncated and self.caller.can_ask_again and self._may_retry():
-            flaw = Flaw(path="$", message="the answer was cut off before its end")
-            return StageFailure(stage=stage, reason=_CUT_OFF, text=text, flaws=(flaw,))
-        return _Valid(value=reading.value, passes=reading.passes, engine=reading.engine)
+            return self._cut(text, stage) if cut_off else self._refused(stage, error, text)
+        unsure = reading.truncated or (cut_off and reading.engine == "scalar")
+        if unsure and (cut_off or self._may_ask_again()):
+            return self._cut(text, stage)
+        valid = _Valid(
+            value=reading.value,
+            passes=reading.passes,
+            engine=reading.engine,
+            truncated=reading.truncated,
+            clean=reading.engine == "strict" and not reading.passes and not reading.coercions,
+        )
+        return await self._judged(valid, stage, text)
+
+    async def _judged(self, valid: _Valid, stage: stages.Stage, text: str) -> _Valid | StageFailure | Attempt:
+        """The value, if the agent that promised it has nothing against it."""
+        if not self.caller.validates:
+            return valid
+        match await self.caller.judge(valid.value):
+            case Done(output=output):
+                return attrs.evolve(valid, value=output)
+            case Failed() as failed if not self.caller.is_about_content(failed):
+                return failed
+            case Failed(feedback=feedback):
+                flaw = Flaw(path="$", message=feedback)
+                return StageFailure(stage=stage, reason=feedback, text=text, flaws=(flaw,))
+            case stopped:
+                return stopped
 
     async def _read_answer(self, ended: Attempt, stage: stages.Stage) -> _Valid | StageFailure | Attempt:
         """What an answer to a repair or a retry is worth."""
@@ -235,55 +298,68 @@ class StructuredStep:
             case Failed(error=error) if escalating(error) is not None:
                 return ended
             case Failed():
-                refused = self.caller.is_about_content(ended)
-                text = _as_text(ended.output) if refused else ""
-                if text.strip():
-                    return await self._read(text, stage)
-                return StageFailure(stage=stage, reason=ended.feedback, provider_error=refused)
-            case Done(output=str() | bytes() | bytearray()):
-                return await self._read(_as_text(ended.output), stage)
+                return await self._read_failed(ended, stage)
+            case Done(output=str() | bytes() | bytearray() as output) if stage == "llm" or not self.caller.validates:
+                return await self._read_output(output, stage)
             case Done():
-                return self._checked(ended, stage)
+                checked = self._checked(ended.output, stage)
+                unread = isinstance(checked, StageFailure) and checked.text
+                return await self._read(unread, stage) if unread else checked
         raise AssertionError(f"an attempt ended as {ended!r}")
 
-    async def _ask_again(self, instruction: str, stage: stages.Stage) -> _Valid | StageFailure | Attempt:
+    async def _read_failed(self, failed: Failed, stage: stages.Stage) -> _Valid | StageFailure | Attempt:
+        refused = self.caller.is_about_content(failed)
+        if refused and isinstance(failed.output, str) and failed.output.strip():
+            return await self._read(failed.output, stage)
+        return StageFailure(stage=stage, reason=failed.feedback, provider_error=refused)
+
+    async def _read_output(self, output: Any, stage: stages.Stage) -> _Valid | StageFailure | Attempt:
+        try:
+            text = _as_text(output)
+        except ValueError as error:
+            return StageFailure(stage=stage, reason=str(error))
+        return await self._read(text, stage)
+
+    async def _ask_again(self, instruction: str) -> _Valid | StageFailure | Attempt:
         if not self.caller.can_ask_again:
-            return StageFailure(stage=stage, reason="the agent takes no feedback, so it is not asked again")
-        return await self._read_answer(await self.caller.ask(instruction), stage)
+            return StageFailure(stage="strict_retry", reason=f"{_NOT_ASKED}; {self._reason()}")
+        return await self._read_answer(await self.caller.ask(instruction), "strict_retry")
 
     async def _ask_simplified(self, instruction: str, flat: Any) -> _Valid | StageFailure | Attempt:
-        if not self.caller.can_repair:
-            return StageFailure(stage="simplified", reason="there is no model to ask")
-        ended = await self.caller.ask(instruction)
-        if not isinstance(ended, Done):
+        if not self.caller.can_ask_again:
+            return StageFailure(stage="simplified", reason=f"{_NOT_ASKED}; {self._reason()}")
+        ended = await self.caller.ask(instruction, as_text=True)
+        if not isinstance(ended, Done) or not isinstance(ended.output, str):
             return await self._read_answer(ended, "simplified")
-        text = _as_text(ended.output)
+        text = ended.output
         try:
-            return _Valid(value=await _aside(text, lambda: flat.read(text)), engine="simplified")
+            value = await _aside(text, lambda: flat.read(text))
         except StructuredOutputError as error:
             return self._refused("simplified", error, text)
+        return await self._judged(_Valid(value=value, engine="simplified"), "simplified", text)
 
-    async def _extract(self, text: str) -> _Valid | StageFailure:
+    async def _extract(self, text: str) -> _Valid | StageFailure | Attempt:
         try:
             value = await _aside(text, lambda: extract_from_text(text, self.schema))
         except StructuredOutputError as error:
             return self._refused("extractor", error, text)
-        return _Valid(value=value, engine="extractor")
+        return await self._judged(_Valid(value=value, engine="extractor"), "extractor", text)
 
     def _degraded(self, text: str) -> Done | StageFailure:
         if not text.strip():
-            return StageFailure(stage="degrade", reason="there is no text to fall back on")
-        output = ensure_object(text) if self.for_object else text
-        noted = {**self._metadata, "degraded": True, "structured_output_error": self._history[-1].reason}
+            return StageFailure(stage="degrade", reason=f"there is no text to fall back on; {self._reason()}")
+        output = ensure_object(text) if self.work.for_object else text
+        noted = {**self._metadata, "degraded": True, "structured_output_error": self._reason()}
         return Done(output=output, context=self.work.context, metadata=noted)
 
     def _given_up(self, stage: str, reason: str, flaws: tuple[Flaw, ...]) -> Failed:
         error = StructuredOutputError(f"no valid value after stage {stage!r}: {reason}")
         error.stage, error.errors, error.schema_hash = stage, list(flaws), self.schema.schema_hash
         error.__cause__ = self._error if isinstance(self._error, BaseException) else None
-        text = self.run.redact(f"Structured output failed at stage {stage!r}: {reason}")
-        last = next((failure.text for failure in reversed(self._history) if failure.text), None)
-        return Failed(error=error, feedback=text, output=last, metadata=self._metadata)
+        last = next((failure.text for failure in reversed(self._history) if failure.text), self._partial) or None
+        return Failed(error=error, feedback=self._feedback(stage, reason), output=last, metadata=self._metadata)
+
+    # --- failures ---
 
     def _refused(self, stage: stages.Stage, error: StructuredOutputError, text: str) -> StageFailure:
         refused = self._provider_error is not None
@@ -291,33 +367,58 @@ class StructuredStep:
             stage=stage, reason=str(error), text=text, flaws=tuple(error.errors), provider_error=refused
         )
 
-    def _may_retry(self) -> bool:
+    def _cut(self, text: str, stage: stages.Stage) -> StageFailure:
+        """A text without its end: what is missing cannot be repaired, so it does not go to the repairing stages."""
+        self._partial = text
+        flaw = Flaw(path="$", message=_CUT_OFF)
+        return StageFailure(
+            stage=stage, reason=_CUT_OFF, flaws=(flaw,), provider_error=self._provider_error is not None
+        )
+
+    def _may_ask_again(self) -> bool:
         tried = any(failure.stage == "strict_retry" for failure in self._history)
-        return not tried and self.run.settings.aros.fallback.max_stages > 0 and self.processing.enforcement == "repair"
+        allowed = self.run.settings.aros.fallback.max_stages > 0 and self.processing.enforcement == "repair"
+        return not tried and allowed and self.caller.can_ask_again
 
-    def _cut_off(self, failure: StageFailure) -> bool:
-        return failure.reason == _CUT_OFF
+    def _reason(self) -> str:
+        """What was last known to be wrong with the answer."""
+        return self.run.redact(self._history[-1].reason) if self._history else ""
 
-    def _done(self, valid: _Valid) -> Done:
+    def _feedback(self, stage: str, reason: str) -> str:
+        return self.run.redact(f"Structured output failed at stage {stage!r}: {reason}")
+
+    def _done(self, decision: stages.Decision, valid: _Valid) -> Done:
         metadata = dict(self._metadata)
-        if valid.passes or self._history:
-            tried = [failure.stage for failure in self._history]
-            metadata["structured"] = {"engine": valid.engine, "passes": list(valid.passes), "failed_stages": tried}
+        if not valid.clean or self._history:
+            metadata["structured"] = {
+                "stage": stage_of(decision),
+                "engine": valid.engine,
+                "passes": list(valid.passes),
+                "failed_stages": [failure.stage for failure in self._history],
+                **({"truncated": True} if valid.truncated else {}),
+            }
         return Done(output=valid.value, context=self.work.context, metadata=metadata)
 
     # --- telemetry ---
 
     def _announce(self, decision: stages.Decision) -> None:
-        stage = _EVENT_STAGE.get(stage_of(decision))
-        if stage in ("deterministic", "llm"):
-            self._emit(ArosRepairStarted, stage)
-        elif stage is not None:
-            self._emit(ArosFallbackStage, stage, feedback=self._history[-1].reason if self._history else None)
+        if isinstance(decision, LlmRepair):
+            self._emit(ArosRepairStarted, "llm")
+        elif not isinstance(decision, Deterministic | GiveUp):
+            stage = _EVENT_STAGE[stage_of(decision)]
+            self._emit(ArosFallbackStage, stage, feedback=self._reason() or None)
 
     def _note_success(self, decision: stages.Decision, valid: _Valid) -> None:
+        """Tell of a repair; a text that was fine as it came needed none."""
+        if isinstance(decision, Deterministic):
+            if valid.clean:
+                return
+            self._emit(ArosRepairStarted, "deterministic")
         self._emit(ArosRepairSuccess, _EVENT_STAGE[stage_of(decision)], passes=valid.passes)
 
     def _note_failure(self, decision: stages.Decision, failure: StageFailure) -> None:
+        if isinstance(decision, Deterministic):
+            self._emit(ArosRepairStarted, "deterministic")
         feedback = self.run.redact(failure.reason)
         self._emit(ArosRepairFailed, _EVENT_STAGE[stage_of(decision)], feedback=feedback, raw_text=failure.text)
 
@@ -335,26 +436,41 @@ class StructuredStep:
 
 
 _CUT_OFF = "the answer was cut off before its end"
+_NOT_ASKED = "the agent takes no feedback, so it is not asked again"
 
 
 async def _aside(text: str, read: Callable[[], T]) -> T:
-    return await trio.to_thread.run_sync(read) if is_heavy(text) else read()
+    if not is_heavy(text):
+        return read()
+    return await trio.to_thread.run_sync(read, abandon_on_cancel=True)
 
 
 def _as_text(output: Any) -> str:
-    if isinstance(output, bytes | bytearray):
-        return bytes(output).decode("utf-8", "replace")
-    return output if isinstance(output, str) else ""
+    """An answer as text; raises `ValueError` if it is neither text nor JSON data."""
+    match output:
+        case None:
+            return ""
+        case str():
+            return output
+        case bytes() | bytearray():
+            return bytes(output).decode("utf-8")
+    return _json(_plain(output))
 
 
 def _plain(value: Any) -> Any:
     """A value as JSON data, for a schema to look at."""
-    return to_jsonable_python(attrs.asdict(value) if attrs.has(type(value)) else value)
+    return to_jsonable_python(value, fallback=_fields_of)
 
 
-def _json(value: Any) -> str:
-    return to_json(value).decode()
+def _fields_of(value: Any) -> Any:
+    if attrs.has(type(value)):
+        return {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
+    raise PydanticSerializationError(f"a {type(value).__name__} has no JSON form")
 
 
-def _listed(flaws: list[Flaw]) -> str:
+def _json(data: Any) -> str:
+    return to_json(data).decode()
+
+
+def _listed(flaws: tuple[Flaw, ...]) -> str:
     return "; ".join(f"{flaw.path}: {flaw.message}" for flaw in flaws)

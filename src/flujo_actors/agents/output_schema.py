@@ -16,7 +16,8 @@ from pydantic_ai.output import NativeOutput, PromptedOutput, StructuredDict, Tex
 
 from ..structured.schema import compile_schema
 
-_MARKERS = (NativeOutput, PromptedOutput, ToolOutput, TextOutput)
+_CHOSEN = (NativeOutput, PromptedOutput, ToolOutput, TextOutput, list, tuple)
+"""How a user says in which way an agent shall answer."""
 
 
 def promoted_schema(agent: AbstractAgent[Any, Any]) -> Any | None:
@@ -58,8 +59,7 @@ def provider_output(agent: AbstractAgent[Any, Any], schema: Any) -> NativeOutput
     pydantic-ai takes no other output type where an agent has validators; what the agent was declared with is kept.
     """
     declared = agent.output_type
-    chosen = isinstance(declared, _MARKERS) or isinstance(declared, list | tuple)
-    if chosen or has_own_validators(agent) or not _takes_schemas(getattr(agent, "model", None)):
+    if isinstance(declared, _CHOSEN) or has_own_validators(agent) or not _takes_schemas(getattr(agent, "model", None)):
         return None
     if isinstance(schema, Mapping) or (isinstance(schema, type) and attrs.has(schema)):
         return _of_json_schema(compile_schema(schema).json_schema)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic_ai.exceptions import (
+    ContentFilterError,
     ModelAPIError,
     ModelConnectionError,
     ModelHTTPError,
@@ -53,7 +54,7 @@ def text_of_error(error: object) -> str:
     """The text that an error is about, as far as the error itself has it."""
     if isinstance(error, ValidationError):
         return _refused_input(error)
-    if isinstance(error, UnexpectedModelBehavior):
+    if isinstance(error, UnexpectedModelBehavior) and not isinstance(error, ContentFilterError):
         return error.body or ""
     return quoted_text(error)
 
@@ -80,7 +81,12 @@ def raw_text(response: ModelResponse, function_tools: Collection[str]) -> str:
     A tool that is none of the agent's can only be meant as the output tool, by whatever name the model called it.
     """
     calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    answers = [call.args_as_json_str() for call in calls if call.tool_name not in function_tools]
+    answers = [_arguments(call) for call in calls if call.tool_name not in function_tools]
     if answers:
         return answers[-1]
     return "" if calls else (response.text or "")
+
+
+def _arguments(call: ToolCallPart) -> str:
+    """The arguments as the model wrote them."""
+    return call.args if isinstance(call.args, str) else call.args_as_json_str()
