@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias, assert_never
 
 import attrs
 
-from .prompts import repair_prompt, simplified_instruction, strict_instruction
+from .prompts import MAX_QUOTED_OUTPUT, repair_prompt, simplified_instruction, strict_instruction
 from .reading import Flaw
 from .schema import Schema
 from .simplify import SimplifiedSchema, simplify
@@ -135,7 +135,9 @@ def _last_flaws(history: History) -> tuple[Flaw, ...]:
 def _repair(settings: RepairSettings, history: History, text: str, schema: Schema) -> LlmRepair | None:
     attempts, output = _tried(history, "llm"), _last_text(history, text)
     moved_on = any(failure.stage not in ("deterministic", "llm") for failure in history)
-    if moved_on or not settings.enable_llm or attempts >= settings.max_attempts or not output.strip():
+    # A model that sees only part of an output would leave out the rest.
+    readable = output.strip() and len(output) <= MAX_QUOTED_OUTPUT
+    if moved_on or not settings.enable_llm or attempts >= settings.max_attempts or not readable:
         return None
     return LlmRepair(attempt=attempts + 1, prompt=repair_prompt(output, schema, _last_flaws(history)))
 
