@@ -1,0 +1,128 @@
+"""The pure rules of quotas."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flujo_actors.core.quota import Amount, Quota
+from flujo_actors.core.usage import NO_USAGE, Usage, UsageLimits
+
+
+def tokens(limit, *, guess=2000):
+    """A quota of that many tokens."""
+    return Quota(UsageLimits(total_tokens_limit=limit), owner="run", guess=Amount(tokens=guess))
+
+
+def dollars(limit):
+    """A quota of that many dollars."""
+    return Quota(UsageLimits(total_cost_usd_limit=limit), owner="run", guess=Amount(cost_usd=0.02))
+
+
+def call(quota, caller, **used):
+    """One call from beginning to end."""
+    quota.settle(caller, quota.reserve(caller), Usage(**used))
+
+
+def test_the_first_call_goes_alone():
+    """Whoever comes second waits for a size to go by, however much room there is."""
+    quota = tokens(10**9)
+    assert quota.ask("a") == "granted"
+    reserved = quota.reserve("a")
+    assert quota.ask("a") == quota.ask("b") == "wait"
+    quota.settle("a", reserved, Usage(input_tokens=10))
+    assert quota.ask("a") == quota.ask("b") == "granted"
+
+
+def test_a_first_call_without_an_answer_teaches_nothing():
+    """After a failure the next one goes alone again."""
+    quota = tokens(100)
+    quota.settle("a", quota.reserve("a"), NO_USAGE)
+    quota.reserve("a")
+    assert quota.ask("b") == "wait"
+
+
+def test_a_caller_of_known_size_is_refused_before_it_passes_the_limit():
+    """Its largest call so far is what it is expected to use."""
+    quota = tokens(250)
+    call(quota, "a", input_tokens=60, output_tokens=40)
+    assert quota.ask("a") == "granted"
+    call(quota, "a", input_tokens=100)
+    assert quota.ask("a") == "refused"
+    assert quota.refuses("a")
+    assert not quota.refuses("b")
+    assert not quota.exceeded
+
+
+def test_a_caller_of_unknown_size_is_granted_while_anything_is_left():
+    """A guess refuses nobody; what is left may be enough."""
+    quota = tokens(250)
+    call(quota, "a", input_tokens=249)
+    assert quota.ask("b") == "granted"
+    call(quota, "b", input_tokens=1)
+    assert quota.ask("c") == "refused"
+    assert quota.error().args[0] == "usage limit reached: run has used 250 of 250 tokens (total_tokens_limit)"
+
+
+def test_an_unknown_caller_reserves_the_largest_call_of_anybody():
+    """So that many newcomers at once do not all squeeze in."""
+    quota = tokens(20_000)
+    call(quota, "a", input_tokens=8_000)
+    quota.reserve("b")
+    assert quota.ask("c") == "wait"
+
+
+def test_a_limit_of_nothing_refuses_the_first_call():
+    """Zero is a limit, too."""
+    assert tokens(0).ask("a") == "refused"
+    assert dollars(0.0).ask("a") == "refused"
+
+
+def test_dollars_that_do_not_add_up_exactly_still_reach_their_limit():
+    """Eight times 0.1 is a bit less than 0.8 in binary; the ninth call is refused all the same."""
+    quota = dollars(0.8)
+    for number in range(8):
+        assert quota.ask(f"caller {number}") == "granted"
+        call(quota, f"caller {number}", cost_usd=0.1)
+    assert quota.spent.cost_usd < 0.8
+    assert quota.ask("caller 9") == quota.ask("caller 1") == "refused"
+    assert "$0.8 of $0.8 (total_cost_usd_limit)" in quota.describe()
+
+
+@given(
+    size=st.integers(1, 5000),
+    limit=st.integers(0, 40_000),
+    guess=st.integers(0, 4000),
+    racers=st.integers(1, 12),
+    same=st.booleans(),
+    data=st.data(),
+)
+def test_racers_of_equal_size_consume_a_limit_exactly(size, limit, guess, racers, same, data):
+    """In any interleaving: as many calls as fit, one more only if it came from a caller of unknown size."""
+    quota = tokens(limit, guess=guess)
+    under_way: list[tuple[str, Amount]] = []
+    refused: set[str] = set()
+    names = ["one"] if same else [f"racer {number}" for number in range(racers)]
+    made = 0
+    for _ in range(200):
+        willing = [name for name in names if name not in refused and quota.ask(name) == "granted"]
+        for name in names:
+            if quota.ask(name) == "refused":
+                refused.add(name)
+        if willing and (not under_way or data.draw(st.booleans())):
+            name = data.draw(st.sampled_from(willing))
+            under_way.append((name, quota.reserve(name)))
+            made += 1
+        elif under_way:
+            name, reserved = under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))
+            quota.settle(name, reserved, Usage(input_tokens=size))
+        else:
+            break
+    fitting = limit // size
+    assert made == quota.spent.tokens / size + len(under_way)
+    if limit % size == 0 or (same and fitting):
+        assert made <= fitting
+    else:
+        assert made <= fitting + 1
+    if not under_way and refused == set(names):
+        assert made >= fitting
