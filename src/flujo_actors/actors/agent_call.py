@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import attrs
@@ -72,6 +73,8 @@ class PlainCaller:
     validates: bool = False
     can_repair: bool = False
     cut_off: bool = False
+    numbers: Iterator[int] = attrs.field(factory=itertools.count)
+    """Numbers the chunks of the attempt."""
 
     @property
     def can_ask_again(self) -> bool:
@@ -136,8 +139,10 @@ class PlainCaller:
                 return await guarded(_call_sync, run, plan, args, keywords, self.step.name)
             case _:
                 structured = step_schema(self.step) is not None and is_structured(run, self.step)
-                call = _call_structured_stream if structured else _call_stream
-                return await guarded(call, run, plan, args, keywords, work)
+                aggregated = structured and run.settings.aros.streaming.aggregate_structured
+                call = _call_aggregated if aggregated else _call_stream
+                source = functools.partial(plan.target, *args, **keywords)
+                return await guarded(call, run, source, work, self.numbers)
 
 
 def _content_errors(error: object) -> Any:
@@ -178,8 +183,8 @@ async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: 
 # --- streams ------------------------------------------------------------------------------------------------
 
 
-async def _call_stream(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any], work: Work) -> Any:
-    source: Any = run.host.stream(functools.partial(plan.target, *args, **keywords))
+async def _call_stream(run: Run, make: Callable[[], Any], work: Work, numbers: Iterator[int]) -> Any:
+    source: Any = run.host.stream(make)
     pieces = work.tally.pieces
     try:
         async for piece in source:
@@ -187,24 +192,19 @@ async def _call_stream(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords
                 return piece
             pieces.append(piece)
             if run.outlet is not None:
-                chunk = Chunk(data=piece, step_name=work.name, attempt=work.attempt, seq=len(pieces) - 1)
+                chunk = Chunk(data=piece, step_name=work.name, attempt=work.attempt, seq=next(numbers))
                 await run.outlet.put(chunk)
     finally:
         await source.aclose()
     return joined(pieces)
 
 
-async def _call_structured_stream(
-    run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any], work: Work
-) -> Any:
-    settings = run.settings.aros.streaming
-    if not settings.aggregate_structured:
-        return await _call_stream(run, plan, args, keywords, work)
+async def _call_aggregated(run: Run, make: Callable[[], Any], work: Work, numbers: Iterator[int]) -> Any:
     from .aggregator import Aggregator  # loads pydantic, which only structured steps need
 
-    source: Any = run.host.stream(functools.partial(plan.target, *args, **keywords))
+    source: Any = run.host.stream(make)
     try:
-        return await Aggregator(run, work, settings).gather(source, last=_OUTCOMES)
+        return await Aggregator(run, work, numbers=numbers).gather(source, last=_OUTCOMES)
     finally:
         await source.aclose()
 

@@ -5,12 +5,14 @@ Rules:
 1. Every chunk goes through the aggregator's mailbox; it is shown to whoever watches, in order, as it comes.
 2. Bytes, chunks and time are bounded. Past a bound the producer is closed, what had arrived is kept, and the step
    fails: nothing cut off is passed off as whole.
-3. Previews (`Chunk.partial_value`) are throttled by the buffer's growth and never used as the value.
+3. Previews (`Chunk.partial_value`) are throttled by the buffer's growth, end where they would hold up the loop, and
+   are never used as the value.
+4. A stream of values, not of text, is the list of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import trio
@@ -18,7 +20,6 @@ from outcome import Error, Value
 
 from ..bridge.guard import guarded
 from ..core.outcomes import Chunk
-from ..core.settings import StreamingSettings
 from ..errors import StreamLimitExceeded, StructuredOutputError
 from ..structured.stream import Preview, StreamBuffer
 from .composites import Work
@@ -26,20 +27,24 @@ from .mailbox import Mailbox
 from .run import Run
 
 _MAILBOX = 64
+_PREVIEWED_CHARS = 1_000_000
+"""Beyond, one preview would take the loop more than 10 ms."""
 
 
 class Aggregator:
-    """Buffers the text of one attempt; see the module's rules."""
+    """Buffers the answer of one call; see the module's rules. `numbers` goes on over all calls of an attempt."""
 
-    def __init__(self, run: Run, work: Work, settings: StreamingSettings) -> None:
-        self._run, self._work, self._settings = run, work, settings
+    def __init__(self, run: Run, work: Work, *, numbers: Iterator[int]) -> None:
+        self._run, self._work, self._numbers = run, work, numbers
+        self._settings = settings = run.settings.aros.streaming
         self._buffer = StreamBuffer(max_bytes=settings.max_bytes, max_chunks=settings.max_chunks)
+        self._values: list[Any] = []
         self._preview = Preview()
-        self._box: Mailbox[str | bytes] = Mailbox(_MAILBOX)
+        self._box: Mailbox[Any] = Mailbox(_MAILBOX)
         self._error: StructuredOutputError | None = None
 
     async def gather(self, source: AsyncIterator[Any], *, last: type | tuple[type, ...] = ()) -> Any:
-        """Read the source to its end. A piece of type `last` ends it and is returned; else the whole text is."""
+        """Read the source to its end. A piece of type `last` ends it and is returned; else what it delivered is."""
         pumped: Value[Any] | Error = Value(None)
         try:
             with trio.move_on_after(self._settings.max_seconds) as scope:
@@ -49,11 +54,11 @@ class Aggregator:
             if scope.cancelled_caught:
                 self._error = self._late()
         finally:
-            self._work.tally.pieces = [self._buffer.text] if self._buffer.chars else []
+            self._work.tally.pieces = self._arrived()
         if self._error is not None:
             raise self._error
         final = pumped.unwrap()
-        return self._buffer.finish() if final is None else final
+        return self._whole() if final is None else final
 
     async def _pump(self, source: AsyncIterator[Any], last: type | tuple[type, ...]) -> Any:
         """The producer's side: the box is closed whatever happens, so that the aggregator ends by itself."""
@@ -63,32 +68,65 @@ class Aggregator:
                     return piece
                 await self._box.put(piece)
         except trio.BrokenResourceError:
+            if self._error is None:
+                raise
             return None  # the aggregator refused; its error says why
         finally:
             self._box.close()
         return None
 
     async def _aggregate(self) -> None:
-        seq = 0
         async for piece in self._box:
             try:
-                self._buffer.feed(piece)
+                self._keep(piece)
             except StructuredOutputError as error:
-                self._error = error
-                self._box.break_off()
+                self._refuse(error)
                 return
             if self._run.outlet is not None:
-                await self._run.outlet.put(self._chunk(piece, seq))
-            seq += 1
+                await self._run.outlet.put(self._chunk(piece))
 
-    def _chunk(self, piece: str | bytes, seq: int) -> Chunk:
+    def _keep(self, piece: Any) -> None:
+        if isinstance(piece, str | bytes) and not self._values:
+            self._buffer.feed(piece)
+            return
+        self._values = self._values or self._arrived()
+        if len(self._values) >= self._settings.max_chunks:
+            raise StreamLimitExceeded(f"the stream delivered more than {self._settings.max_chunks} chunks")
+        self._values.append(piece)
+
+    def _refuse(self, error: StructuredOutputError) -> None:
+        if not isinstance(error, StreamLimitExceeded):
+            error.stage = "stream"
+        self._error = error
+        self._box.break_off()
+
+    def _arrived(self) -> list[Any]:
+        if self._values:
+            return self._values
+        return [self._buffer.text] if self._buffer.chars else []
+
+    def _whole(self) -> Any:
+        if self._values:
+            return self._values
+        try:
+            return self._buffer.finish()
+        except StructuredOutputError as error:
+            error.stage = "stream"
+            raise
+
+    def _chunk(self, piece: Any) -> Chunk:
         return Chunk(
             data=piece,
             step_name=self._work.name,
             attempt=self._work.attempt,
-            seq=seq,
-            partial_value=self._preview.partial_value(self._buffer),
+            seq=next(self._numbers),
+            partial_value=self._previewed(),
         )
+
+    def _previewed(self) -> Any:
+        if self._values or self._buffer.chars > _PREVIEWED_CHARS:
+            return None
+        return self._preview.partial_value(self._buffer)
 
     def _late(self) -> StreamLimitExceeded:
         error = StreamLimitExceeded(f"the stream took longer than {self._settings.max_seconds:g} seconds")

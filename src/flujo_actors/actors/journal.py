@@ -9,7 +9,7 @@ import attrs
 from ..core.outcomes import Paused, PipelineResult, TerminalOutcome
 from ..core.paths import StepPath
 from ..core.usage import Usage
-from ..errors import StoreError
+from ..errors import InvalidAnswer, StoreError
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -35,11 +35,23 @@ class Pause:
 
 
 @attrs.frozen(kw_only=True, eq=False)
+class KeptUnit:
+    """A model turn or tool call that is done."""
+
+    result: str
+    usage: Usage
+    counted: bool = False
+    """Whether this part of the run did it, and has counted its usage."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
 class Answered:
     """A pause with its answer."""
 
     pause: Pause
     answer: Any
+    refused: InvalidAnswer | None = None
+    """Why the step cannot take it: whoever checked it did not know all that the step asks for."""
 
 
 class OpenTransaction(Protocol):
@@ -80,6 +92,15 @@ class Journal(Protocol):
     async def begin(self, step_name: str) -> OpenTransaction:
         """A transaction for a step that asks for one."""
 
+    def unit(self, path: StepPath) -> KeptUnit | None:
+        """A model turn or tool call that is done."""
+
+    async def intend(self, path: StepPath, intent: str) -> bool:
+        """Remember that a unit is about to be done; whether an earlier part of the run intended it already."""
+
+    async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
+        """Remember what a unit came to."""
+
     async def paused(self, pause: Pause) -> None:
         """Remember that a step waits."""
 
@@ -90,13 +111,26 @@ class Journal(Protocol):
 class MemoryJournal:
     """A journal that lives as long as the process, and keeps references instead of copies."""
 
-    __slots__ = ("answers", "pauses", "records")
+    __slots__ = ("answers", "intents", "pauses", "records", "units")
     durable = False
 
     def __init__(self) -> None:
         self.records: dict[StepPath, Recorded] = {}
         self.pauses: dict[StepPath, Pause] = {}
         self.answers: dict[StepPath, Answered] = {}
+        self.intents: set[StepPath] = set()
+        self.units: dict[StepPath, KeptUnit] = {}
+
+    def unit(self, path: StepPath) -> KeptUnit | None:
+        return self.units.get(path)
+
+    async def intend(self, path: StepPath, intent: str) -> bool:
+        before = path in self.intents
+        self.intents.add(path)
+        return before
+
+    async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
+        self.units[path] = KeptUnit(result=result, usage=usage, counted=True)
 
     def recall(self, path: StepPath) -> Recorded | None:
         return self.records.get(path)
@@ -126,3 +160,4 @@ class MemoryJournal:
     def answer(self, path: StepPath, answer: Any) -> None:
         """Take the answer to a pause; it is used when the run continues."""
         self.answers[path] = Answered(pause=self.pauses.pop(path), answer=answer)
+        self.units = {path: attrs.evolve(unit, counted=False) for path, unit in self.units.items()}

@@ -20,12 +20,16 @@ class Tally:
     It is kept apart from the attempts' results so that nothing is lost when an attempt is cut short.
     """
 
-    __slots__ = ("attempts", "context", "history", "pieces", "settled", "transaction", "usage")
+    __slots__ = ("attempts", "context", "history", "pieces", "questions", "refused", "settled", "transaction", "usage")
 
     def __init__(self) -> None:
         self.attempts = 0
         self.context: Any = None
         """The context after the last nested step that succeeded, one after the other."""
+        self.refused = 0
+        """How many answers were complete, but refused by a validator."""
+        self.questions = 0
+        """How often the current attempt has asked its agent."""
         self.transaction: OpenTransaction | None = None
         """What the attempt that succeeded has written, to be committed with its outcome."""
         self.pieces: list[Any] = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -10,40 +12,46 @@ import trio
 from outcome import Error
 from pydantic_ai import AgentRunResult
 from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.models import Model
 
 from ..agents.calling import AgentRequest, Finished, prompt_of, refusal_note
+from ..agents.granular import GranularRequest
 from ..agents.metering import AgentCall, Emit
-from ..agents.output_schema import promoted_schema, provider_output
+from ..agents.output_schema import has_own_validators, promoted_schema, provider_output
 from ..agents.pricing import Pricing
-from ..agents.provider_errors import is_about_content, text_of_error
-from ..agents.repairing import repairer
+from ..agents.provider_errors import broke_off, is_about_content, quoted_text, refusal_of, text_of_error
+from ..agents.repairing import Replay, repairer
+from ..agents.turns import Turn
+from ..bridge.from_asyncio import TrioCaller
 from ..bridge.guard import guarded
-from ..core.attempts import Attempt, Done, Failed
+from ..core import paths
+from ..core.attempts import Attempt, Done, Failed, Stopped
 from ..core.events import AgentInput, AgentResponse
-from ..core.outcomes import Chunk
+from ..core.outcomes import Chunk, Paused, StepResult
+from ..dsl.resumable import Resumable
 from ..dsl.step import Step
-from .agent_call import is_structured
+from ..errors import UncertainUnit
+from .agent_call import is_structured, step_schema
 from .aggregator import Aggregator
 from .composites import Work
 from .limits import within_limits
 from .run import Run
 from .structured_step import structured_attempt
+from .unit_journal import RERUN, RunUnits
 from .usercode import failure_of
 
 
 async def call_model_agent(run: Run, step: Step, work: Work, agent: AbstractAgent[Any, Any]) -> Attempt:
     """Let the agent answer the step's data, and bring its answer to a value if there is a schema."""
-    own = promoted_schema(agent)
-    schema = (step.processing.schema or own) if is_structured(run, step) else None
-    caller = ModelCaller(
-        run=run, step=step, work=work, agent=agent, schema=schema, validates=step.processing.schema is None
-    )
+    own = promoted_schema(agent) if step.processing.schema is None else None
+    schema = (step_schema(step) if own is None else own) if is_structured(run, step) else None
+    caller = ModelCaller(run=run, step=step, work=work, agent=agent, schema=schema, validates=own is not None)
     if schema is None:
         return await caller.ask(None)
     return await structured_attempt(run, step, work, caller, schema)
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False)
 class ModelCaller:
     """A pydantic-ai agent behind a step."""
 
@@ -54,41 +62,85 @@ class ModelCaller:
     schema: Any = None
     validates: bool = False
     can_ask_again: bool = True
+    cut_off: bool = False
+    """Whether the last answer ended before its end, as far as the provider says."""
+    numbers: Iterator[int] = attrs.field(factory=itertools.count)
+    """Numbers the chunks of the attempt."""
+    _answered_by: Model | None = None
 
     @property
     def can_repair(self) -> bool:
-        """Whether the agent has a model of its own."""
-        return getattr(self.agent, "model", None) is not None
+        """Whether a model is known that could repair."""
+        return self._repairing_model is not None
+
+    @property
+    def _repairing_model(self) -> Model | str | None:
+        """The model that answered: it may be another than the agent's own, as in tests."""
+        return self._answered_by or getattr(self.agent, "model", None)
 
     def is_about_content(self, failed: Failed) -> bool:
         """Whether the call failed because of what the model wrote."""
         return is_about_content(failed.error)
 
-    async def ask(self, instruction: str | None) -> Attempt:
+    async def ask(self, instruction: str | None, *, as_text: bool = False) -> Attempt:
         """One call of the agent on the step's data; its text is shown live if somebody watches."""
-        run, work = self.run, self.work
+        run, work, resumable = self.run, self.work, self.step.resumable
         run.emit(AgentInput, work.span, step_name=work.name, attempt=work.attempt, data=work.data)
-        prompt = prompt_of(work.data, refusal_note(work.feedback), instruction)
-        request = AgentRequest(
-            agent=self.agent, prompt=prompt, call=self._call(), deps=self.step.deps, options=self._options()
-        )
+        prompt, options = self._prompt(instruction), self._options(as_text=as_text)
+        request = self._atomic(prompt, options) if resumable is None else self._granular(prompt, options, resumable)
         return await self._answered(request, _watched if run.outlet is not None else _unwatched)
+
+    def _prompt(self, instruction: str | None = None) -> Any:
+        return prompt_of(self.work.data, refusal_note(self.work.feedback), instruction)
+
+    def _atomic(self, prompt: Any, options: dict[str, Any]) -> AgentRequest:
+        return AgentRequest(agent=self.agent, prompt=prompt, call=self._call(), deps=self.step.deps, options=options)
+
+    def _granular(self, prompt: Any, options: dict[str, Any], resumable: Resumable) -> GranularRequest:
+        """A request whose units are kept: a refused answer begins a new conversation, a failure goes on in its own."""
+        work = self.work
+        work.tally.questions += 1
+        path = paths.conversation(work.span, work.tally.refused, work.tally.questions)
+        units = RunUnits(journal=self.run.journal, path=path, trio=TrioCaller(self.run.host.asyncio().vigil))
+        return GranularRequest(
+            agent=self.agent,
+            prompt=prompt,
+            call=self._call(),
+            journal=units,
+            scope=f"{self.run.run_id}:{path}",
+            max_turns=resumable.max_turns,
+            on_uncertain=resumable.on_uncertain,
+            deps=self.step.deps,
+            options=options,
+        )
 
     async def repair(self, prompt: str) -> Attempt:
         """One call of the agent's model with nothing but the prompt; nobody watches."""
-        agent = repairer(self.agent)
-        if agent is None:
+        model = self._repairing_model
+        if model is None:
             return Failed(error=None, feedback="the agent has no model to repair with")
-        return await self._answered(AgentRequest(agent=agent, prompt=prompt, call=self._call()), _unwatched)
+        return await self._answered(AgentRequest(agent=repairer(model), prompt=prompt, call=self._call()), _unwatched)
 
-    def _options(self) -> dict[str, Any]:
+    async def judge(self, value: Any) -> Attempt:
+        """What the agent's own validators make of a value that its model did not say like this."""
+        if not has_own_validators(self.agent):
+            return Done(output=value, context=self.work.context)
+        replay = Replay(agent=self.agent, prompt=self._prompt(), deps=self.step.deps, value=value)
+        got = await guarded(self.run.host.asyncio().call, replay.judged)
+        if isinstance(got, Error):
+            return Failed(error=got.error, feedback=self.run.redact(refusal_of(got.error)))
+        return Done(output=got.value, context=self.work.context)
+
+    def _options(self, *, as_text: bool) -> dict[str, Any]:
         """Structured answers are not asked for again by pydantic-ai: the stages do that, the cheap ones first."""
         if self.schema is None:
             return {}
-        options: dict[str, Any] = {"retries": {"output": 0}}
-        if self.step.processing.structured_output == "openai_json" and not self.validates:
-            options["output_type"] = provider_output(self.schema)
-        return options
+        output: Any = None
+        if as_text and not has_own_validators(self.agent):
+            output = str
+        elif self.step.processing.structured_output == "openai_json":
+            output = provider_output(self.agent, self.schema)
+        return {"retries": {"output": 0}, **({} if output is None else {"output_type": output})}
 
     def _call(self) -> AgentCall:
         run, work = self.run, self.work
@@ -99,15 +151,17 @@ class ModelCaller:
             emit=_emitter(run, work) if run.telemetry.enabled else None,
         )
 
-    async def _answered(self, request: AgentRequest, how: Any) -> Attempt:
+    async def _answered(self, request: AgentRequest | GranularRequest, how: Any) -> Attempt:
         run, work, call = self.run, self.work, request.call
         try:
             got = await guarded(how, self, request)
         finally:
             work.tally.spend(call.finish())
+            self._answered_by, self.cut_off = call.model, call.cut_short
+            if isinstance(request, GranularRequest):
+                work.tally.history.extend(map(_turn_result, request.turns))
         if isinstance(got, Error):
-            text = text_of_error(got.error) or call.last_text
-            return attrs.evolve(failure_of(run, got.error), output=text or None)
+            return self._failed(request, got.error)
         result: AgentRunResult[Any] = got.value
         run.emit(AgentResponse, work.span, step_name=work.name, attempt=work.attempt, output=result.output)
         metadata: dict[str, Any] = {"model": call.model_name} if call.model_name else {}
@@ -115,20 +169,43 @@ class ModelCaller:
             metadata["unmeasured_responses"] = call.unmeasured
         return within_limits(Done(output=result.output, context=work.context, metadata=metadata), work)
 
+    def _failed(self, request: AgentRequest | GranularRequest, error: BaseException) -> Attempt:
+        if isinstance(request, GranularRequest) and isinstance(error, UncertainUnit) and error.policy == "pause":
+            units = request.journal
+            assert isinstance(units, RunUnits)
+            question = f"{error} Answer {RERUN!r} to run it again, or with what it returned."
+            return Stopped(outcome=Paused(message=self.run.redact(question)), place=units.place(error.key))
+        self.cut_off = self.cut_off or broke_off(error)
+        text = quoted_text(error) or request.call.last_text or text_of_error(error)
+        return attrs.evolve(failure_of(self.run, error), output=text or None)
 
-async def _unwatched(caller: ModelCaller, request: AgentRequest) -> AgentRunResult[Any]:
+
+def _turn_result(turn: Turn) -> StepResult:
+    """A turn of a granular step, as part of the step's history."""
+    calls = [{"name": call.name, "tool_call_id": call.tool_call_id, "ended": call.ended} for call in turn.tool_calls]
+    return StepResult(
+        name=f"turn {turn.number}",
+        output=turn.text,
+        token_counts=turn.usage.tokens,
+        cost_usd=turn.usage.cost_usd,
+        usage=turn.usage,
+        metadata={"tool_calls": calls, "recalled": turn.recalled},
+    )
+
+
+async def _unwatched(caller: ModelCaller, request: AgentRequest | GranularRequest) -> AgentRunResult[Any]:
     return await caller.run.host.asyncio().call(request.run)
 
 
-async def _watched(caller: ModelCaller, request: AgentRequest) -> AgentRunResult[Any]:
+async def _watched(caller: ModelCaller, request: AgentRequest | GranularRequest) -> AgentRunResult[Any]:
     run, work = caller.run, caller.work
     source = run.host.asyncio().stream(request.stream)
-    settings = run.settings.aros.streaming
+    work.tally.pieces = []
     try:
-        if caller.schema is not None and settings.aggregate_structured:
-            final = await Aggregator(run, work, settings).gather(source, last=Finished)
+        if caller.schema is not None and run.settings.aros.streaming.aggregate_structured:
+            final = await Aggregator(run, work, numbers=caller.numbers).gather(source, last=Finished)
         else:
-            final = await _shown(run, work, source)
+            final = await _shown(caller, source)
     finally:
         await source.aclose()
     if not isinstance(final, Finished):
@@ -136,13 +213,14 @@ async def _watched(caller: ModelCaller, request: AgentRequest) -> AgentRunResult
     return final.result
 
 
-async def _shown(run: Run, work: Work, source: Any) -> Finished | None:
-    pieces = work.tally.pieces
+async def _shown(caller: ModelCaller, source: Any) -> Finished | None:
+    work = caller.work
     async for piece in source:
         if isinstance(piece, Finished):
             return piece
-        pieces.append(piece)
-        await run.publish(Chunk(data=piece, step_name=work.name, attempt=work.attempt, seq=len(pieces) - 1))
+        work.tally.pieces.append(piece)
+        chunk = Chunk(data=piece, step_name=work.name, attempt=work.attempt, seq=next(caller.numbers))
+        await caller.run.publish(chunk)
     return None
 
 

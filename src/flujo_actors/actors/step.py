@@ -160,7 +160,7 @@ class StepActors:
             if isinstance(decision, Accept | Escalate):
                 return ended
             assert isinstance(ended, Failed)
-            if earlier is None:
+            if earlier is None and ended.redirect is None:  # to which agent it goes cannot be written down
                 await self._remember_failed(request, ended)
             earlier, feedback = None, ended.feedback
             match decision:
@@ -186,6 +186,8 @@ class StepActors:
         _charge(request.quotas, pause.usage)
         if answered is None:
             return Stopped(outcome=pause.paused)
+        if answered.refused is not None:
+            return failure_of(self.run, answered.refused, what=f"The answer to step {step.name!r}")
         return await self._finish(step, Done(output=answered.answer, context=request.context))
 
     async def _next_attempt(
@@ -198,7 +200,10 @@ class StepActors:
 
     async def _remember_failed(self, request: Request, failed: Failed) -> None:
         """Write down the attempts so far: whatever the step does next may outlive this part of the run."""
-        result = _result(request, request.tally, 0.0, output=None, metadata={}, success=False, feedback=failed.feedback)
+        noted = {"refused": request.tally.refused}
+        result = _result(
+            request, request.tally, 0.0, output=None, metadata=noted, success=False, feedback=failed.feedback
+        )
         failure = Failure(error=failed.error, feedback=failed.feedback, step_result=result)
         record = Recorded(outcome=failure, context=request.context, same_context=True)
         await self.run.journal.settled(paths.tried(request.path), record)
@@ -211,11 +216,12 @@ class StepActors:
         failure, result = tried.outcome, tried.outcome.step_result
         tally = request.tally
         tally.attempts, tally.usage, tally.history = result.attempts, result.usage, list(result.step_history)
+        tally.refused = result.metadata.get("refused", 0)
         _charge(request.quotas, tally.usage)
         return Failed(error=failure.error, feedback=failure.feedback or "")
 
     async def _attempt(self, request: Request, step: Declared, work: Work) -> Attempt:
-        work.tally.pieces = []
+        work.tally.pieces, work.tally.questions = [], 0
         if isinstance(step, Step) and "transaction" in (work.plan or step.plan).named and self.run.journal.durable:
             return await self._in_transaction(request, step, work)
         return await self._timed_attempt(request, step, work)
@@ -223,11 +229,13 @@ class StepActors:
     async def _in_transaction(self, request: Request, step: Step, work: Work) -> Attempt:
         """An attempt that writes through the store: kept for the outcome if it succeeds, undone if not."""
         transaction = await self.run.journal.begin(step.name)
-        ended: Attempt | None = None
+        done = False
         try:
             ended = await self._timed_attempt(request, step, attrs.evolve(work, transaction=transaction))
+            await self._note_swallowed_cancellation(request)
+            done = isinstance(ended, Done)
         finally:
-            if isinstance(ended, Done):
+            if done:
                 work.tally.transaction = transaction
             else:
                 await transaction.rollback()
@@ -271,7 +279,11 @@ class StepActors:
                 return failure_of(self.run, got.error, what=f"A processor of step {step.name!r}")
             work = attrs.evolve(work, data=got.value)
         ended = await self._of_its_kind(step, work)
-        return await self._finish(step, ended) if isinstance(ended, Done) else ended
+        if not isinstance(ended, Done):
+            return ended
+        finished = await self._finish(step, ended)
+        work.tally.refused += isinstance(finished, Failed)
+        return finished
 
     async def _of_its_kind(self, step: Declared, work: Work) -> Attempt:
         match step:
@@ -386,24 +398,24 @@ class StepActors:
                     feedback=feedback,
                 )
                 return Failure(error=error, feedback=feedback, step_result=result), request.context
-            case Stopped(outcome=Paused() as paused):
-                return await self._pause(request, paused, tally), request.context
+            case Stopped(outcome=Paused() as paused, place=place):
+                return await self._pause(request, paused, tally, place or request.path), request.context
             case Stopped(outcome=aborted):
                 return aborted, request.context
             case _:
                 assert_never(ended)
 
-    async def _pause(self, request: Request, paused: Paused, tally: Tally) -> Paused:
+    async def _pause(self, request: Request, paused: Paused, tally: Tally, place: paths.StepPath) -> Paused:
         """The step that pauses gets a token; those around it hand it on."""
         if paused.state_token is not None:
             return paused
         asked = approval_hash(paused.message, request.data)
-        paused = Paused(message=paused.message, state_token=make_token(self.run.run_id, request.path, asked=asked))
+        paused = Paused(message=paused.message, state_token=make_token(self.run.run_id, place, asked=asked))
         schema = request.step.input_schema if isinstance(request.step, HumanInTheLoop) else None
         self.run.emit(RunPaused, request.path, step_name=request.name, message=paused.message)
         await self.run.journal.paused(
             Pause(
-                path=request.path,
+                path=place,
                 step_name=request.name,
                 paused=paused,
                 input_schema=schema,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-import cattrs
+import attrs
 import trio
 
 from ..core import bodies
@@ -23,9 +23,9 @@ from ..core.paths import ROOT, StepPath
 from ..core.records import Append, Lease, OpenPause, Record, RecordKind, StoredStatus
 from ..core.usage import Usage
 from ..core.wire import encode
-from ..errors import CorruptRecord
+from ..errors import CorruptRecord, InvalidAnswer
 from ..stores.port import Store, Transaction
-from .journal import Answered, Pause, Recorded
+from .journal import Answered, KeptUnit, Pause, Recorded
 from .journal_writer import JournalWriter
 
 MakeAppend = Callable[[StepPath, Recorded], Append]
@@ -56,6 +56,8 @@ class StoreJournal:
         self._pauses: dict[StepPath, Pause] = {}
         self._answers: dict[StepPath, Answered] = {}
         self._notes: list[Record] = []
+        self._intents: set[StepPath] = set()
+        self._units: dict[StepPath, Record | KeptUnit] = {}
 
     # --- what was ---
 
@@ -67,8 +69,13 @@ class StoreJournal:
                     self._settled[record.path] = record
                 case "paused":
                     self._pauses[record.path] = self._pause_from(record)
+                    self._answers.pop(record.path, None)
                 case "answered":
                     self._take_answer(record)
+                case "intent":
+                    self._intents.add(record.path)
+                case "unit":
+                    self._units[record.path] = record
 
     def recall(self, path: StepPath) -> Recorded | None:
         record = self._settled.get(path)
@@ -98,9 +105,9 @@ class StoreJournal:
                 paused=Paused(message=body["message"], state_token=body["token"]),
                 input_schema=self._schema_of(record.path),
                 attempts=body["attempts"],
-                usage=cattrs.structure(body["usage"], Usage),
+                usage=bodies.read_usage(body["usage"], where=where),
             )
-        except (KeyError, TypeError, cattrs.BaseValidationError) as error:
+        except (KeyError, TypeError) as error:
             raise CorruptRecord(f"{where}: the pause cannot be read ({error!r})") from error
 
     def _take_answer(self, record: Record) -> None:
@@ -108,8 +115,9 @@ class StoreJournal:
         pause = self._pauses.pop(record.path, None)
         if pause is None:
             raise CorruptRecord(f"{where}: an answer without a pause")
-        answer = bodies.read_value(bodies.read_body(record.body, where=where).get("answer"), where=where)
-        self._answers[record.path] = Answered(pause=pause, answer=answer)
+        body = bodies.read_body(record.body, where=where)
+        given = Answered(pause=pause, answer=bodies.read_value(body.get("answer"), where=where))
+        self._answers[record.path] = _as_asked(given) if body.get("as_given") else given
 
     def _where(self, record: Record) -> str:
         return f"record {record.seq} of run {self.lease.run_id!r}"
@@ -131,12 +139,30 @@ class StoreJournal:
             parts["context"] = encode(record.context)
         return bodies.make_body(**parts)
 
+    def unit(self, path: StepPath) -> KeptUnit | None:
+        kept = self._units.get(path)
+        if isinstance(kept, Record):
+            where = self._where(kept)
+            body = bodies.read_body(kept.body, where=where)
+            kept = KeptUnit(result=body["result"], usage=bodies.read_usage(body["usage"], where=where))
+        return kept
+
+    async def intend(self, path: StepPath, intent: str) -> bool:
+        before = path in self._intents
+        self._intents.add(path)
+        await self._write("intent", path, bodies.make_body(intent=intent))
+        return before
+
+    async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
+        await self._write("unit", path, bodies.make_body(result=result, usage=bodies.usage_data(usage)))
+        self._units[path] = KeptUnit(result=result, usage=usage, counted=True)
+
     async def begin(self, step_name: str) -> StoreTransaction:
         return await StoreTransaction.begin(self._store, self._settled_append)
 
     def _settled_append(self, path: StepPath, record: Recorded) -> Append:
-        notes, self._notes = self._notes, []
         settled = Record(kind="settled", path=path, body=self._settled_body(record))
+        notes, self._notes = self._notes, []
         return Append(lease=self.lease, records=(*notes, settled))
 
     async def _read_back(self, path: StepPath, record: Recorded) -> Recorded:
@@ -245,6 +271,19 @@ def _json_schema(schema: Any) -> Any:
     from ..structured.schema import compile_schema  # loads pydantic, which only pauses with a schema need
 
     return dict(compile_schema(schema).json_schema)
+
+
+def _as_asked(answered: Answered) -> Answered:
+    """An answer from somebody who only had the JSON Schema, as the pipeline's own `input_schema` wants it."""
+    if answered.pause.input_schema is None:
+        return answered
+    from .answers import checked_answer  # loads pydantic, as above
+
+    try:
+        answer = checked_answer(answered.answer, answered.pause.input_schema, step_name=answered.pause.step_name)
+    except InvalidAnswer as error:
+        return attrs.evolve(answered, refused=error)
+    return attrs.evolve(answered, answer=answer)
 
 
 def _open_pause(pause: Pause) -> OpenPause:

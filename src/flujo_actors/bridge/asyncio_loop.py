@@ -211,6 +211,8 @@ class AsyncioStream(Generic[T]):
 
     async def __anext__(self) -> T:
         if not self._ready:
+            # A source that never waits has its next pieces ready before a cancellation could reach the fetching.
+            await trio.lowlevel.checkpoint_if_cancelled()
             if self._bridge.same_thread:
                 self._ready.extend(self._pump.take())
             if not self._ready:
@@ -314,6 +316,20 @@ class _Pump(Generic[T]):
 # --- one loop for programs that have none -------------------------------------------------------------------
 
 
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is told to stop.
+
+    asyncio leaves its loop when a task raises `KeyboardInterrupt` or `SystemExit`. Here the exception is in the task's
+    result, which somebody waits for, and the other tasks have to go on.
+    """
+    while True:
+        try:
+            loop.run_forever()
+        except (KeyboardInterrupt, SystemExit):
+            continue
+        return
+
+
 class _LoopThread:
     """An asyncio loop in a daemon thread: started at the first call, alive until the process ends."""
 
@@ -326,7 +342,7 @@ class _LoopThread:
         with self._lock:
             if self._bridge is None:
                 loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=loop.run_forever, name="flujo_actors asyncio", daemon=True)
+                self._thread = threading.Thread(target=_serve, args=(loop,), name="flujo_actors asyncio", daemon=True)
                 self._thread.start()
                 self._bridge = AsyncioLoop(loop)
             return self._bridge

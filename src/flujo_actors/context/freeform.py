@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..core.models import register_type
 
+
+@register_type
 class Context:
     """Values by attribute: `context.notes = []`. Any name that is an identifier will do."""
 

@@ -20,6 +20,7 @@ import attrs
 from ..errors import ControlError
 from .backoff import Backoff
 from .outcomes import Aborted, ErrorInfo, Paused
+from .paths import StepPath
 
 NOTHING: Mapping[str, Any] = {}
 """The metadata of an attempt that has none to report."""
@@ -51,6 +52,8 @@ class Stopped:
     """The attempt ended in a pause or was aborted."""
 
     outcome: Paused | Aborted
+    place: StepPath | None = None
+    """What waits, if it is something inside the step: a tool call."""
 
 
 Attempt: TypeAlias = Done | Failed | Stopped

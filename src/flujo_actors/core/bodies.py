@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+import cattrs
 
 from ..errors import CorruptRecord, NotSerializable
 from .outcomes import ErrorInfo, Failure, PipelineResult, StepOutcome, TerminalOutcome
@@ -88,6 +89,14 @@ def redacted_error(info: ErrorInfo, redact: Redact) -> ErrorInfo:
         notes=tuple(map(redact, info.notes)),
         causes=tuple(redacted_error(cause, redact) for cause in info.causes),
     )
+
+
+def read_usage(data: Any, *, where: str) -> Usage:
+    """A stored usage."""
+    try:
+        return cattrs.structure(data, Usage)
+    except (cattrs.BaseValidationError, TypeError) as error:
+        raise CorruptRecord(f"{where}: its usage cannot be read ({error})") from error
 
 
 def usage_data(usage: Usage) -> dict[str, Any]:

@@ -44,6 +44,17 @@ def tried(path: StepPath) -> StepPath:
     return StepPath(f"{path}/~t")
 
 
+def conversation(path: StepPath, number: int, question: int) -> StepPath:
+    """One of a granular step's conversations with its agent: `number` answers were refused before it, and it is the
+    `question`-th that the attempt begins; the first one adds nothing."""
+    return path if (number, question) == (0, 1) else StepPath(f"{path}/~g{number}.{question}")
+
+
+def unit(path: StepPath, key: str) -> StepPath:
+    """One model turn or tool call of a conversation."""
+    return StepPath(f"{path}/~u{key}")
+
+
 def unescaped(segment: str) -> str:
     """The name behind a segment that a name was made of."""
     return segment.replace("~1", "/").replace("~0", "~")

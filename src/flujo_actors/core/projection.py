@@ -1,8 +1,15 @@
-"""What is known of a run at a point of its log: the records are the truth, everything else is made from them."""
+"""What is known of a run at a point of its log: the records are the truth, everything else is made from them.
+
+Rules:
+
+1. A step is open from its start until it settles.
+2. A step whose attempts failed and that goes on is not settled; what it has used is counted.
+3. What a settled step used includes the steps inside it: these are not counted again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -12,6 +19,8 @@ from .outcomes import StepResult, TerminalOutcome
 from .paths import ROOT, StepPath
 from .records import Record
 from .usage import NO_USAGE, Usage
+
+_TRIED = "/~t"
 
 
 @attrs.frozen(kw_only=True)
@@ -27,6 +36,8 @@ class RunState:
     """The context after the last top-level step that settled."""
     outcomes: dict[StepPath, TerminalOutcome] = attrs.field(factory=dict)
     """The settled steps, in the order in which they settled."""
+    failed_attempts: dict[StepPath, TerminalOutcome] = attrs.field(factory=dict)
+    """The last failure of each step that is being tried again, or whose fallback is at work."""
     open_steps: tuple[StepPath, ...] = ()
     """What had started and not settled."""
     pauses: dict[StepPath, str] = attrs.field(factory=dict)
@@ -36,6 +47,8 @@ class RunState:
     """The model turns and tool calls that are done."""
     uncertain: tuple[StepPath, ...] = ()
     """Those that were begun and not recorded as done."""
+    usage: Usage = NO_USAGE
+    """What all the steps have used, at any depth."""
     feedback: str | None = None
 
     @property
@@ -48,11 +61,6 @@ class RunState:
     def output(self) -> Any:
         """What the last top-level step that settled came to."""
         return self.results[-1].output if self.results else None
-
-    @property
-    def usage(self) -> Usage:
-        """What the top-level steps have used."""
-        return sum((result.usage for result in self.results), NO_USAGE)
 
 
 def project(run_id: str, records: Iterable[Record]) -> RunState:
@@ -70,6 +78,8 @@ class _Projector:
         self._run_id = run_id
         self._facts: dict[str, Any] = {"seq": 0, "status": "running"}
         self._outcomes: dict[StepPath, TerminalOutcome] = {}
+        self._tried: dict[StepPath, TerminalOutcome] = {}
+        self._waited: dict[StepPath, Usage] = {}
         self._open: dict[StepPath, None] = {}
         self._pauses: dict[StepPath, str] = {}
         self._answers: dict[StepPath, Any] = {}
@@ -96,18 +106,23 @@ class _Projector:
                 self._units[path] = None
             case "paused":
                 self._pauses[path] = str(body.get("message", ""))
+                self._waited[path] = bodies.read_usage(body.get("usage"), where=where)
             case "answered":
                 self._pauses.pop(path, None)
                 self._answers[path] = bodies.read_value(body.get("answer"), where=where)
-                self._facts["status"] = "running"
             case "resumed":
                 self._facts["status"] = "running"
             case "ended" if path == ROOT:
                 self._facts["status"], self._facts["feedback"] = body.get("status"), body.get("feedback")
+                self._pauses = self._pauses if body.get("status") == "paused" else {}
 
     def _settle(self, path: StepPath, body: dict[str, Any], where: str) -> None:
+        outcome = bodies.read_outcome(body.get("outcome"), where=where)
+        if path.endswith(_TRIED):
+            self._tried[StepPath(path.removesuffix(_TRIED))] = outcome
+            return
         self._open.pop(path, None)
-        self._outcomes[path] = bodies.read_outcome(body.get("outcome"), where=where)
+        self._outcomes[path] = outcome
         if "/" not in path and not body.get("same_context"):
             self._facts["context"] = bodies.read_value(body.get("context"), where=where)
 
@@ -115,10 +130,55 @@ class _Projector:
         return RunState(
             run_id=self._run_id,
             outcomes=dict(self._outcomes),
+            failed_attempts={path: each for path, each in self._tried.items() if path not in self._outcomes},
             open_steps=tuple(self._open),
             pauses=dict(self._pauses),
             answers=dict(self._answers),
             units=tuple(self._units),
             uncertain=tuple(self._intents),
+            usage=sum(self._spent(), NO_USAGE),
             **self._facts,
         )
+
+    def _spent(self) -> Iterator[Usage]:
+        for path, outcome in self._outcomes.items():
+            if not self._is_counted_above(path):
+                yield _usage(outcome)
+        for path, outcome in self._tried.items():
+            if path not in self._outcomes and path not in self._waited and not self._is_counted_above(path):
+                yield _usage(outcome)
+        for path, usage in self._waited.items():
+            if path not in self._outcomes and not self._is_counted_above(path):
+                yield usage
+
+    def _is_counted_above(self, path: StepPath) -> bool:
+        """Whether a step around this one has counted it: by having settled, or by having given that attempt up."""
+        return any(
+            above in self._outcomes or (above in self._tried and _attempt_in(below) <= _attempts(self._tried[above]))
+            for above, below in _splits(path)
+        )
+
+
+def _splits(path: StepPath) -> Iterator[tuple[StepPath, str]]:
+    """The path cut in two at every place, the part above first."""
+    segments = path.split("/")
+    for place in range(1, len(segments)):
+        yield StepPath("/".join(segments[:place])), "/".join(segments[place:])
+
+
+def _attempt_in(below: str) -> float:
+    """Of which attempt of the step above this is a part; its fallback is part of none."""
+    first = below.partition("/")[0]
+    if first == "~f":
+        return float("inf")
+    return int(first[2:]) if first.startswith("~a") else 1
+
+
+def _attempts(outcome: TerminalOutcome) -> int:
+    result = getattr(outcome, "step_result", None)
+    return 0 if result is None else result.attempts
+
+
+def _usage(outcome: TerminalOutcome) -> Usage:
+    result = getattr(outcome, "step_result", None)
+    return NO_USAGE if result is None else result.usage

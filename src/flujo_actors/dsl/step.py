@@ -22,6 +22,7 @@ from .kinds import (
 )
 from .pipeline import AnyStep
 from .processing import NO_PROCESSING, Processing, as_processing
+from .resumable import OnUncertain, Resumable
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -33,6 +34,8 @@ class Step(Declared):
     """What a model agent's tools get as pydantic-ai's `deps`."""
     processing: Processing = attrs.field(default=NO_PROCESSING, converter=as_processing)
     """How the output becomes a value; a schema makes the step a structured one."""
+    resumable: Resumable | None = None
+    """Set by `Step.granular`: every model turn and tool call is committed by itself."""
     mergeable_output: bool = False
     """Says that the output can be merged into the context, where tools cannot see it."""
     plan: CallPlan = attrs.field(init=False)
@@ -53,6 +56,31 @@ class Step(Declared):
     def from_callable(cls, fn: Callable[..., Any], name: str | None = None, **config: Any) -> Step:
         """A step from a function, sync or async, called by its name unless another is given."""
         return cls(name or _name_of(fn), fn, **config)
+
+    @classmethod
+    def granular(
+        cls,
+        name: str,
+        agent: Any,
+        input: Any = None,
+        max_turns: int = 20,
+        on_uncertain: OnUncertain = "rerun",
+        **config: Any,
+    ) -> Step:
+        """An agent that resumes after its last committed model turn or tool call, instead of from the beginning."""
+        return cls(
+            name,
+            agent,
+            input=input,
+            resumable=Resumable(max_turns=max_turns, on_uncertain=on_uncertain),
+            **config,
+        )
+
+    def _check(self) -> None:
+        if self.resumable is not None and self.plan.shape != "model":
+            raise DeclarationError(
+                f"step {self.name!r} is granular, so its agent must be a pydantic-ai agent, not {self.agent!r}"
+            )
 
     @staticmethod
     def parallel(

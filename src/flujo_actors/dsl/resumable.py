@@ -1,0 +1,31 @@
+"""Granular execution: an agent whose model turns and tool calls are each committed by themselves."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias, get_args
+
+import attrs
+
+from ..errors import DeclarationError
+
+OnUncertain: TypeAlias = Literal["rerun", "pause", "fail"]
+"""What happens to a tool call that may have run before the process died: it is run again under the same idempotency
+key, the run asks a person, or the step fails. A tool may say otherwise for itself in its `metadata`."""
+
+
+def _checked_turns(_: object, attribute: attrs.Attribute[Any], value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DeclarationError(f"max_turns must be at least 1, not {value!r}")
+
+
+def _checked_policy(_: object, attribute: attrs.Attribute[Any], value: str) -> None:
+    if value not in get_args(OnUncertain):
+        raise DeclarationError(f"on_uncertain must be one of {', '.join(get_args(OnUncertain))}, not {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class Resumable:
+    """How an agent goes on after a crash: from its last committed unit."""
+
+    max_turns: int = attrs.field(default=20, validator=_checked_turns)
+    on_uncertain: OnUncertain = attrs.field(default="rerun", validator=_checked_policy)
