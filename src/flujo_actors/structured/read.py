@@ -138,7 +138,8 @@ def _with_schema(
     if reading := _scalar(readable, text, schema, found, single):
         return reading
     weak = [c for c in reversed(found) if not c.solid and _stands_alone(c, readable)]
-    spare = iter(()) if single else _spare(readable, limits, ambiguous=candidates.ambiguous)
+    cut = any(not c.complete for c in found)
+    spare = iter(()) if single else _spare(readable, limits, ambiguous=candidates.ambiguous, cut=cut)
     for candidate in (*weak, *spare, *_fragments(candidates)):
         if reading := _fitted(candidate, schema, text):
             return reading
@@ -152,14 +153,17 @@ def _fragments(candidates: Candidates) -> list[Candidate]:
     return [c for c in reversed(candidates.found) if c.fragment and c.solid and c.complete]
 
 
-def _spare(text: str, limits: Limits, *, ambiguous: bool) -> Iterator[Candidate]:
-    """What is left to try when no container of the text fits: missing braces, then the repair libraries."""
+def _spare(text: str, limits: Limits, *, ambiguous: bool, cut: bool) -> Iterator[Candidate]:
+    """What is left to try when no container of the text fits: missing braces, then the repair libraries.
+
+    The libraries leave out what a cut text does not finish, and do not say so; `cut` says that it is one.
+    """
     braced = marks.with_braces(text)
     if braced:
         for candidate in find_candidates(braced[0], limits).found[:1]:
             yield attrs.evolve(candidate, passes=(braced[1], *candidate.passes), engine="mended")
     if not ambiguous:
-        yield from engines.repaired(text, limits)
+        yield from (attrs.evolve(candidate, complete=not cut) for candidate in engines.repaired(text, limits))
 
 
 def _stands_alone(candidate: Candidate, text: str) -> bool:
