@@ -19,10 +19,8 @@ from typing import Any, Protocol, TypeVar, assert_never
 
 import attrs
 import trio
-from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
-from ..core.events import ArosFallbackStage, ArosRepairFailed, ArosRepairStarted, ArosRepairSuccess
 from ..core.settings import ArosSettings
 from ..dsl.processing import Processing
 from ..dsl.step import Step
@@ -47,19 +45,12 @@ from ..structured.stages import (
     plan_next,
     stage_of,
 )
+from .answer_data import as_data, as_json, as_text
 from .composites import Work
+from .repair_events import RepairEvents
 from .run import Run
 
 T = TypeVar("T")
-
-_EVENT_STAGE = {
-    "deterministic": "deterministic",
-    "llm": "llm",
-    "strict_retry": "retry",
-    "simplified": "retry",
-    "extractor": "extractor",
-    "degrade": "degrade",
-}
 
 
 class Caller(Protocol):
@@ -142,7 +133,10 @@ class StructuredStep:
     """What there was of an answer that was cut off."""
     _metadata: dict[str, Any] = attrs.field(factory=dict)
     _error: Any = None
-    _provider_error: str | None = None
+    _events: RepairEvents = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._events = RepairEvents(run=self.run, work=self.work, schema_hash=self.schema.schema_hash)
 
     async def attempt(self) -> Attempt:
         """Call the agent and bring its answer to a value."""
@@ -155,11 +149,11 @@ class StructuredStep:
             decision = plan_next(self._settings(), self._history, text=text, schema=self.schema)
             ended = await self._carry_out(decision)
             if isinstance(ended, _Valid):
-                self._note_success(decision, ended)
+                self._events.succeeded(decision, ended.passes, clean=ended.clean)
                 return self._done(decision, ended)
             if isinstance(ended, Done | Failed | Stopped):
                 return ended
-            self._note_failure(decision, ended)
+            self._events.failed(decision, ended)
             self._history = (*self._history, ended)
             text = "" if self._partial else text
 
@@ -183,7 +177,7 @@ class StructuredStep:
 
     def _text_of(self, first: Attempt) -> str:
         if isinstance(first, Failed):
-            self._error, self._provider_error = first.error, type(first.error).__name__
+            self._error, self._events.provider_error = first.error, type(first.error).__name__
             return self._given_text(first.output) or self._nothing(f"the provider refused the answer: {first.feedback}")
         assert isinstance(first, Done)
         self._metadata = dict(first.metadata)
@@ -192,14 +186,13 @@ class StructuredStep:
     def _given_text(self, output: Any) -> str:
         """The text of an answer; what has none is a failed stage already."""
         try:
-            return _as_text(output)
+            return as_text(output)
         except ValueError as error:
             return self._nothing(str(error))
 
     def _nothing(self, reason: str) -> str:
         if not self._history:
-            refused = self._provider_error is not None
-            self._history = (StageFailure(stage="deterministic", reason=reason, provider_error=refused),)
+            self._history = (StageFailure(stage="deterministic", reason=reason, provider_error=self._was_refused),)
         return ""
 
     # --- values ---
@@ -209,10 +202,10 @@ class StructuredStep:
         if self.caller.validates:
             return _Valid(value=output, clean=True)
         try:
-            data = _plain(output)
+            data = as_data(output)
             flaws = tuple(self.schema.validate(data))
             if flaws:
-                return StageFailure(stage=stage, reason=_listed(flaws), text=_json(data), flaws=flaws)
+                return StageFailure(stage=stage, reason=_listed(flaws), text=as_json(data), flaws=flaws)
             return _Valid(value=output if self._is_built(output) else self.schema.construct(data), clean=True)
         except (ValueError, TypeError, KeyError) as error:
             return StageFailure(stage=stage, reason=f"the value cannot be used: {error}")
@@ -238,7 +231,7 @@ class StructuredStep:
         )
 
     async def _carry_out(self, decision: stages.Decision) -> _Valid | StageFailure | Attempt:
-        self._announce(decision)
+        self._events.begins(decision, self._reason())
         match decision:
             case Deterministic(text=text):
                 return await self._read(text, "deterministic")
@@ -315,7 +308,7 @@ class StructuredStep:
 
     async def _read_output(self, output: Any, stage: stages.Stage) -> _Valid | StageFailure | Attempt:
         try:
-            text = _as_text(output)
+            text = as_text(output)
         except ValueError as error:
             return StageFailure(stage=stage, reason=str(error))
         return await self._read(text, stage)
@@ -362,18 +355,20 @@ class StructuredStep:
     # --- failures ---
 
     def _refused(self, stage: stages.Stage, error: StructuredOutputError, text: str) -> StageFailure:
-        refused = self._provider_error is not None
         return StageFailure(
-            stage=stage, reason=str(error), text=text, flaws=tuple(error.errors), provider_error=refused
+            stage=stage, reason=str(error), text=text, flaws=tuple(error.errors), provider_error=self._was_refused
         )
 
     def _cut(self, text: str, stage: stages.Stage) -> StageFailure:
         """A text without its end: what is missing cannot be repaired, so it does not go to the repairing stages."""
         self._partial = text
         flaw = Flaw(path="$", message=_CUT_OFF)
-        return StageFailure(
-            stage=stage, reason=_CUT_OFF, flaws=(flaw,), provider_error=self._provider_error is not None
-        )
+        return StageFailure(stage=stage, reason=_CUT_OFF, flaws=(flaw,), provider_error=self._was_refused)
+
+    @property
+    def _was_refused(self) -> bool:
+        """Whether the provider itself refused the first answer."""
+        return self._error is not None
 
     def _may_ask_again(self) -> bool:
         tried = any(failure.stage == "strict_retry" for failure in self._history)
@@ -399,41 +394,6 @@ class StructuredStep:
             }
         return Done(output=valid.value, context=self.work.context, metadata=metadata)
 
-    # --- telemetry ---
-
-    def _announce(self, decision: stages.Decision) -> None:
-        if isinstance(decision, LlmRepair):
-            self._emit(ArosRepairStarted, "llm")
-        elif not isinstance(decision, Deterministic | GiveUp):
-            stage = _EVENT_STAGE[stage_of(decision)]
-            self._emit(ArosFallbackStage, stage, feedback=self._reason() or None)
-
-    def _note_success(self, decision: stages.Decision, valid: _Valid) -> None:
-        """Tell of a repair; a text that was fine as it came needed none."""
-        if isinstance(decision, Deterministic):
-            if valid.clean:
-                return
-            self._emit(ArosRepairStarted, "deterministic")
-        self._emit(ArosRepairSuccess, _EVENT_STAGE[stage_of(decision)], passes=valid.passes)
-
-    def _note_failure(self, decision: stages.Decision, failure: StageFailure) -> None:
-        if isinstance(decision, Deterministic):
-            self._emit(ArosRepairStarted, "deterministic")
-        feedback = self.run.redact(failure.reason)
-        self._emit(ArosRepairFailed, _EVENT_STAGE[stage_of(decision)], feedback=feedback, raw_text=failure.text)
-
-    def _emit(self, kind: type[Any], stage: str, **facts: Any) -> None:
-        self.run.emit(
-            kind,
-            self.work.span,
-            step_name=self.work.name,
-            attempt=self.work.attempt,
-            stage=stage,
-            provider_error=self._provider_error,
-            schema_hash=self.schema.schema_hash,
-            **facts,
-        )
-
 
 _CUT_OFF = "the answer was cut off before its end"
 _NOT_ASKED = "the agent takes no feedback, so it is not asked again"
@@ -443,33 +403,6 @@ async def _aside(text: str, read: Callable[[], T]) -> T:
     if not is_heavy(text):
         return read()
     return await trio.to_thread.run_sync(read, abandon_on_cancel=True)
-
-
-def _as_text(output: Any) -> str:
-    """An answer as text; raises `ValueError` if it is neither text nor JSON data."""
-    match output:
-        case None:
-            return ""
-        case str():
-            return output
-        case bytes() | bytearray():
-            return bytes(output).decode("utf-8")
-    return _json(_plain(output))
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON data, for a schema to look at."""
-    return to_jsonable_python(value, fallback=_fields_of)
-
-
-def _fields_of(value: Any) -> Any:
-    if attrs.has(type(value)):
-        return {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
-    raise PydanticSerializationError(f"a {type(value).__name__} has no JSON form")
-
-
-def _json(data: Any) -> str:
-    return to_json(data).decode()
 
 
 def _listed(flaws: tuple[Flaw, ...]) -> str:
