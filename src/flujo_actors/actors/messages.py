@@ -20,7 +20,18 @@ class Tally:
     It is kept apart from the attempts' results so that nothing is lost when an attempt is cut short.
     """
 
-    __slots__ = ("attempts", "context", "history", "pieces", "questions", "refused", "settled", "transaction", "usage")
+    __slots__ = (
+        "attempts",
+        "context",
+        "history",
+        "pauses",
+        "pieces",
+        "questions",
+        "refused",
+        "settled",
+        "transaction",
+        "usage",
+    )
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -28,6 +39,8 @@ class Tally:
         """The context after the last nested step that succeeded, one after the other."""
         self.refused = 0
         """How many answers were complete, but refused by a validator."""
+        self.pauses = False
+        """Whether the step itself pauses the run, and not one inside it."""
         self.questions = 0
         """How often the current attempt has asked its agent."""
         self.transaction: OpenTransaction | None = None

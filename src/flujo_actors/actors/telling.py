@@ -5,7 +5,8 @@ Rules:
 1. Of every step that began, hooks are told first, then whoever watches; each of them once.
 2. A step that is cut short cannot tell anybody, since its task is cancelled: its outcome waits in `run.untold`.
 3. Whoever cut it short, a composite or a step whose time was over, tells of it before it goes on.
-4. A run that is cancelled as a whole tells its hooks what was left untold; nobody watches it any more.
+4. A pause is told to `on_pause` once, of the step that pauses, not of those around it.
+5. A run that is cancelled as a whole tells its hooks what was left untold; nobody watches it any more.
 """
 
 from __future__ import annotations
@@ -59,6 +60,6 @@ async def _tell_hooks(run: Run, request: Request, outcome: TerminalOutcome) -> A
     match outcome:
         case Failure():
             also = await run.hooks.tell(OnStepFailure(outcome=outcome, **where))
-        case Paused():
+        case Paused() if request.tally.pauses:
             also = await run.hooks.tell(OnPause(outcome=outcome, **where))
     return veto or also

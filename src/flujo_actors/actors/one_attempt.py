@@ -1,0 +1,182 @@
+"""One attempt of a step: its context copy, its processors, its work, its validators.
+
+Rules:
+
+1. User code works on a copy of the context, which lives as long as the attempt.
+2. The clock of `timeout_s` runs from the first processor to the last validator; an attempt past it is a failure, also
+   if its code let the cancellation pass and returned something.
+3. What a step writes through a transaction is undone unless the attempt ends in an output.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import trio
+from outcome import Error
+
+from ..bridge.guard import guarded
+from ..context.isolation import isolated, updated
+from ..core.attempts import Attempt, Done, Failed, Stopped
+from ..core.events import AttemptStarted
+from ..core.outcomes import Paused
+from ..core.wire import message_of
+from ..dsl.declared import Declared
+from ..dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
+from ..dsl.redirect import Redirect
+from ..dsl.step import Step
+from ..errors import ContextError, StepTimeout
+from .agent_call import call_agent, joined, leaked_mock
+from .composites import Troupe, Work, branch_on, loop_until, map_over, parallel, vetoed
+from .messages import Request
+from .run import Run
+from .step_events import emit_attempt_ended, note_swallowed_cancellation, report_unstoppable
+from .telling import tell_late
+from .usercode import ask_planned, failure_of, with_context_copy
+
+
+@attrs.frozen(eq=False)
+class OneAttempt:
+    """How a step makes an attempt; see the module's rules."""
+
+    troupe: Troupe
+    request: Request
+
+    @property
+    def run(self) -> Run:
+        """The run the step belongs to."""
+        return self.troupe.run
+
+    async def attempt(self, step: Declared, work: Work) -> Attempt:
+        """One attempt, with a time limit and a transaction if the step asks for them."""
+        work.tally.pieces, work.tally.questions = [], 0
+        if isinstance(step, Step) and "transaction" in (work.plan or step.plan).named and self.run.journal.durable:
+            return await self._in_transaction(step, work)
+        return await self._timed(step, work)
+
+    async def _in_transaction(self, step: Step, work: Work) -> Attempt:
+        """An attempt that writes through the store: kept for the outcome if it succeeds, undone if not."""
+        transaction = await self.run.journal.begin(step.name)
+        done = False
+        try:
+            ended = await self._timed(step, attrs.evolve(work, transaction=transaction))
+            await note_swallowed_cancellation(self.run, self.request)
+            done = isinstance(ended, Done)
+        finally:
+            if done:
+                work.tally.transaction = transaction
+            else:
+                await transaction.rollback()
+        return ended
+
+    async def _timed(self, step: Declared, work: Work) -> Attempt:
+        run = self.run
+        run.emit(AttemptStarted, self.request.path, step_name=step.name, attempt=work.attempt)
+        if step.timeout_s is None:
+            ended = await self._work(step, work)
+        else:
+            with trio.move_on_after(step.timeout_s) as scope:
+                ended = await self._work(step, work)
+            if scope.cancel_called:
+                ended = self._timed_out(step, work, ignored=not scope.cancelled_caught)
+                veto = await tell_late(run) if run.untold else None
+                ended = ended if veto is None else vetoed(veto)
+        if run.telemetry.enabled:
+            emit_attempt_ended(run, self.request, ended, work.attempt)
+        return ended
+
+    async def _work(self, step: Declared, work: Work) -> Attempt:
+        if step.shows_context:
+            copied = await guarded(_isolated, work.context)
+            if isinstance(copied, Error):
+                return failure_of(self.run, copied.error, what="Copying the context")
+            work = attrs.evolve(work, context=copied.value)
+        if step.bare:
+            return await self._of_its_kind(step, work)
+        for plan in step.processors.before_plans:
+            got = await ask_planned(self.run, plan, work.data, work.context)
+            if isinstance(got, Error):
+                return failure_of(self.run, got.error, what=f"A processor of step {step.name!r}")
+            work = attrs.evolve(work, data=got.value)
+        ended = await self._of_its_kind(step, work)
+        if not isinstance(ended, Done):
+            return ended
+        finished = await self.finish(step, ended)
+        work.tally.refused += isinstance(finished, Failed)
+        return finished
+
+    async def _of_its_kind(self, step: Declared, work: Work) -> Attempt:
+        match step:
+            case Step():
+                return await call_agent(self.run, step, work)
+            case Parallel():
+                return await parallel(self.troupe, step, work)
+            case MapOver():
+                return await map_over(self.troupe, step, work)
+            case BranchOn():
+                return await branch_on(self.troupe, step, work)
+            case LoopUntil():
+                return await loop_until(self.troupe, step, work)
+            case HumanInTheLoop():
+                return await self._ask_a_person(step, work)
+            case _:
+                raise TypeError(f"the runtime does not know steps of type {type(step).__name__}")
+
+    async def _ask_a_person(self, step: HumanInTheLoop, work: Work) -> Attempt:
+        if isinstance(step.message, str):
+            return Stopped(outcome=Paused(message=step.message))
+        asked = await with_context_copy(self.run, step.message, work.data, work.context)
+        if isinstance(asked, Error):
+            return failure_of(self.run, asked.error, what=f"The message of step {step.name!r}")
+        return Stopped(outcome=Paused(message=str(asked.value)))
+
+    async def finish(self, step: Declared, done: Done) -> Attempt:
+        """Processors, validators and the context update on an output."""
+        output, context = done.output, done.context
+        for plan in step.processors.after_plans:
+            got = await ask_planned(self.run, plan, output, context)
+            if isinstance(got, Error):
+                return failure_of(self.run, got.error, what=f"A processor of step {step.name!r}")
+            output = got.value
+        leaked = leaked_mock(step.name, output) if step.processors.after_plans else None
+        if leaked is not None:
+            return leaked
+        for plan in step.checks:
+            got = await ask_planned(self.run, plan, output, context)
+            reason = _objection(got)
+            if isinstance(reason, Redirect):
+                text = self.run.redact(reason.feedback)
+                return Failed(error=None, feedback=text, output=output, redirect=reason.to)
+            if reason is not None:
+                error = got.error if isinstance(got, Error) else None
+                return Failed(error=error, feedback=self.run.redact(f"Validation failed: {reason}"), output=output)
+        if step.updates_context:
+            try:
+                context = updated(context, output, step_name=step.name)
+            except ContextError as error:
+                return Failed(error=error, feedback=str(error), output=output)
+        return attrs.evolve(done, output=output, context=context)
+
+    def _timed_out(self, step: Declared, work: Work, *, ignored: bool) -> Failed:
+        text = f"attempt {work.attempt} of step {step.name!r} took longer than timeout_s={step.timeout_s:g}"
+        if ignored:
+            text += "; it did not stop when it was cancelled"
+            report_unstoppable(self.run, work.name, work.span)
+        error = StepTimeout(text)
+        partial = joined(work.tally.pieces) if work.tally.pieces else None
+        return Failed(error=error, feedback=failure_of(self.run, error).feedback, output=partial)
+
+
+async def _isolated(context: Any) -> Any:
+    return isolated(context)
+
+
+def _objection(got: Any) -> str | Redirect | None:
+    """Why a validator refuses, or where it sends the work; `None` if it is content."""
+    if isinstance(got, Error):
+        return f"{type(got.error).__name__}: {message_of(got.error)}"
+    verdict = got.value
+    if verdict is None or verdict is True:
+        return None
+    return verdict if isinstance(verdict, str | Redirect) else "the validator returned False"

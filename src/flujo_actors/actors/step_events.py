@@ -1,0 +1,70 @@
+"""What telemetry is told about a step."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, assert_never
+
+import trio
+
+from ..core.attempts import Attempt, Done, Failed, Stopped
+from ..core.events import AttemptEnded, StepEnded, StepUnstoppable
+from ..core.outcomes import Aborted, Failure, Paused, Success, TerminalOutcome
+from ..core.paths import StepPath
+from .messages import Request
+from .run import Run
+
+logger = logging.getLogger("flujo_actors")
+
+
+async def note_swallowed_cancellation(run: Run, request: Request) -> None:
+    """Raise the cancellation that the step's code has let pass, if there is one, and report it."""
+    try:
+        await trio.lowlevel.checkpoint_if_cancelled()
+    except trio.Cancelled:
+        report_unstoppable(run, request.name, request.path)
+        raise
+
+
+def report_unstoppable(run: Run, name: str, path: StepPath) -> None:
+    """Say that a step went on although it was cancelled."""
+    text = "it ended only after its cancellation was requested; what it returned is not used"
+    logger.info("step %r of run %s: %s", name, run.run_id, text)
+    run.emit(StepUnstoppable, path, step_name=name, feedback=text)
+
+
+def emit_attempt_ended(run: Run, request: Request, ended: Attempt, number: int) -> None:
+    """Say how an attempt ended."""
+    status, text = _status(ended)
+    run.emit(AttemptEnded, request.path, step_name=request.name, attempt=number, status=status, feedback=text)
+
+
+def _status(ended: Attempt) -> tuple[str, str | None]:
+    match ended:
+        case Done():
+            return "success", None
+        case Failed(feedback=feedback):
+            return "failure", feedback
+        case Stopped(outcome=outcome):
+            return ("paused", None) if isinstance(outcome, Paused) else ("aborted", outcome.reason)
+        case _:
+            assert_never(ended)
+
+
+def emit_step_ended(run: Run, request: Request, outcome: TerminalOutcome) -> None:
+    """Say how a step ended."""
+    facts: dict[str, Any]
+    match outcome:
+        case Success(step_result=result):
+            facts = {"status": "success", "usage": result.usage, "output": result.output}
+        case Failure(feedback=feedback, step_result=partial):
+            facts = {"status": "failure", "feedback": feedback}
+            if partial is not None:
+                facts["usage"] = partial.usage
+        case Paused():
+            facts = {"status": "paused"}
+        case Aborted(reason=reason):
+            facts = {"status": "aborted", "feedback": reason}
+        case _:
+            assert_never(outcome)
+    run.emit(StepEnded, request.path, step_name=request.name, attempts=request.tally.attempts, **facts)
