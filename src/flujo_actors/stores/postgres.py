@@ -11,10 +11,11 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..core.outcomes import RunId
 from ..core.paths import ROOT, StepPath
@@ -22,13 +23,13 @@ from ..core.records import Admission, Append, Lease, OpenPause, Record, RunQuery
 from ..errors import LeaseLost, RunExists
 from . import postgres_statements as sql
 from . import refusals
-from .bodies import as_blob, as_records, as_row
+from .bodies import RecordRow, as_blob, as_records, as_row
 from .clock import LeaseClock
 from .escapes import restored, storable
 from .forking import watch_forks
 from .pauses import closes_pauses
 from .port import Transaction
-from .postgres_connections import PostgresConnections
+from .postgres_connections import IsThere, PostgresConnections
 from .postgres_schema import Connection
 
 
@@ -87,8 +88,10 @@ class PostgresStore:
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """A transaction on a connection of the pool; the run's row is locked from its first append to its end."""
-        with self._connections.lent() as db:
-            yield _PostgresTransaction(db, self._append_through)
+        transaction = _PostgresTransaction(self._append_through)
+        with self._connections.lent(transaction.is_there) as db:
+            transaction.connection = db
+            yield transaction
 
     def close(self) -> None:
         """Close the connections; they open again if the store is used again."""
@@ -96,7 +99,7 @@ class PostgresStore:
 
     def _admit(
         self, db: Connection, admissions: Sequence[Admission], owner: str, lease_s: float
-    ) -> list[Lease | RunExists]:
+    ) -> tuple[list[Lease | RunExists], IsThere]:
         _share_blobs(db, (admission.body for admission in admissions))
         order = _lock_order([admission.run_id for admission in admissions])
         rows = [self._new_row(admissions[index], owner, lease_s) for index in order]
@@ -108,22 +111,23 @@ class PostgresStore:
                 answers[index] = Lease(run_id=admission.run_id, owner=owner, epoch=1)
                 records.append((key[0], 1, Record(kind="admitted", path=ROOT, body=admission.body)))
         _insert_records(db, records)
-        return answers
+        return answers, _leases_are_there([lease for lease in answers if isinstance(lease, Lease)])
 
     def _new_row(self, admission: Admission, owner: str, lease_s: float) -> dict[str, Any]:
         return {**self._granted(admission.run_id, owner, lease_s), "pipeline": storable(admission.pipeline)}
 
-    def _claim(self, db: Connection, run_id: RunId, owner: str, lease_s: float) -> Lease:
+    def _claim(self, db: Connection, run_id: RunId, owner: str, lease_s: float) -> tuple[Lease, IsThere]:
         for (epoch,) in db.execute(sql.CLAIM, self._granted(run_id, owner, lease_s)).fetchall():
-            return Lease(run_id=run_id, owner=owner, epoch=epoch)
+            lease = Lease(run_id=run_id, owner=owner, epoch=epoch)
+            return lease, _leases_are_there([lease])
         current = _owner(db, run_id)
         raise refusals.leased(run_id, current[0]) if current else refusals.not_found(run_id)
 
-    def _append_through(self, db: Connection, batch: Sequence[Append]) -> list[LeaseLost | None]:
+    def _append_through(self, db: Connection, batch: Sequence[Append]) -> _Appended:
         with self._connections.errors():
             return self._append(db, batch)
 
-    def _append(self, db: Connection, batch: Sequence[Append]) -> list[LeaseLost | None]:
+    def _append(self, db: Connection, batch: Sequence[Append]) -> _Appended:
         _share_blobs(db, (record.body for append in batch for record in append.records))
         order = _lock_order([append.lease.run_id for append in batch])
         changes = [{**self._written_under(batch[index].lease), **_change(batch[index])} for index in order]
@@ -136,18 +140,18 @@ class PostgresStore:
                 records.extend(_numbered(place, batch[index].records))
                 _write_pauses(db, place[0], batch[index])
         _insert_records(db, records)
-        return verdicts
+        return verdicts, _append_is_there(batch, verdicts, records)
 
-    def _renew(self, db: Connection, leases: Sequence[Lease], lease_s: float) -> list[LeaseLost | None]:
+    def _renew(self, db: Connection, leases: Sequence[Lease], lease_s: float) -> _Appended:
         order = _lock_order([lease.run_id for lease in leases])
         granted = [{**self._written_under(leases[index]), "lease_s": lease_s} for index in order]
         verdicts: list[LeaseLost | None] = [None] * len(leases)
         for index, renewed in zip(order, _each(db, sql.RENEW, granted), strict=True):
             if renewed is None:
                 verdicts[index] = _lost(db, leases[index])
-        return verdicts
+        return verdicts, _repeatable
 
-    def _delete(self, db: Connection, run_ids: Sequence[RunId]) -> int:
+    def _delete(self, db: Connection, run_ids: Sequence[RunId]) -> tuple[int, IsThere]:
         db.execute(sql.OWN_BLOBS)
         hashes = [_hash(run_id) for run_id in run_ids]
         runs = [run for (run,) in db.execute(sql.DELETE_RUNS, {**self._time(), "hashes": hashes}).fetchall()]
@@ -155,7 +159,7 @@ class PostgresStore:
         db.execute(sql.DELETE_RECORDS, (runs,))
         db.execute(sql.DELETE_PAUSES, (runs,))
         db.execute(sql.DELETE_UNUSED_BLOBS, (blobs,))
-        return len(runs)
+        return len(runs), lambda db: not db.execute(sql.FIND_KEYS, (runs,)).fetchall()
 
     def _stored(self, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
         statement = f"{sql.RUNS} {where}".encode()
@@ -183,19 +187,51 @@ class PostgresStore:
         }
 
 
+_Appended: TypeAlias = tuple[list[LeaseLost | None], IsThere]
+
+
 class _PostgresTransaction:
     """An open transaction of a Postgres store."""
 
-    def __init__(
-        self, connection: Connection, write: Callable[[Connection, Sequence[Append]], list[LeaseLost | None]]
-    ) -> None:
-        self.connection = connection
+    connection: Connection
+
+    def __init__(self, write: Callable[[Connection, Sequence[Append]], _Appended]) -> None:
         self._write = write
+        self._last: IsThere = _repeatable
 
     def append(self, append: Append) -> None:
-        [lost] = self._write(self.connection, [append])
+        [lost], self._last = self._write(self.connection, [append])
         if lost is not None:
             raise lost
+
+    def is_there(self, db: Connection) -> bool:
+        """Whether what was appended is in the database."""
+        return self._last(db)
+
+
+def _repeatable(db: Connection) -> bool:
+    return False
+
+
+def _leases_are_there(leases: Sequence[Lease]) -> IsThere:
+    return lambda db: all(_owner(db, lease.run_id) == (lease.owner, lease.epoch) for lease in leases[:1])
+
+
+def _append_is_there(
+    batch: Sequence[Append], verdicts: Sequence[LeaseLost | None], records: Sequence[tuple[int, int, Record]]
+) -> IsThere:
+    """By the first record; an append without records can be repeated, unless it gives up its own lease."""
+    for run, seq, record in records:
+        return lambda db: _record_is_there(db, run, as_row(record, seq, as_blob(record.body)))
+    released = [append.lease for append, lost in zip(batch, verdicts, strict=True) if append.release and not lost]
+    for lease in released:
+        return lambda db: _owner(db, lease.run_id) != (lease.owner, lease.epoch)
+    return _repeatable
+
+
+def _record_is_there(db: Connection, run: int, row: RecordRow) -> bool:
+    written = (row.kind, row.path, row.body, row.blob)
+    return db.execute(sql.FIND_RECORD, (run, row.seq)).fetchall() == [written]
 
 
 def _hash(run_id: RunId) -> bytes:
@@ -227,16 +263,17 @@ def _share_blobs(db: Connection, bodies: Iterable[str]) -> None:
         db.execute(sql.SHARE_BLOBS)
 
 
-def _answer(db: Connection, run_id: RunId, path: StepPath, token: str, record: Record) -> None:
+def _answer(db: Connection, run_id: RunId, path: StepPath, token: str, record: Record) -> tuple[None, IsThere]:
     places = db.execute(sql.ADVANCE_BY_ANSWER, {"hash": _hash(run_id)}).fetchall()
     if not places:
         raise refusals.not_paused(run_id, path)
     [(run, seq)] = places
-    pause = {"run": run, "path": storable(path), "token": storable(token)}
+    pause = {"run": run, "path": storable(path), "token": storable(token), "answered": uuid.uuid4()}
     if not db.execute(sql.CONSUME, pause).fetchall():
         asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
         raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
     _insert_records(db, [(run, seq, record)])
+    return None, lambda db: (pause["answered"],) in db.execute(sql.FIND_PAUSE, pause).fetchall()
 
 
 def _lost(db: Connection, lease: Lease) -> LeaseLost:

@@ -4,8 +4,9 @@ Rules:
 
 1. A write is a function of a connection, run in one transaction. If the connection is lost before the commit was sent,
    nothing happened, and the write is made again on another one; so it is after a deadlock.
-2. If it is lost while the commit is under way, the server is asked, by the transaction's id, how that ended: a write is
-   neither lost nor made twice.
+2. If it is lost while the commit is under way, its session is ended, and then the database shows whether the write is
+   there: it is neither lost nor made twice. (Asking for the transaction by its id would not do: a server that crashed
+   gives ids out again.)
 3. All of this takes at most `timeout_s`; then it is a `StoreError`.
 4. Connections open when they are first needed, and again after `close()` or a fork. A child forgets its parent's
    connections without a word to the server: they are still the parent's.
@@ -18,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 import psycopg
@@ -31,6 +32,9 @@ from . import postgres_statements as sql
 from .postgres_schema import Connection, migrate
 
 T = TypeVar("T")
+
+IsThere: TypeAlias = Callable[[Connection], bool]
+"""Whether a write that was made, and perhaps committed, is in the database; false if it does no harm to repeat it."""
 
 _PAUSE_S = 0.05
 _DEFAULTS = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "application_name": "flujo-actors"}
@@ -48,7 +52,7 @@ class PostgresConnections:
         """Whose connections these are."""
         self._opening = threading.Lock()
 
-    def write(self, do: Callable[[Connection], T]) -> T:
+    def write(self, do: Callable[[Connection], tuple[T, IsThere]]) -> T:
         """What `do` returns, once its transaction has committed."""
         deadline = self._deadline()
         while True:
@@ -58,8 +62,9 @@ class PostgresConnections:
                     return write.run(db)
             except psycopg.Error as error:
                 self._raise_unless_passing(error, deadline)
-                if write.transaction_id and self._has_committed(write.transaction_id, deadline):
-                    return write.results[0]
+                for session, result, is_there in write.committing:
+                    if self._has_committed(session, is_there, deadline):
+                        return result
             time.sleep(_PAUSE_S)
 
     def read(self, do: Callable[[Connection], T], *, deadline: float | None = None) -> T:
@@ -74,21 +79,20 @@ class PostgresConnections:
             time.sleep(_PAUSE_S)
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[Connection]:
+    def lent(self, is_there: IsThere) -> Iterator[Connection]:
         """A connection in a transaction that commits at the end of the block."""
-        deadline, transaction_id = self._deadline(), None
+        deadline, committing = self._deadline(), False
         self._wait_for_server(deadline)
         with self._borrowed(deadline) as db:
             try:
                 with db.transaction():
                     yield db  # what goes wrong here is the borrower's own error
-                    with self.errors():
-                        transaction_id = _transaction_id(db)
+                    committing = True
             except psycopg.Error as error:
-                if transaction_id is None:
+                if not committing:
                     raise
                 self._raise_unless_passing(error, deadline)
-                if not self._has_committed(transaction_id, deadline):
+                if not self._has_committed(db.session, is_there, deadline):
                     raise _failure(error) from error
 
     @contextlib.contextmanager
@@ -144,12 +148,13 @@ class PostgresConnections:
             return self._pool
 
     def _migrate(self) -> None:
-        with psycopg.connect(self._url, autocommit=True, **self._defaults()) as db:
+        with Connection.connect(self._url, autocommit=True, **self._defaults()) as db:
             migrate(db)
 
     def _open_pool(self) -> ConnectionPool[Connection]:
         return ConnectionPool(
             self._url,
+            connection_class=Connection,
             kwargs={"autocommit": True, **self._defaults()},
             configure=self._configure,
             min_size=1,
@@ -159,7 +164,8 @@ class PostgresConnections:
         )
 
     def _configure(self, db: Connection) -> None:
-        db.execute("SELECT set_config('lock_timeout', %s, false)", (f"{self._timeout_s * 1000:.0f}",))
+        [(pid, started, _)] = db.execute(sql.SESSION, (f"{self._timeout_s * 1000:.0f}",)).fetchall()
+        db.session = (pid, started)
 
     def _defaults(self) -> dict[str, Any]:
         said = conninfo_to_dict(self._url)
@@ -169,50 +175,39 @@ class PostgresConnections:
         if not _passing(error) or time.monotonic() > deadline:
             raise _failure(error) from error
 
-    def _has_committed(self, transaction_id: str, deadline: float) -> bool:
+    def _has_committed(self, session: tuple[Any, ...], is_there: IsThere, deadline: float) -> bool:
         """How a transaction ended whose connection was lost at its commit."""
-        while True:
-            [(fate,)] = self.read(
-                lambda db: db.execute(sql.TRANSACTION_FATE, (transaction_id,)).fetchall(), deadline=deadline
-            )
-            if fate != "in progress":
-                return bool(fate == "committed")
+        # The server may not have noticed the loss; the transaction could then still go either way.
+        while self.read(lambda db: db.execute(sql.END_SESSION, session).fetchall(), deadline=deadline):
             if time.monotonic() > deadline:
                 raise StoreError("Postgres: the connection was lost at a commit, and its end cannot be learned")
             time.sleep(_PAUSE_S)
+        return self.read(is_there, deadline=deadline)
 
 
 @attrs.define
 class _Write(Generic[T]):
     """One attempt to write, and how far it came."""
 
-    do: Callable[[Connection], T]
-    results: list[T] = attrs.Factory(list)
-    transaction_id: str | None = None
-    """Known from the moment at which the commit may be under way."""
+    do: Callable[[Connection], tuple[T, IsThere]]
+    committing: list[tuple[tuple[Any, ...], T, IsThere]] = attrs.Factory(list)
+    """From the moment at which the commit may be under way: in which session, and how to find out."""
 
     def run(self, db: Connection) -> T:
-        """Three round trips at most: the beginning travels with the first question, the commit with the last rows."""
+        """Two round trips, usually: the beginning travels with the first question, the commit with the last rows."""
         with db.pipeline() as pipeline:
             db.execute("BEGIN")
-            stamp = db.execute(sql.TRANSACTION_ID)
-            self.results.append(self.do(db))
-            [(self.transaction_id,)] = stamp.fetchall()
+            result, is_there = self.do(db)
+            self.committing.append((db.session, result, is_there))
             db.execute("COMMIT")
             pipeline.sync()
-        return self.results[0]
-
-
-def _transaction_id(db: Connection) -> str:
-    [(transaction_id,)] = db.execute(sql.TRANSACTION_ID).fetchall()
-    return str(transaction_id)
+        return result
 
 
 def _passing(error: psycopg.Error) -> bool:
     """Whether the same write may succeed on another connection, or a moment later."""
-    if isinstance(error, pg.PipelineAborted) or not isinstance(
-        error, psycopg.OperationalError | psycopg.InterfaceError
-    ):
+    lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    if not lost or isinstance(error, pg.PipelineAborted):
         return False
     state = error.sqlstate or "08000"  # a connection that is lost has no state
     return state.startswith(("08", "57P0")) or isinstance(error, pg.DeadlockDetected | pg.SerializationFailure)

@@ -6,13 +6,19 @@ index entry of Postgres cannot be longer than a third of a page, a run id can.
 
 from __future__ import annotations
 
-from typing import Any, LiteralString, TypeAlias
+from typing import Any, LiteralString
 
 import psycopg
 
 from ..errors import StoreVersionError
 
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that knows its session on the server."""
+
+    session: tuple[Any, ...] = ()
+    """The process that serves it, and when that began: no other session ever has both."""
+
 
 _MIGRATION_LOCK = 4_935_112_608_001
 """Names the advisory lock under which one process at a time migrates."""
@@ -52,7 +58,7 @@ _FIRST: tuple[LiteralString, ...] = (
         token text NOT NULL,
         message text NOT NULL,
         body text NOT NULL,
-        answered bool NOT NULL DEFAULT false
+        answered uuid
     )""",
     "CREATE INDEX flujo_pauses_by_run ON flujo_pauses (run)",
     "CREATE TABLE flujo_blobs (hash bytea PRIMARY KEY, data bytea NOT NULL)",

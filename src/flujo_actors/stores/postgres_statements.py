@@ -13,9 +13,12 @@ NOW: LiteralString = f"coalesce(%(now)s::float8, {WALL})"
 
 HELD: LiteralString = f"(owner IS NOT NULL AND {NOW} < lease_until)"
 
-TRANSACTION_ID: LiteralString = "SELECT pg_current_xact_id()::text"
+SESSION: LiteralString = """
+    SELECT pid, backend_start, set_config('lock_timeout', %s, false)
+    FROM pg_stat_activity WHERE pid = pg_backend_pid()"""
 
-TRANSACTION_FATE: LiteralString = "SELECT pg_xact_status(%s::xid8)"
+END_SESSION: LiteralString = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"""
 
 SHARE_BLOBS: LiteralString = "SELECT pg_advisory_xact_lock_shared(4935112608002)"
 """Whoever refers to blobs and whoever deletes them exclude one another: neither sees uncommitted rows of the other."""
@@ -48,11 +51,11 @@ ADVANCE_BY_ANSWER: LiteralString = f"""
     WHERE run_hash = %(hash)s RETURNING id, next_seq - 1"""
 
 CONSUME: LiteralString = """
-    UPDATE flujo_pauses SET answered = true
-    WHERE run = %(run)s AND path = %(path)s AND token = %(token)s AND NOT answered RETURNING id"""
+    UPDATE flujo_pauses SET answered = %(answered)s
+    WHERE run = %(run)s AND path = %(path)s AND token = %(token)s AND answered IS NULL RETURNING id"""
 
 FIND_PAUSE: LiteralString = """
-    SELECT 1 FROM flujo_pauses WHERE run = %(run)s AND path = %(path)s AND token = %(token)s"""
+    SELECT answered FROM flujo_pauses WHERE run = %(run)s AND path = %(path)s AND token = %(token)s"""
 
 OWNER: LiteralString = "SELECT owner, epoch FROM flujo_runs WHERE run_hash = %s"
 
@@ -62,21 +65,28 @@ INSERT_RECORDS: LiteralString = """
     INSERT INTO flujo_records (run, seq, kind, path, body, blob)
     SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::bytea[])"""
 
-REPLACE_PAUSE: LiteralString = "DELETE FROM flujo_pauses WHERE run = %s AND path = %s AND (NOT answered OR token = %s)"
+REPLACE_PAUSE: LiteralString = (
+    "DELETE FROM flujo_pauses WHERE run = %s AND path = %s AND (answered IS NULL OR token = %s)"
+)
 
 INSERT_PAUSE: LiteralString = """
     INSERT INTO flujo_pauses (run, path, token, message, body) VALUES (%s, %s, %s, %s, %s)"""
 
-CLOSE_PAUSES: LiteralString = "DELETE FROM flujo_pauses WHERE run = %s AND NOT answered"
+CLOSE_PAUSES: LiteralString = "DELETE FROM flujo_pauses WHERE run = %s AND answered IS NULL"
 
 READ: LiteralString = """
     SELECT seq, kind, path, body, blob, data FROM flujo_records LEFT JOIN flujo_blobs ON hash = blob
     WHERE run = (SELECT id FROM flujo_runs WHERE run_hash = %s) AND seq > %s ORDER BY seq"""
 
+FIND_RECORD: LiteralString = """
+    SELECT kind, path, body, blob FROM flujo_records WHERE run = %s AND seq = %s"""
+
+FIND_KEYS: LiteralString = "SELECT id FROM flujo_runs WHERE id = ANY(%s)"
+
 RUNS: LiteralString = f"""
     SELECT run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, next_seq - 1,
            (SELECT json_agg(json_build_array(path, token, message, body) ORDER BY p.id)
-            FROM flujo_pauses p WHERE run = r.id AND NOT answered)
+            FROM flujo_pauses p WHERE run = r.id AND answered IS NULL)
     FROM flujo_runs r"""
 
 DELETE_RUNS: LiteralString = f"""
