@@ -50,6 +50,8 @@ class PostgresConnections:
         self._pool: ConnectionPool[Connection] | None = None
         self._pid = os.getpid()
         """Whose connections these are."""
+        self._reached = False
+        """Whether the server has ever answered."""
         self._opening = threading.Lock()
 
     def write(self, do: Callable[[Connection], tuple[T, IsThere]]) -> T:
@@ -142,14 +144,20 @@ class PostgresConnections:
     def _ready_pool(self) -> ConnectionPool[Connection]:
         with self._opening:
             if self._pool is None:
-                with self.errors():
-                    self._migrate()
-                    self._pool, self._pid = self._open_pool(), os.getpid()
+                with self._connect() as db:
+                    migrate(db)
+                self._pool, self._pid = self._open_pool(), os.getpid()
             return self._pool
 
-    def _migrate(self) -> None:
-        with Connection.connect(self._url, autocommit=True, **self._defaults()) as db:
-            migrate(db)
+    def _connect(self) -> Connection:
+        try:
+            db = Connection.connect(self._url, autocommit=True, **self._defaults())
+        except psycopg.OperationalError as error:
+            if not self._reached:  # a wrong address is more likely than a server that restarts just now
+                raise _failure(error) from error
+            raise
+        self._reached = True
+        return db
 
     def _open_pool(self) -> ConnectionPool[Connection]:
         return ConnectionPool(
