@@ -67,6 +67,11 @@ class Durability(BaseDurabilityCapability[Any]):
     def _bind_to_agent(self, agent: AbstractAgent[Any, Any]) -> None:
         """Nothing to register: `get_wrapper_toolset` covers every toolset of the run."""
 
+    def _bind_models(self, agent: AbstractAgent[Any, Any]) -> None:
+        """An agent may choose its model when it runs; only the operations of other capabilities need it by name."""
+        if agent.model is not None:
+            super()._bind_models(agent)
+
     def get_default_conversation_id(self, run_id: str) -> str | None:
         return conversation_id_from_run_id(run_id)
 

@@ -14,6 +14,7 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 
 from .calling import AnswerText, Finished
 from .durable_agent import Durability
+from .factory import StepAgent
 from .granular_call import GranularCall
 from .metering import AgentCall, metered_model
 from .turns import Turn
@@ -64,6 +65,7 @@ class GranularRequest:
             "run_id": str(uuid.uuid5(_NAMESPACE, self.scope)),
             "infer_name": False,
             **({} if self.deps is None else {"deps": self.deps}),
+            **({"timeout": self.agent.timeout_s} if isinstance(self.agent, StepAgent) else {}),
             **self.options,
             "capabilities": [*self.options.get("capabilities", ()), self._durability()],
         }

@@ -32,7 +32,9 @@ from ..core.quota import QUOTA_LOCK
 from ..core.usage import Usage
 from ..errors import FlujoError, MaxTurnsReached
 from .message_json import response_from_json, response_to_json
-from .metering import AgentCall, usage_of
+from .metering import AgentCall, MeteredModel, usage_of
+from .pricing import estimated_cost
+from .provider_errors import raw_text
 from .turns import Turn, joined, turn_of, with_tool_ended
 from .units import OnUncertain, RecordedUnit, Unit, UnitJournal, UnitKey
 
@@ -119,30 +121,31 @@ class GranularCall:
         if cancelled is not None:
             raise cancelled from (None if writing.cancelled() else writing.exception())
         writing.result()
-        self.call.run_usage.incr(run_usage_of(usage))
 
-    def count_recalled(self, unit: RecordedUnit) -> None:
-        """Count what a recalled unit used, once."""
-        if unit.counted:
-            return
-        self.call.run_usage.incr(run_usage_of(unit.usage))
+    def count(self, usage: Usage) -> None:
+        """Count, where pydantic-ai would, what a unit used now, or before and was not counted yet."""
+        self.call.run_usage.incr(run_usage_of(usage))
 
     # --- model turns ---
 
-    def recalled_response(self, key: UnitKey, unit: RecordedUnit) -> ModelResponse:
+    def recalled_response(
+        self, key: UnitKey, unit: RecordedUnit, *, model: Model, function_tools: frozenset[str]
+    ) -> ModelResponse:
         """The response of an earlier attempt, as this one's."""
-        response = response_from_json(unit.result)
-        self.count_recalled(unit)
+        call, response = self.call, response_from_json(unit.result)
+        call.model, call.function_tools = innermost(model), function_tools
+        call.last_text, call.cut_short = raw_text(response, function_tools), response.finish_reason == "length"
         if not unit.counted:
             self._charge(unit.usage)
-        self.call.last_text = response.text or ""
         self._note(key, response, usage=unit.usage, recalled=True)
         return response
 
     async def commit_response(self, key: UnitKey, response: ModelResponse, model: Model) -> ModelResponse:
         """Record a response; the answer is what a later attempt would get."""
         text = response_to_json(response)
-        usage = usage_of(response.usage, cost_usd=self.call.pricing.cost_of(response, model) or 0.0)
+        cost = self.call.pricing.cost_of(response, innermost(model))
+        usage = usage_of(response.usage, cost_usd=cost or 0.0)
+        self.count(attrs.evolve(usage, cost_usd=estimated_cost(response) or 0.0))
         await self.commit(key, text, usage)
         self._note(key, response, usage=usage, recalled=False)
         return response_from_json(text)
@@ -162,10 +165,12 @@ class GranularCall:
             self.turns[-1] = with_tool_ended(turn, tool_call_id, ended=ended, usage=usage, recalled=recalled)
 
     def _charge(self, usage: Usage) -> None:
+        """Count a request that was metered in an earlier process."""
         with QUOTA_LOCK:
             for quota in self.call.quotas:
                 quota.spend(usage, self.call.caller)
             self.call.usage += usage
+        self.count(attrs.evolve(usage, cost_usd=0.0))
 
     # --- stopping ---
 
@@ -201,6 +206,11 @@ class GranularCall:
             if unheard and not isinstance(raised, asyncio.CancelledError | GeneratorExit):
                 assert self.stopped is not None
                 raise self.stopped
+
+
+def innermost(model: Model) -> Model:
+    """The model that a metered one stands for."""
+    return model.wrapped if isinstance(model, MeteredModel) else model
 
 
 def run_usage_of(usage: Usage) -> RunUsage:

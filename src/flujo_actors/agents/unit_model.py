@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,17 +13,24 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 
 from .granular_call import GranularCall
-from .units import UnitKey, entered
+from .metering import MeteredModel
+from .units import RecordedUnit, UnitKey, entered
 
 
 def durable_model(model: Model, call: GranularCall) -> Model:
-    """The model with its requests as units, wrapped once."""
-    layer: Model = model
-    while isinstance(layer, WrapperModel):
-        if isinstance(layer, UnitModel):
-            return model
-        layer = layer.wrapped
-    return UnitModel(model, call)
+    """The model with its requests as units, and metered where they are really made; wrapped once."""
+    layers = list(_layers(model))
+    if any(isinstance(layer, UnitModel) for layer in layers):
+        return model
+    metered = any(isinstance(layer, MeteredModel) for layer in layers)
+    return UnitModel(model if metered else MeteredModel(model), call)
+
+
+def _layers(model: Model) -> Iterator[Model]:
+    yield model
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+        yield model
 
 
 class UnitModel(WrapperModel):
@@ -42,7 +49,7 @@ class UnitModel(WrapperModel):
         key = self._call.next_request(messages)
         recorded = await self._call.recall(key)
         if recorded is not None:
-            return self._call.recalled_response(key, recorded)
+            return self._recalled(key, recorded, model_request_parameters)
         async with self._call.doing(key, self._intent()) as unit:
             with entered(unit):
                 response = await super().request(messages, model_settings, model_request_parameters)
@@ -59,7 +66,7 @@ class UnitModel(WrapperModel):
         key = self._call.next_request(messages)
         recorded = await self._call.recall(key)
         if recorded is not None:
-            response = self._call.recalled_response(key, recorded)
+            response = self._recalled(key, recorded, model_request_parameters)
             yield CompletedStreamedResponse(
                 response, model_request_parameters=model_request_parameters, replay_events=True
             )
@@ -70,6 +77,10 @@ class UnitModel(WrapperModel):
             ) as stream:
                 yield stream
             await self._commit_stream(key, stream.get())
+
+    def _recalled(self, key: UnitKey, recorded: RecordedUnit, parameters: ModelRequestParameters) -> ModelResponse:
+        tools = frozenset(tool.name for tool in parameters.function_tools)
+        return self._call.recalled_response(key, recorded, model=self.wrapped, function_tools=tools)
 
     async def _commit_stream(self, key: UnitKey, response: ModelResponse) -> None:
         if response.state in ("complete", "suspended"):  # otherwise the reader left before the end

@@ -59,7 +59,8 @@ class _ToolCall:
 
     def _recalled(self, recorded: RecordedUnit) -> ToolOutcome:
         call, outcome = self.toolset.call, outcome_from_json(recorded.result)
-        call.count_recalled(recorded)
+        if not recorded.counted:
+            call.count(recorded.usage)
         self.ctx.usage.incr(_nested(recorded.usage, outcome))
         call.note_tool(self.tool_call_id, ended=name_of(outcome), usage=recorded.usage, recalled=True)
         return outcome
@@ -74,6 +75,7 @@ class _ToolCall:
             with entered(unit), durable_unit_scope():
                 outcome = await outcome_of(self._called(own))
             result, usage = outcome_to_json(outcome, tool=self.name), _usage_of(own.usage - before, outcome)
+            call.count(usage)
             await call.commit(key, result, usage)
         self.ctx.usage.incr(own.usage - before)
         call.note_tool(self.tool_call_id, ended=name_of(outcome), usage=usage, recalled=False)
