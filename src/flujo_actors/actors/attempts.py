@@ -16,7 +16,7 @@ import attrs
 import trio
 from outcome import Error
 
-from ..bridge.guard import holds_vanished
+from ..bridge.guard import guarded, holds_vanished
 from ..core import paths
 from ..core.attempts import (
     Accept,
@@ -37,6 +37,7 @@ from ..dsl.callplan import CallPlan, plan_agent
 from ..dsl.declared import Declared
 from ..dsl.step import Step
 from ..errors import InfiniteRedirectError
+from .agent_call import PLAIN, answer_of
 from .composites import Troupe, Work
 from .journal import Recorded
 from .messages import Request, Tally
@@ -170,7 +171,7 @@ class Attempts:
                 )
             )
             settled = await children.settled()
-        _take_over(tally, settled.result)
+            _take_over(tally, settled.result)  # here: leaving the block may raise, and it was used all the same
         match settled.verdict:
             case Success(step_result=result):
                 noted = {**result.metadata, "fallback_triggered": True, "original_error": failed.feedback}
@@ -238,3 +239,15 @@ def work_of(request: Request, data: Any, *, feedback: str | None = None, plan: C
         plan=plan,
         for_object=request.for_object,
     )
+
+
+async def called_once(run: Run, request: Request) -> Attempt:
+    """The one attempt of a step that is just a call."""
+    step = request.step
+    assert isinstance(step, Step)
+    got = await guarded(run.host.call, step.plan.target, request.data)
+    if isinstance(got, Error):
+        return failure_of(run, got.error)
+    if type(got.value) in PLAIN:
+        return Done(output=got.value, context=request.context)
+    return answer_of(step.name, got.value, work_of(request, request.data))

@@ -54,14 +54,16 @@ class Children:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
+        cut_short = True
         try:
             swallowed = await self._manager.__aexit__(kind, error, traceback)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            cut_short = error is not None
         except BaseExceptionGroup as group:
             raise _single(group) from None
         finally:
-            if error is not None:
+            if cut_short:
                 self._count_the_rest()
-        await trio.lowlevel.checkpoint_if_cancelled()
         return swallowed
 
     def spawn(self, request: Request) -> None:

@@ -100,7 +100,7 @@ async def sequence(troupe: Troupe, pipeline: Pipeline, work: Work) -> Attempt:
     data, context = work.data, work.context
     wanted = pipeline.places_before_objects
     async with troupe.children(work.tally) as children:
-        for place, (step, name) in enumerate(zip(pipeline.steps, pipeline.step_names(), strict=True)):
+        for place, (step, name) in enumerate(pipeline.named_steps):
             request = work.child(step, name, paths.named(work.path, name), data, context)
             children.spawn(attrs.evolve(request, for_object=True) if place in wanted else request)
             settled = await children.settled()
@@ -146,7 +146,7 @@ async def branch_on(troupe: Troupe, branching: BranchOn, work: Work) -> Attempt:
     async with troupe.children(work.tally) as children:
         children.spawn(work.child(step, str(key), paths.named(work.path, str(key)), work.data, work.context))
         settled = await children.settled()
-    work.tally.include(settled.result)
+        work.tally.include(settled.result)  # here: leaving the block may raise, and it was used all the same
     if not isinstance(settled.verdict, Success):
         return _ended_by(work.name, str(key), settled)
     return Done(output=_output(settled), context=settled.context, metadata={"branch": str(key)})
