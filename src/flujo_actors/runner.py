@@ -183,6 +183,7 @@ class Flujo:
             run_id=opened.run_id,
             host=host,
             journal=opened.journal,
+            resumed=opened.resumed,
             hooks=Hooks(self._hooks, host, self._report_hook),
             telemetry=self._telemetry,
             outlet=outlet,

@@ -27,7 +27,8 @@ from .run import Run
 from .usercode import failure_of
 
 _OUTCOMES = (Success, Failure, Paused, Aborted, StepResult)
-_PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)})
+PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)})
+"""Types of answers that are outputs and nothing else."""
 
 
 async def call_agent(run: Run, step: Step, work: Work) -> Attempt:
@@ -229,7 +230,7 @@ def _with_partial(failed: Failed, tally: Tally) -> Failed:
 
 def answer_of(name: str, value: Any, work: Work) -> Attempt:
     """What an agent's answer means: an output, or an outcome that it decided on itself."""
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         return Done(output=value, context=work.context)
     match value:
         case Success(step_result=result):

@@ -140,12 +140,11 @@ class Mailbox(Generic[T]):
         if self._taken >= self._take_limit and not self._suspended:
             await checkpoint()
             self._allow_takes()
-        try:
+        if self._items or self._suspended or self._closed is not None:
             return self.get_nowait()
-        except trio.WouldBlock:
-            item: T = await _park(self._receivers, None)
-            self._allow_takes()
-            return item
+        item: T = await _park(self._receivers, None)
+        self._allow_takes()
+        return item
 
     def _allow_takes(self) -> None:
         # A suspended box keeps its limit at zero: that is what sends every `get` to the slow path (rule 7).

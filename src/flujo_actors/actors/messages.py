@@ -104,7 +104,7 @@ class Settled:
     @property
     def result(self) -> StepResult | None:
         """What there is to count of the step."""
-        if isinstance(self.outcome, Success | Failure):
+        if isinstance(self.outcome, (Success, Failure)):
             return self.outcome.step_result
         return self.unfinished
 

@@ -34,6 +34,8 @@ class Run:
     journal: Journal
     hooks: Hooks
     telemetry: Telemetry
+    resumed: bool = False
+    """Whether this is a later part of a run, so that its steps may have records, answers and failed attempts."""
     outlet: Mailbox[StepOutcome] | None = None
     """Where somebody watches the run; `None` if nobody does."""
     resources: Any = None

@@ -38,7 +38,7 @@ def result_of(
 
 def unfinished_result(request: Request, outcome: TerminalOutcome) -> StepResult | None:
     """What a step that paused or was aborted had used until then, if anything."""
-    if isinstance(outcome, Success | Failure) or request.tally.usage is NO_USAGE:
+    if request.tally.usage is NO_USAGE or isinstance(outcome, (Success, Failure)):
         return None
     text = outcome.message if isinstance(outcome, Paused) else outcome.reason
     return result_of(request, success=False, feedback=text)

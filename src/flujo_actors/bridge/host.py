@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import CoroutineType
 from typing import Any, Protocol, TypeVar
 
 import attrs
@@ -29,6 +30,9 @@ class Host(Protocol):
     async def finish(self, awaitable: Awaitable[T]) -> T:
         """From the runtime's side: await something of the user's on the library the user wrote it for."""
 
+    async def call(self, fn: Callable[[Any], Any], data: Any) -> Any:
+        """From the runtime's side: call a function of the user's that answers, or leads to an answer."""
+
     def stream(self, make: Callable[[], Any]) -> AsyncIterator[Any]:
         """From the runtime's side: the pieces of a user's asynchronous iterator."""
 
@@ -47,6 +51,12 @@ class TrioHost:
 
     async def finish(self, awaitable: Awaitable[T]) -> T:
         return await awaitable
+
+    async def call(self, fn: Callable[[Any], Any], data: Any) -> Any:
+        answer = fn(data)
+        if type(answer) is CoroutineType or isinstance(answer, Awaitable):
+            return await answer
+        return answer
 
     def stream(self, make: Callable[[], Any]) -> AsyncIterator[Any]:
         return _TrioStream(make)
@@ -110,6 +120,12 @@ class AsyncioHost:
 
     async def finish(self, awaitable: Awaitable[T]) -> T:
         return await self.loop.call(lambda: awaitable)
+
+    async def call(self, fn: Callable[[Any], Any], data: Any) -> Any:
+        answer = fn(data)
+        if type(answer) is CoroutineType or isinstance(answer, Awaitable):
+            return await self.finish(answer)
+        return answer
 
     def stream(self, make: Callable[[], Any]) -> AsyncIterator[Any]:
         return self.loop.stream(make)

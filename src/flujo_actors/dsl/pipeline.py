@@ -59,6 +59,11 @@ class Pipeline:
             yield step.name or f"pipeline {place}"
 
     @functools.cached_property
+    def named_steps(self) -> tuple[tuple[AnyStep, str], ...]:
+        """Each step with what it is called here."""
+        return tuple(zip(self.steps, self.step_names(), strict=True))
+
+    @functools.cached_property
     def places_before_objects(self) -> frozenset[int]:
         """The places of steps whose successor asks for a dict."""
         plans = (getattr(step, "plan", None) for step in self.steps[1:])

@@ -52,6 +52,14 @@ class Step(Declared):
         plans = (self.plan, self.plan.stream, *self.surrounding_plans)
         return any(plan is not None and "context" in plan.keywords for plan in plans)
 
+    @functools.cached_property
+    def is_just_a_call(self) -> bool:
+        """Whether the step is one call of an async function with its data, and nothing around it."""
+        plan = self.plan
+        plain = plan.shape == "async" and not plan.keywords and plan.takes_data and plan.stream is None
+        once = self.input is None and self.max_retries == 0 and self.fallback is None and self.timeout_s is None
+        return plain and once and self.bare and self.processing.schema is None and self.usage_limits is None
+
     @classmethod
     def from_callable(cls, fn: Callable[..., Any], name: str | None = None, **config: Any) -> Step:
         """A step from a function, sync or async, called by its name unless another is given."""
