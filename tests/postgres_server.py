@@ -31,6 +31,7 @@ class SessionServer:
         self._server.ensure_pgdata_inited()
         self._server.ensure_postgres_running()
         self.url = self._server.get_uri()
+        self._do_not_sync()
 
     def fresh_url(self) -> str:
         """The URL of a new, empty schema."""
@@ -56,6 +57,12 @@ class SessionServer:
             if (self._server.pgdata / "postmaster.pid").exists():
                 self.stop("immediate")
             shutil.rmtree(self._data, ignore_errors=True)
+
+    def _do_not_sync(self) -> None:
+        """Leave the disk alone: tests crash the server, never the machine."""
+        with psycopg.connect(self.url, autocommit=True) as db:
+            db.execute("ALTER SYSTEM SET fsync = off")
+            db.execute("SELECT pg_reload_conf()")
 
     def _control(self, *arguments: str) -> None:
         pgexec(

@@ -219,15 +219,14 @@ class MemoryStore:
         return None
 
     def _renew(self, lease: Lease, lease_s: float) -> LeaseLost | None:
-        run = self._runs.get(lease.run_id)
-        if run is None or not run.belongs_to(lease):
-            return refusals.lost(lease, None if run is None else (run.owner, run.epoch))
-        run.lease_until = self._clock.now() + lease_s
-        return None
+        lost = self._lost(lease)
+        if lost is None:
+            self._runs[lease.run_id].lease_until = self._clock.now() + lease_s
+        return lost
 
     def _lost(self, lease: Lease) -> LeaseLost | None:
         run = self._runs.get(lease.run_id)
-        if run is not None and run.belongs_to(lease) and run.held(self._clock.now()):
+        if run is not None and run.belongs_to(lease):
             return None
         return refusals.lost(lease, None if run is None else (run.owner, run.epoch))
 

@@ -1,4 +1,7 @@
-"""The SQL of a Postgres store. Every write to a run has its lease in its predicate.
+"""The SQL of a Postgres store.
+
+Every write to a run has its lease, owner and epoch, in its predicate. That a lease has run out does not end it: it lets
+others claim the run, and the claim ends it. So an owner that was only slow goes on if nobody was waiting.
 
 Time is the database's: `now` is null, except where a test brings its own clock.
 """
@@ -39,7 +42,7 @@ ADVANCE: LiteralString = f"""
     UPDATE flujo_runs
     SET next_seq = next_seq + %(count)s::bigint, updated_at = {WALL}, status = coalesce(%(status)s::text, status),
         owner = CASE WHEN %(release)s::bool THEN NULL ELSE owner END
-    WHERE run_hash = %(hash)s AND owner = %(owner)s::text AND epoch = %(epoch)s::bigint AND {HELD}
+    WHERE run_hash = %(hash)s AND owner = %(owner)s::text AND epoch = %(epoch)s::bigint
     RETURNING id, next_seq - %(count)s::bigint"""
 
 RENEW: LiteralString = f"""

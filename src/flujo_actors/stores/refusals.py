@@ -44,4 +44,4 @@ def _why(lease: Lease, current: tuple[str | None, int] | None) -> str:
         return f"it was taken over and is at epoch {epoch}"
     if owner is None:
         return "the lease was released"
-    return "the lease expired" if owner == lease.owner else f"it belongs to {shown(owner)}"
+    return f"it belongs to {shown(owner)}"

@@ -159,8 +159,8 @@ class SqliteStore:
     def _advance(self, db: sqlite3.Connection, append: Append) -> tuple[int, int] | None:
         """Reserve the places of the records: the run's key and the first number, or `None` if the lease is stale."""
         change = {
-            **self._time(),
             **_lease(append.lease),
+            "wall": self._wall(),
             "count": len(append.records),
             "status": append.status,
             "release": append.release,

@@ -1,4 +1,8 @@
-"""The SQL of a SQLite store. Every write to a run has its lease in its predicate."""
+"""The SQL of a SQLite store.
+
+Every write to a run has its lease, owner and epoch, in its predicate. That a lease has run out does not end it: it lets
+others claim the run, and the claim ends it. So an owner that was only slow goes on if nobody was waiting.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,11 @@ CLAIM = f"""
     SET owner = :owner, epoch = epoch + 1, lease_boot = :boot, lease_from = :now, lease_until = :until
     WHERE run_id = :run_id AND NOT ({HELD}) RETURNING epoch"""
 
-ADVANCE = f"""
+ADVANCE = """
     UPDATE flujo_runs
     SET next_seq = next_seq + :count, updated_at = :wall, status = coalesce(:status, status),
         owner = CASE WHEN :release THEN NULL ELSE owner END
-    WHERE run_id = :run_id AND owner = :owner AND epoch = :epoch AND {HELD}
+    WHERE run_id = :run_id AND owner = :owner AND epoch = :epoch
     RETURNING id, next_seq - :count"""
 
 RENEW = """

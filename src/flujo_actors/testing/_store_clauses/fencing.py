@@ -51,25 +51,20 @@ class FencingClauses:
         with pytest.raises(RunLeased):
             claim(store)
 
-    def test_an_expired_owner_does_not_write(self, store: Store, place: StorePlace) -> None:
-        """After its lease has run out an owner is refused even if nobody has claimed the run yet."""
-        lease = admit(store)
-        place.advance(LEASE_S + 1)
-        assert isinstance(write(store, lease, record("late")), LeaseLost)
-        assert bodies(store) == []
-
-    def test_an_expired_lease_can_be_renewed_until_somebody_claims_the_run(
+    def test_an_owner_that_was_only_slow_goes_on_until_somebody_claims_the_run(
         self, store: Store, place: StorePlace
     ) -> None:
-        """An owner that was only slow carries on, if it is the first to come back."""
+        """A lease that has run out lets others in; it is the claim that shuts the former owner out."""
         lease = admit(store)
         place.advance(LEASE_S + 1)
+        assert write(store, lease, record("late")) is None
         assert store.renew([lease], lease_s=LEASE_S) == [None]
-        assert write(store, lease, record("back")) is None
+        with pytest.raises(RunLeased):
+            claim(store)
         place.advance(LEASE_S + 1)
         claim(store)
-        [lost] = store.renew([lease], lease_s=LEASE_S)
-        assert isinstance(lost, LeaseLost)
+        assert isinstance(write(store, lease, record("too late")), LeaseLost)
+        assert bodies(store) == [record("late").body]
 
     def test_a_stale_owner_is_refused_in_every_write(self, store: Store, place: StorePlace) -> None:
         """After a take-over nothing of the former owner gets in: append, renewal, transaction, status or release."""
