@@ -39,22 +39,12 @@ async def call_agent(run: Run, step: Step, work: Work) -> Attempt:
 
         return await call_model_agent(run, step, work, plan.target)
     caller = PlainCaller(run=run, step=step, work=work, plan=plan)
-    schema = step_schema(step)
+    schema = step.processing.wanted
     if schema is None or not is_structured(run, step):
         return await caller.ask(None)
     from .structured_step import structured_attempt  # loads pydantic, which only structured steps need
 
     return await structured_attempt(run, step, work, caller, schema)
-
-
-_ANY_JSON = {"type": ["object", "array"]}
-
-
-def step_schema(step: Step) -> Any:
-    """What the step itself wants its output to fit; JSON without a schema is any object or list."""
-    switches = step.processing
-    asked = switches.schema is None and switches.structured_output == "openai_json"
-    return _ANY_JSON if asked else switches.schema
 
 
 def is_structured(run: Run, step: Step) -> bool:
@@ -123,7 +113,7 @@ class PlainCaller:
 
     def _failure(self, error: BaseException) -> Failed:
         failed = failure_of(self.run, error)
-        if step_schema(self.step) is None or not self.is_about_content(failed):
+        if self.step.processing.wanted is None or not self.is_about_content(failed):
             return failed
         return attrs.evolve(failed, output=_content_errors(error).text_of_error(error) or None)
 
@@ -139,7 +129,7 @@ class PlainCaller:
             case "sync":
                 return await guarded(_call_sync, run, plan, args, keywords, self.step.name)
             case _:
-                structured = step_schema(self.step) is not None and is_structured(run, self.step)
+                structured = self.step.processing.wanted is not None and is_structured(run, self.step)
                 aggregated = structured and run.settings.aros.streaming.aggregate_structured
                 call = _call_aggregated if aggregated else _call_stream
                 source = functools.partial(plan.target, *args, **keywords)

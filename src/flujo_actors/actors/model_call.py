@@ -31,7 +31,7 @@ from ..core.outcomes import Chunk, Paused, StepResult
 from ..dsl.resumable import Resumable
 from ..dsl.step import Step
 from ..errors import UncertainUnit
-from .agent_call import is_structured, step_schema
+from .agent_call import is_structured
 from .aggregator import Aggregator
 from .composites import Work
 from .limits import within_limits
@@ -44,7 +44,7 @@ from .usercode import failure_of
 async def call_model_agent(run: Run, step: Step, work: Work, agent: AbstractAgent[Any, Any]) -> Attempt:
     """Let the agent answer the step's data, and bring its answer to a value if there is a schema."""
     own = promoted_schema(agent) if step.processing.schema is None else None
-    schema = (step_schema(step) if own is None else own) if is_structured(run, step) else None
+    schema = (step.processing.wanted if own is None else own) if is_structured(run, step) else None
     caller = ModelCaller(run=run, step=step, work=work, agent=agent, schema=schema, validates=own is not None)
     if schema is None:
         return await caller.ask(None)

@@ -15,7 +15,7 @@ from pydantic_ai.exceptions import (
     ModelRetry,
     UnexpectedModelBehavior,
 )
-from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.messages import ModelResponse, ThinkingPart, ToolCallPart
 from pydantic_core import to_json
 
 _JSON_MODE_STATUSES = (400, 422)
@@ -84,7 +84,14 @@ def raw_text(response: ModelResponse, function_tools: Collection[str]) -> str:
     answers = [_arguments(call) for call in calls if call.tool_name not in function_tools]
     if answers:
         return answers[-1]
-    return "" if calls else (response.text or "")
+    return "" if calls else (response.text or _after_thinking(response))
+
+
+def _after_thinking(response: ModelResponse) -> str:
+    """The answer that was taken for a thought, because the mark between them came in two pieces."""
+    thoughts = "".join(part.content for part in response.parts if isinstance(part, ThinkingPart))
+    _, mark, answer = thoughts.rpartition("</think>")
+    return answer if mark else ""
 
 
 def _arguments(call: ToolCallPart) -> str:

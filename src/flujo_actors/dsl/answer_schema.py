@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import typing
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, NotRequired, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import attrs
 import cattrs
 import jsonschema_rs
-import typing_extensions
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 
+from ..core.typed_dicts import known_to_pydantic
 from ..errors import DeclarationError
 
 Reader: TypeAlias = Callable[[Any], Any]
@@ -26,7 +24,7 @@ def reader_of(schema: Any) -> Reader:
     if isinstance(schema, type) and attrs.has(schema):
         return lambda answer: answer if isinstance(answer, schema) else cattrs.structure(answer, schema)
     try:
-        return TypeAdapter(_known_to_pydantic(schema)).validate_python
+        return TypeAdapter(known_to_pydantic(schema)).validate_python
     except (PydanticUserError, PydanticSchemaGenerationError) as error:
         raise DeclarationError(f"input_schema {schema!r} is not something to validate against: {error}") from error
 
@@ -46,12 +44,3 @@ def _json_reader(schema: Mapping[str, Any]) -> Reader:
 
 def _refuse_to_fetch(uri: str) -> NoReturn:
     raise ValueError(f"the schema refers to {uri}, and schemas are never fetched")
-
-
-def _known_to_pydantic(schema: Any) -> Any:
-    """pydantic refuses `typing.TypedDict` before Python 3.12: the same keys, declared anew, are fine."""
-    if sys.version_info >= (3, 12) or not typing.is_typeddict(schema):
-        return schema
-    hints = typing.get_type_hints(schema, include_extras=True)
-    keys = {name: hint if name in schema.__required_keys__ else NotRequired[hint] for name, hint in hints.items()}
-    return typing_extensions.TypedDict(schema.__name__, keys)  # type: ignore[operator]

@@ -12,16 +12,30 @@ from ..errors import DeclarationError
 
 StructuredOutput: TypeAlias = Literal["off", "auto", "openai_json"]
 """`auto`: structured where a schema is known, the step's or its agent's; `openai_json`: ask the provider for JSON that
-fits the schema, too; `off`: the output is what the agent returned."""
+fits the schema, too, where it can do that (without a schema: read any object or list); `off`: the output is what the
+agent returned."""
 
 Enforcement: TypeAlias = Literal["off", "validate", "repair"]
-"""`repair`: read, mend, ask again and fall back until the value fits; `validate`: read and mend, then fail; `off`: take
-what can be read, else the text."""
+"""`repair`: read, mend, ask again and fall back until the value fits; `validate`: read and mend, then fail; `off`: the
+output is what the agent returned, whether it fits or not."""
+
+
+ANY_JSON = {"type": ["object", "array"]}
+"""The schema of an answer that shall be JSON and nothing more."""
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise DeclarationError(f"processing.{name} must be one of {', '.join(allowed)}, not {value!r}")
+
+
+def _check_schema(schema: Any) -> None:
+    from .answer_schema import reader_of  # loads pydantic, which only those who ask for a schema need
+
+    try:
+        reader_of(schema)
+    except DeclarationError as error:
+        raise DeclarationError(f"processing.schema cannot serve as a schema: {error.__cause__ or error}") from error
 
 
 @attrs.frozen(kw_only=True)
@@ -36,6 +50,14 @@ class Processing:
     def __attrs_post_init__(self) -> None:
         _one_of("structured_output", self.structured_output, get_args(StructuredOutput))
         _one_of("enforcement", self.enforcement, get_args(Enforcement))
+        if self.schema is not None:
+            _check_schema(self.schema)
+
+    @property
+    def wanted(self) -> Any:
+        """What the step itself wants its output to fit: its schema, or any JSON if it asks for JSON without one."""
+        asked = self.schema is None and self.structured_output == "openai_json"
+        return ANY_JSON if asked else self.schema
 
 
 NO_PROCESSING = Processing()

@@ -58,7 +58,7 @@ class Step(Declared):
         plan = self.plan
         plain = plan.shape == "async" and not plan.keywords and plan.takes_data and plan.stream is None
         once = self.input is None and self.max_retries == 0 and self.fallback is None and self.timeout_s is None
-        return plain and once and self.bare and self.processing.schema is None and self.usage_limits is None
+        return plain and once and self.bare and self.processing.wanted is None and self.usage_limits is None
 
     @classmethod
     def from_callable(cls, fn: Callable[..., Any], name: str | None = None, **config: Any) -> Step:

@@ -13,10 +13,10 @@ import pydantic
 from cattrs.preconf.json import make_converter
 from pydantic_core import from_json, to_json
 
+from ..core.typed_dicts import known_to_pydantic
 from ..errors import DeclarationError
 from .class_schema import json_schema_of_class
 from .reading import Flaw
-from .typed_dicts import known_to_pydantic
 
 _CONVERTER = make_converter()
 _MAX_FLAWS = 20
