@@ -65,7 +65,10 @@ WAYS = [
 def test_a_run_killed_at_any_point_goes_on_without_repeating_what_was_committed(
     way: Callable[..., Any], config: dict[str, Any], stride: int
 ) -> None:
-    """At every point (where the answer's kind is all that differs, at some) the second process ends as an uninterrupted one, with each payment made at most twice."""
+    """At every point the second process ends as an uninterrupted one, with each payment made at most twice.
+
+    Where only the kind of the answer differs, some points do.
+    """
     whole = asyncio.run(_life(Bank(), MortalJournal(), way, **config))
     for point in range(0, _points(way, **config), stride):
         bank, journal = Bank(), MortalJournal(Fate(deadly=point))
