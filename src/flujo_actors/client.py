@@ -9,12 +9,13 @@ from typing import Any
 import attrs
 
 from .actors.answers import checked_answer
+from .actors.asking import waiting_pause
 from .actors.journal_writer import new_owner
 from .core import bodies
 from .core.outcomes import RunId, TerminalOutcome
 from .core.paths import ROOT, StepPath
 from .core.projection import RunState, project
-from .core.records import Append, OpenPause, Record, RunQuery, StoredRun, StoredStatus
+from .core.records import Append, Record, RunQuery, StoredRun, StoredStatus
 from .core.tokens import parse_token
 from .core.wire import encode
 from .errors import NotPaused
@@ -22,6 +23,9 @@ from .stores.opening import open_store
 from .stores.port import Store
 
 _ENDED: tuple[StoredStatus, ...] = ("completed", "failed", "aborted")
+
+_CANCEL_S = 30.0
+"""How long the claim lasts under which a run is cancelled, should this process die over it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -112,25 +116,38 @@ class RunClient:
         `InvalidAnswer` if it does not fit, `AlreadyAnswered` if somebody was faster, `NotPaused` if nothing waits.
         """
         run_id, path = parse_token(token)
-        pause = self._open_pause(run_id, token)
+        pause = waiting_pause(self._store, token)
         body = bodies.read_body(pause.body, where=f"the pause at {token!r}")
         checked = checked_answer(answer, body.get("schema"), step_name=body.get("step_name", path))
-        record = Record(kind="answered", path=path, body=bodies.make_body(answer=encode(checked)))
+        # The pipeline may read more into an answer than its JSON Schema says: it does so when the run goes on.
+        record = Record(kind="answered", path=path, body=bodies.make_body(answer=encode(checked), as_given=True))
         self._store.answer(run_id, path, token=token, record=record)
 
-    def _open_pause(self, run_id: RunId, token: str) -> OpenPause:
-        run = self._store.get(run_id)
-        pause = next((each for each in run.pauses if each.token == token), None)
-        if pause is None:
-            raise NotPaused(f"run {run_id!r} is {run.status}; nothing in it waits for an answer at {token!r}")
-        return pause
-
     def cancel(self, run_id: str, reason: str = "cancelled from outside") -> None:
-        """End a run as aborted. `RunLeased` while a living process works on it: cancel it there."""
-        lease = self._store.claim(RunId(run_id), owner=new_owner(), lease_s=30.0)
+        """End a run as aborted, for good.
+
+        `RunLeased` while a living process works on it: cancel it there. `NotPaused` if it has ended.
+        """
+        self._refuse_if_ended(run_id)
+        lease = self._store.claim(RunId(run_id), owner=new_owner(), lease_s=_CANCEL_S)
+        try:
+            self._refuse_if_ended(run_id)  # it may have ended before the claim
+        except NotPaused:
+            self._written(Append(lease=lease, records=(), release=True))
+            raise
         body = bodies.make_body(status="aborted", feedback=reason)
         note = Record(kind="ended", path=ROOT, body=body)
-        self._store.append([Append(lease=lease, records=(note,), status="aborted", release=True)])
+        self._written(Append(lease=lease, records=(note,), status="aborted", release=True))
+
+    def _refuse_if_ended(self, run_id: str) -> None:
+        status = self._store.get(RunId(run_id)).status
+        if status in _ENDED:
+            raise NotPaused(f"run {run_id!r} has ended as {status}; there is nothing left to cancel")
+
+    def _written(self, append: Append) -> None:
+        [lost] = self._store.append([append])
+        if lost is not None:
+            raise lost
 
     def delete(self, run_id: str) -> bool:
         """Forget a run with everything it wrote; whether there was one that nobody works on."""

@@ -55,7 +55,14 @@ class StoredRuns:
         fingerprint = Fingerprint.of(self.pipeline)
         body = bodies.make_body(input=encode(data), context=encode(context), fingerprint=fingerprint.data())
         admission = Admission(run_id=run_id, pipeline=fingerprint.name, body=body)
-        lease = await self._writer().admit(admission)
+        # Whoever is cancelled now must still learn of the lease, to give it up.
+        with trio.CancelScope(shield=True):
+            lease = await self._writer().admit(admission)
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            await self._release(lease)
+            raise
         return OpenRun(run_id=run_id, data=data, context=context, journal=self._journal(lease))
 
     async def pause_at(self, token: str) -> Pause:

@@ -1,0 +1,201 @@
+"""Questions and answers across processes: consumed once, stored before they are acted on, bound to what was asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pydantic
+import pytest
+from durable_places import AN_HOUR_LATER, Place
+from effects import Effects
+from other_processes import KILLED, PointedStore, Points, all_at_once, in_another_process
+
+from flujo_actors import (
+    AlreadyAnswered,
+    FingerprintMismatch,
+    Flujo,
+    InvalidAnswer,
+    NotPaused,
+    Pipeline,
+    RunClient,
+    Step,
+)
+
+ANSWERED, REFUSED = 0, 3
+
+
+class Approval(pydantic.BaseModel):
+    """What an approver says."""
+
+    yes: bool
+    reason: str = pydantic.Field(default="", max_length=10)
+
+    @pydantic.field_validator("reason")
+    @classmethod
+    def _polite(cls, reason: str) -> str:
+        if "damn" in reason:
+            raise ValueError("be polite")
+        return reason
+
+
+@attrs.frozen
+class Amount:
+    """How much."""
+
+    euros: int
+
+
+def asking(effects: Effects, schema: Any = None, message: Any = "May I?") -> Pipeline:
+    """Work, a question, and what is done with its answer."""
+
+    async def use(data: Any) -> str:
+        effects.add("use")
+        return repr(data)
+
+    return Step("work", lambda data: data) >> Step.human_in_the_loop("ask", message, schema) >> Step("use", use)
+
+
+def paused(place: Place, pipeline: Pipeline, run_id: str = "run") -> str:
+    """Run in another process until it asks; the token."""
+    assert in_another_process(lambda: Flujo(pipeline, store=place.open()).run("data", run_id=run_id)) == 0
+    token = RunClient(place.open()).get(run_id).state_token
+    assert token is not None
+    return token
+
+
+@pytest.mark.parametrize("by", ["resume", "client"])
+def test_of_eight_processes_that_answer_one_wins(place: Place, effects: Effects, by: str) -> None:
+    """The seven others are told that it is answered, also if the run has ended by then; the answer is used once."""
+    token = paused(place, asking(effects))
+
+    def answer(number: int) -> int:
+        store = place.open()
+        try:
+            if by == "client":
+                RunClient(store).answer(token, number)
+            else:
+                Flujo(asking(effects), store=store).resume(token, number)
+        except AlreadyAnswered:
+            return REFUSED
+        return ANSWERED
+
+    codes = all_at_once(8, answer)
+    assert sorted(codes) == [ANSWERED] + [REFUSED] * 7
+    store = place.open()
+    if by == "client":
+        Flujo(asking(effects), store=store).resume("run")
+    assert RunClient(store).state("run").output == repr(codes.index(ANSWERED))
+    assert effects.counted() == {"use": 1}
+    with pytest.raises(AlreadyAnswered):
+        RunClient(store).answer(token, 9)
+    with pytest.raises(AlreadyAnswered):
+        Flujo(asking(effects), store=store).resume(token, 9)
+
+
+def test_an_answer_is_reused_if_the_process_dies_after_giving_it(place: Place, effects: Effects) -> None:
+    """Killed right after the answer was stored: nobody has to be asked again."""
+    token = paused(place, asking(effects))
+    points = Points(name="after answer")
+    dying = Flujo(asking(effects), store=PointedStore(place.open(), points))
+    assert in_another_process(lambda: dying.resume(token, "yes")) == KILLED
+    assert effects.counted() == {}
+    assert RunClient(place.open()).prompts() == []
+    assert Flujo(asking(effects), store=place.open(AN_HOUR_LATER)).resume("run").output == "'yes'"
+
+
+def test_a_token_of_an_earlier_question_is_refused(place: Place, effects: Effects) -> None:
+    """An approval of one amount is not an approval of another, in the same place of the same run."""
+    token = paused(place, asking(effects, message="Pay 10?"))
+    stale = token.replace(token.split(":")[1], "0" * 16)
+    for attempt in (
+        lambda: RunClient(place.open()).answer(stale, "yes"),
+        lambda: Flujo(asking(effects, message="Pay 10?"), store=place.open()).resume(stale, "yes"),
+    ):
+        with pytest.raises(NotPaused):
+            attempt()
+    other = paused(place, asking(effects, message="Pay 9000?"), "other")
+    assert other.split(":")[1] != token.split(":")[1]
+
+
+def test_a_loop_that_asks_each_time_takes_each_answer_for_its_own_question(place: Place) -> None:
+    """The first answer's token is refused in the second turn, also where the question reads the same."""
+    loop = Step.loop_until("loop", Step.human_in_the_loop("ask", "Enough?"), lambda output, context: output == "yes")
+    flujo = Flujo(loop, store=place.open())
+    first = flujo.run("start", run_id="run")
+    second = flujo.resume(first.state_token, "no")
+    assert (first.status, second.status) == ("paused", "paused")
+    with pytest.raises(AlreadyAnswered):
+        flujo.resume(first.state_token, "yes")
+    assert flujo.resume(second.state_token, "yes").output == "yes"
+
+
+@pytest.mark.parametrize(
+    ("schema", "bad", "good", "used"),
+    [
+        (int, "many", 3, "3"),
+        ({"type": "object", "required": ["euros"]}, {}, {"euros": 2}, "{'euros': 2}"),
+        (Approval, {"yes": "perhaps"}, {"yes": True}, "Approval(yes=True, reason='')"),
+        (Amount, {"euros": "x"}, {"euros": 4}, "Amount(euros=4)"),
+    ],
+    ids=["type", "json schema", "pydantic", "attrs"],
+)
+@pytest.mark.parametrize("by", ["resume", "client"])
+def test_an_answer_that_does_not_fit_leaves_the_pause_open(
+    place: Place, effects: Effects, schema: Any, bad: Any, good: Any, used: str, by: str
+) -> None:
+    """Whoever answers, with or without the pipeline at hand; what fits is what the schema makes of it."""
+    token = paused(place, asking(effects, schema))
+    store = place.open()
+    flujo, client = Flujo(asking(effects, schema), store=store), RunClient(store)
+    with pytest.raises(InvalidAnswer):
+        client.answer(token, bad) if by == "client" else flujo.resume(token, bad)
+    assert client.get("run").state_token == token
+    if by == "client":
+        client.answer(token, good)
+    result = flujo.resume("run") if by == "client" else flujo.resume(token, good)
+    assert result.output == used
+
+
+def test_an_answer_that_only_the_pipeline_can_refuse_fails_its_step(place: Place, effects: Effects) -> None:
+    """A JSON Schema cannot say everything: what it lets through and the step refuses is a failure that says so."""
+    token = paused(place, asking(effects, Approval))
+    RunClient(place.open()).answer(token, {"yes": True, "reason": "damn"})
+    result = Flujo(asking(effects, Approval), store=place.open()).resume("run")
+    assert result.status == "failed"
+    assert "be polite" in (result.feedback or "")
+    assert effects.counted() == {}
+
+
+def test_a_changed_pipeline_takes_no_answer(place: Place, effects: Effects) -> None:
+    """It is refused before the answer is consumed, which can then be given with another mode."""
+    token = paused(place, asking(effects))
+    longer = asking(effects) >> Step("more", lambda data: data)
+    with pytest.raises(FingerprintMismatch, match="step 'more' was added"):
+        Flujo(longer, store=place.open()).resume(token, "yes")
+    assert RunClient(place.open()).get("run").status == "paused"
+    assert Flujo(longer, store=place.open()).resume(token, "yes", mode="compat").status == "completed"
+
+
+def test_questions_side_by_side_are_answered_in_any_order(place: Place) -> None:
+    """Two branches ask; each answer goes to its own, by whoever and whenever."""
+    branches = {name: Step.human_in_the_loop(f"ask {name}", f"{name}?") for name in ("left", "right")}
+    pipeline = Pipeline.from_step(Step.parallel("both", branches))
+    Flujo(pipeline, store=place.open()).run(0, run_id="run")
+    client = RunClient(place.open())
+    tokens = {prompt.message: prompt.state_token for prompt in client.prompts()}
+    assert set(tokens) == {"left?", "right?"}
+    client.answer(tokens["right?"], "R")
+    assert [prompt.message for prompt in client.prompts()] == ["left?"]
+    still = Flujo(pipeline, store=place.open()).resume("run")
+    assert still.status == "paused"
+    result = Flujo(pipeline, store=place.open()).resume(tokens["left?"], "L")
+    assert result.output == {"left": "L", "right": "R"}
+
+
+def test_a_run_that_is_resumed_without_an_answer_still_asks(place: Place, effects: Effects) -> None:
+    """The same question, under the same token; nothing before it is done again."""
+    token = paused(place, asking(effects))
+    again = Flujo(asking(effects), store=place.open()).resume("run")
+    assert (again.status, again.state_token) == ("paused", token)
+    assert [prompt.state_token for prompt in RunClient(place.open()).prompts()] == [token]
