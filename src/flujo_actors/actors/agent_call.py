@@ -177,14 +177,14 @@ async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: 
 async def _call_stream(run: Run, make: Callable[[], Any], work: Work, numbers: Iterator[int]) -> Any:
     source: Any = run.host.stream(make)
     pieces = work.tally.pieces
+    outlet, name, attempt = run.outlet, work.name, work.attempt
     try:
         async for piece in source:
-            if isinstance(piece, _OUTCOMES):
+            if type(piece) not in PLAIN and isinstance(piece, _OUTCOMES):
                 return piece
             pieces.append(piece)
-            if run.outlet is not None:
-                chunk = Chunk(data=piece, step_name=work.name, attempt=work.attempt, seq=next(numbers))
-                await run.outlet.put(chunk)
+            if outlet is not None:
+                await outlet.put(Chunk(data=piece, step_name=name, attempt=attempt, seq=next(numbers)))
     finally:
         await source.aclose()
     return joined(pieces)

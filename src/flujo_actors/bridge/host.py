@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 import trio
+from trio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from .asyncio_loop import AsyncioLoop, helper_loop
 from .guest import Guest, current_guest, end_orphans
@@ -89,15 +90,13 @@ class _TrioStream:
             source = self._make()
             self._source = source if hasattr(source, "__aiter__") else await source
             self._source = self._source.__aiter__()
-        await self._give_way()
-        return await self._source.__anext__()
-
-    async def _give_way(self) -> None:
-        self._in_a_row = (self._in_a_row + 1) % PIECES_IN_A_ROW
-        if self._in_a_row:
-            await trio.lowlevel.checkpoint_if_cancelled()
+        if self._in_a_row < PIECES_IN_A_ROW:
+            self._in_a_row += 1
+            await checkpoint_if_cancelled()
         else:
-            await trio.lowlevel.checkpoint()
+            self._in_a_row = 0
+            await checkpoint()
+        return await self._source.__anext__()
 
     async def aclose(self) -> None:
         close = getattr(self._source, "aclose", None)
