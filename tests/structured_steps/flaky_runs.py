@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
@@ -23,7 +22,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 from typing_extensions import TypedDict
 
-from flujo_actors import Flujo, PipelineResult, Step, Success, to_json
+from flujo_actors import Flujo, PipelineResult, Step
 from flujo_actors.testing.wire import ProviderStub
 from flujo_actors.testing.wire.flaky import ByModel, FlakyProvider, Language
 
@@ -266,7 +265,7 @@ async def watched(run: Any) -> PipelineResult:
 
 async def endings(seeds: range) -> list[Ending]:
     """Run a case for each seed, many at a time."""
-    providers = {case.model: case.provider() for case in map(lambda seed: Case(seed=seed), seeds)}
+    providers = {case.model: case.provider() for case in (Case(seed=seed) for seed in seeds)}
     ended: list[Ending] = []
     with ProviderStub(ByModel(providers.__getitem__)) as stub:
         async with clients(stub) as opened, anyio.create_task_group() as group:

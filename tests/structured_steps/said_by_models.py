@@ -57,7 +57,7 @@ CITY_SCHEMA = {
 }
 LIMA = {"name": "Lima", "people": 10}
 LIMA_JSON = '{"name": "Lima", "people": 10}'
-NOISY = f"Sure! Here it is:\n```json\n{{'name': 'Lima', 'people': '10',}}\n```\nAnything else?"
+NOISY = "Sure! Here it is:\n```json\n{'name': 'Lima', 'people': '10',}\n```\nAnything else?"
 PROSE = "I would rather talk about the weather."
 
 

@@ -346,6 +346,8 @@ class StructuredStep:
         return Done(output=output, context=self.work.context, metadata=noted)
 
     def _given_up(self, stage: str, reason: str, flaws: tuple[Flaw, ...]) -> Failed:
+        if flaws and flaws[0].message not in reason:
+            reason = f"{reason}; {_listed(flaws[:3])}"
         error = StructuredOutputError(f"no valid value after stage {stage!r}: {reason}")
         error.stage, error.errors, error.schema_hash = stage, list(flaws), self.schema.schema_hash
         error.__cause__ = self._error if isinstance(self._error, BaseException) else None
