@@ -71,7 +71,7 @@ class _ToolCall:
             if unit.may_have_run_before and policy != "rerun":
                 self._refuse(key, unit, policy)
             own = _context_of_unit(self.ctx)
-            before = copy.deepcopy(own.usage)
+            before = _copied(own.usage)
             with entered(unit), durable_unit_scope():
                 outcome = await outcome_of(self._called(own))
             result, usage = outcome_to_json(outcome, tool=self.name), _usage_of(own.usage - before, outcome)
@@ -125,7 +125,13 @@ class _NoQueue(list[Any]):
 
 def _context_of_unit(ctx: RunContext[Any]) -> RunContext[Any]:
     """The context for one call, which counts what the call uses apart from its siblings."""
-    return dataclasses.replace(ctx, usage=copy.deepcopy(ctx.usage), pending_messages=_NoQueue())
+    return dataclasses.replace(ctx, usage=_copied(ctx.usage), pending_messages=_NoQueue())
+
+
+def _copied(usage: RunUsage) -> RunUsage:
+    copied = copy.copy(usage)
+    copied.details = dict(usage.details)
+    return copied
 
 
 def _usage_of(nested: RunUsage, outcome: ToolOutcome) -> Usage:
