@@ -20,7 +20,7 @@ from ..errors import CorruptRecord, NotSerializable
 from .outcomes import ErrorInfo, Failure, PipelineResult, StepOutcome, TerminalOutcome
 from .records import RECORD_VERSION
 from .usage import Usage
-from .wire import decode, describe_error, from_json, to_json
+from .wire import decode, describe_error, from_data, to_data
 
 Redact = Callable[[str], str]
 """Takes the secrets out of a text."""
@@ -60,13 +60,13 @@ def outcome_data(outcome: TerminalOutcome, redact: Redact) -> Any:
     if isinstance(outcome, Failure) and outcome.error is not None:
         info = outcome.error if isinstance(outcome.error, ErrorInfo) else describe_error(outcome.error)
         outcome = attrs.evolve(outcome, error=redacted_error(info, redact))
-    return json.loads(to_json(outcome))
+    return to_data(outcome)
 
 
 def read_outcome(data: Any, *, where: str) -> Any:
     """A stored outcome."""
     try:
-        return from_json(json.dumps(data), StepOutcome)
+        return from_data(data, StepOutcome)
     except NotSerializable as error:
         raise CorruptRecord(f"{where}: {error}") from error
 

@@ -8,6 +8,7 @@ collide with a name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NewType
 
 StepPath = NewType("StepPath", str)
@@ -53,6 +54,13 @@ def conversation(path: StepPath, number: int, question: int) -> StepPath:
 def unit(path: StepPath, key: str) -> StepPath:
     """One model turn or tool call of a conversation."""
     return StepPath(f"{path}/~u{key}")
+
+
+def above_of(path: StepPath) -> Iterator[StepPath]:
+    """The paths around a path, the nearest first; the run itself is not among them."""
+    while "/" in path:
+        path = StepPath(path.rpartition("/")[0])
+        yield path
 
 
 def unescaped(segment: str) -> str:

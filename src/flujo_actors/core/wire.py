@@ -17,7 +17,7 @@ import itertools
 import json
 import math
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import PurePath, PurePosixPath
 from typing import Any, TypeVar
@@ -313,11 +313,27 @@ def _decode_hook(data: Any, _: object) -> Any:
 
 def to_json(value: Any) -> str:
     """An outcome, a result or any value the library can keep, as JSON text."""
+    with _as_not_serializable(value):
+        return json.dumps(_data_of(value), allow_nan=False, separators=(",", ":"))
+
+
+def to_data(value: Any) -> Any:
+    """The same as JSON data, for whoever makes it part of a larger text."""
+    with _as_not_serializable(value):
+        return _data_of(value)
+
+
+def _data_of(value: Any) -> Any:
     kind = _KIND_OF.get(type(value))
+    data = encode(value) if kind is None else {"kind": kind, **_converter().unstructure(value)}
+    _refuse_depth(data)
+    return data
+
+
+@contextlib.contextmanager
+def _as_not_serializable(value: Any) -> Iterator[None]:
     try:
-        data = encode(value) if kind is None else {"kind": kind, **_converter().unstructure(value)}
-        _refuse_depth(data)
-        return json.dumps(data, allow_nan=False, separators=(",", ":"))
+        yield
     except RecursionError:
         raise NotSerializable(
             f"this {type(value).__name__} is nested too deeply to be written, or contains itself"
@@ -341,7 +357,14 @@ def _refuse_depth(data: Any) -> None:
 def from_json(text: str, type: type[T] | Any) -> T:
     """Read what `to_json` wrote; `type` is what is expected: an outcome type, a union of them, a result, a model."""
     try:
-        data = _parsed(text)
+        return typing.cast("T", from_data(_parsed(text), type))
+    except RecursionError:
+        raise NotSerializable("stored value is nested too deeply to be read") from None
+
+
+def from_data(data: Any, type: type[T] | Any) -> T:
+    """Read what `to_data` made; the arguments are those of `from_json`, and the data is used up."""
+    try:
         allowed = typing.get_args(type) or (type,)
         if all(each in _KIND_OF for each in allowed):
             return typing.cast("T", _message_from(data, allowed))
