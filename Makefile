@@ -3,13 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo test check format bench bench-peers clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
 	@echo "make test    run all tests"
 	@echo "make check   ruff, mypy --strict, import contracts"
-	@echo "make bench   measure the runtime beside raw trio"
+	@echo "make bench   measure the runtime beside raw trio (make bench-peers: beside its peers)"
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "flujo-actors needs Python 3.11 or newer"'
@@ -37,6 +37,9 @@ format: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+
+bench-peers: install
+	$(BIN)/python -m benchmarks --peers
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
