@@ -2,7 +2,8 @@
 
 Rules:
 
-1. What an earlier part of the run has written is read once, when the run is opened, and decoded where it is recalled.
+1. What an earlier part of the run has written is read once, when the run is opened: what cannot be read is found before
+   anything is done. Steps inside a settled step are left alone, nobody will ask for them.
 2. `started` records wait for company: they are written together with the next record that somebody waits for.
 3. A pause can be answered once the run has come to rest: its open pauses are written with its status.
 """
@@ -19,7 +20,7 @@ import trio
 
 from ..core import bodies
 from ..core.outcomes import Paused, PipelineResult
-from ..core.paths import ROOT, StepPath
+from ..core.paths import ROOT, StepPath, above_of
 from ..core.records import Append, Lease, OpenPause, Record, RecordKind, StoredStatus
 from ..core.usage import Usage
 from ..core.wire import encode
@@ -53,6 +54,7 @@ class StoreJournal:
         self._store, self._writer, self.lease = store, writer, lease
         self._redact, self._schema_of, self._cold = redact, schema_of, cold
         self._settled: dict[StepPath, Record] = {}
+        self._read: dict[StepPath, Recorded] = {}
         self._pauses: dict[StepPath, Pause] = {}
         self._answers: dict[StepPath, Answered] = {}
         self._notes: list[Record] = []
@@ -76,10 +78,15 @@ class StoreJournal:
                     self._intents.add(record.path)
                 case "unit":
                     self._units[record.path] = record
+        for path, record in self._settled.items():
+            if not any(above in self._settled for above in above_of(path)):
+                self._read[path] = self._recorded(record)
 
     def recall(self, path: StepPath) -> Recorded | None:
         record = self._settled.get(path)
-        return None if record is None else self._recorded(record)
+        if record is None:
+            return None
+        return self._read.get(path) or self._recorded(record)
 
     def _recorded(self, record: Record) -> Recorded:
         where = self._where(record)

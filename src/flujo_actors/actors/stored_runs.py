@@ -97,7 +97,7 @@ class StoredRuns:
         body = self._admission_of(lease.run_id, records)
         where = _first_record_of(lease.run_id)
         journal = self._journal(lease)
-        journal.load(records)
+        await _in_thread(lambda: journal.load(records))
         opened = OpenRun(
             run_id=lease.run_id,
             data=bodies.read_value(body.get("input"), where=where),

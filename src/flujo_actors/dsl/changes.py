@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from ..core.paths import ROOT, StepPath
+from ..core.paths import ROOT, StepPath, above_of
 from .fingerprint import EACH, OTHERWISE, Facts
 
 ResumeMode: TypeAlias = Literal["strict", "compat", "force"]
@@ -51,7 +51,7 @@ class _Done:
     def of(cls, done: Iterable[StepPath], declared: Steps) -> _Done:
         settled = {place for path in done if not path.endswith("/~t") and (place := _declared_at(path, declared))}
         begun = {place for path in done if (place := _declared_at(path.removesuffix("/~t"), declared))}
-        return cls(settled, begun | {above for place in begun for above in _ancestors(place)})
+        return cls(settled, begun | {above for place in begun for above in above_of(place)})
 
 
 def _declared_at(path: str, declared: Steps) -> StepPath | None:
@@ -67,12 +67,6 @@ def _below(place: str, segment: str, declared: Steps) -> str:
     below = f"{place}/{segment}" if place else segment
     otherwise = StepPath(f"{place}/{OTHERWISE}")
     return otherwise if below not in declared and otherwise in declared else below
-
-
-def _ancestors(path: StepPath) -> Iterator[StepPath]:
-    while "/" in path:
-        path = _parent(path)
-        yield path
 
 
 def _parent(path: StepPath) -> StepPath:
@@ -153,7 +147,7 @@ def _topmost(listed: Iterable[StepPath]) -> list[StepPath]:
     """Those that do not stand below another one."""
     found = list(listed)
     among = set(found)
-    return [path for path in found if among.isdisjoint(_ancestors(path))]
+    return [path for path in found if among.isdisjoint(above_of(path))]
 
 
 def _listed(listed: Iterable[StepPath]) -> str:
