@@ -52,6 +52,7 @@ from .errors import InfiniteRedirectError as InfiniteRedirectError
 from .errors import InvalidAnswer as InvalidAnswer
 from .errors import LeaseLost as LeaseLost
 from .errors import LoopAlreadyRunning as LoopAlreadyRunning
+from .errors import MaxTurnsReached as MaxTurnsReached
 from .errors import MissingAgentError as MissingAgentError
 from .errors import MockDetectionError as MockDetectionError
 from .errors import NotPaused as NotPaused
@@ -61,13 +62,16 @@ from .errors import RunLeased as RunLeased
 from .errors import RunNotFound as RunNotFound
 from .errors import StoreError as StoreError
 from .errors import StructuredOutputError as StructuredOutputError
+from .errors import UncertainUnit as UncertainUnit
 from .errors import UsageLimitExceededError as UsageLimitExceededError
 from .handle import RunHandle as RunHandle
 from .runner import Flujo as Flujo
 from .settings import load_settings as load_settings
 
 if TYPE_CHECKING:
+    from .agents.compaction import compact_history as compact_history
     from .agents.factory import make_agent_async as make_agent_async
+    from .agents.units import current_unit as current_unit
     from .client import RunClient as RunClient
     from .client import RunInfo as RunInfo
     from .stores.memory import MemoryStore as MemoryStore
@@ -87,6 +91,8 @@ _LOADED_WHEN_USED = {
     "RunInfo": "client",
     "SqliteStore": "stores.sqlite",
     "Store": "stores.port",
+    "compact_history": "agents.compaction",
+    "current_unit": "agents.units",
     "ensure_object": "structured.builtins",
     "extract_from_text": "structured.extract",
     "make_agent_async": "agents.factory",

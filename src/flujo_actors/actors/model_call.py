@@ -15,6 +15,7 @@ from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.models import Model
 
 from ..agents.calling import AgentRequest, Finished, prompt_of, refusal_note
+from ..agents.compaction import shortened_history
 from ..agents.granular import GranularRequest
 from ..agents.metering import AgentCall, Emit
 from ..agents.output_schema import has_own_validators, promoted_schema, provider_output
@@ -30,7 +31,7 @@ from ..core.events import AgentInput, AgentResponse
 from ..core.outcomes import Chunk, Paused, StepResult
 from ..dsl.resumable import Resumable
 from ..dsl.step import Step
-from ..errors import UncertainUnit
+from ..errors import MaxTurnsReached, UncertainUnit
 from .agent_call import is_structured
 from .aggregator import Aggregator
 from .composites import Work
@@ -111,7 +112,7 @@ class ModelCaller:
             max_turns=resumable.max_turns,
             on_uncertain=resumable.on_uncertain,
             deps=self.step.deps,
-            options=options,
+            options=options | shortened_history(resumable.keep_last),
         )
 
     async def repair(self, prompt: str) -> Attempt:
@@ -176,6 +177,8 @@ class ModelCaller:
             question = f"{error} Answer {RERUN!r} to run it again, or with what it returned."
             return Stopped(outcome=Paused(message=self.run.redact(question)), place=units.place(error.key))
         self.cut_off = self.cut_off or broke_off(error)
+        if isinstance(error, MaxTurnsReached):
+            return attrs.evolve(failure_of(self.run, error), output=error.last_text or None)
         text = quoted_text(error) or request.call.last_text or text_of_error(error)
         return attrs.evolve(failure_of(self.run, error), output=text or None)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from pydantic_ai.capabilities import ProcessHistory
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -128,3 +130,10 @@ def _with_parts(message: M, parts: Sequence[Any]) -> Iterator[M]:
         yield message
     elif parts:
         yield dataclasses.replace(message, parts=list(parts))
+
+
+def shortened_history(keep_last: int | None) -> dict[str, Any]:
+    """Arguments for pydantic-ai's `run` that show the model no more than `compact_history` keeps."""
+    if keep_last is None:
+        return {}
+    return {"capabilities": [ProcessHistory(functools.partial(compact_history, keep_last=keep_last))]}

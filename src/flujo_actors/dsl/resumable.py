@@ -18,6 +18,11 @@ def _checked_turns(_: object, attribute: attrs.Attribute[Any], value: int) -> No
         raise DeclarationError(f"max_turns must be at least 1, not {value!r}")
 
 
+def _checked_history(_: object, attribute: attrs.Attribute[Any], value: int | None) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise DeclarationError(f"keep_last must be at least 1, or None for the whole history, not {value!r}")
+
+
 def _checked_policy(_: object, attribute: attrs.Attribute[Any], value: str) -> None:
     if value not in get_args(OnUncertain):
         raise DeclarationError(f"on_uncertain must be one of {', '.join(get_args(OnUncertain))}, not {value!r}")
@@ -29,3 +34,8 @@ class Resumable:
 
     max_turns: int = attrs.field(default=20, validator=_checked_turns)
     on_uncertain: OnUncertain = attrs.field(default="rerun", validator=_checked_policy)
+    keep_last: int | None = attrs.field(default=None, validator=_checked_history)
+    """How many messages, at the least, the model is shown besides the first user message; `None` is all of them.
+
+    Tool calls stay together with their answers.
+    """

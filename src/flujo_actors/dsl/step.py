@@ -73,14 +73,18 @@ class Step(Declared):
         input: Any = None,
         max_turns: int = 20,
         on_uncertain: OnUncertain = "rerun",
+        keep_last: int | None = None,
         **config: Any,
     ) -> Step:
-        """An agent that resumes after its last committed model turn or tool call, instead of from the beginning."""
+        """An agent that resumes after its last committed model turn or tool call, instead of from the beginning.
+
+        `keep_last` shortens what the model is shown of a long conversation.
+        """
         return cls(
             name,
             agent,
             input=input,
-            resumable=Resumable(max_turns=max_turns, on_uncertain=on_uncertain),
+            resumable=Resumable(max_turns=max_turns, on_uncertain=on_uncertain, keep_last=keep_last),
             **config,
         )
 
