@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
+import contextlib
 import contextvars
 import os
 import threading
@@ -352,6 +354,7 @@ class _LoopThread:
             bridge, thread = self._bridge, self._thread
             self._bridge = self._thread = None
         if bridge is not None and thread is not None:
+            _announce_shutdown(bridge.loop)
             bridge.loop.call_soon_threadsafe(bridge.loop.stop)
             thread.join(timeout=5)
             if not thread.is_alive():
@@ -360,6 +363,13 @@ class _LoopThread:
     def forget(self) -> None:
         """After a fork the thread is gone in the child; a new one is started when it is needed."""
         self.__init__()  # type: ignore[misc]
+
+
+def _announce_shutdown(loop: asyncio.AbstractEventLoop) -> None:
+    """Close the loop's async generators, as `asyncio.run` does: connection pools end with one of theirs."""
+    closing = asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop)
+    with contextlib.suppress(concurrent.futures.TimeoutError):
+        closing.result(timeout=5)
 
 
 _loop_thread = _LoopThread()
