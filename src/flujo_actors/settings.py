@@ -3,7 +3,7 @@
 Rules:
 
 1. The environment overrides the file, and what the code gives overrides both.
-2. `flujo.toml` is read from the current directory (or the file that `FLUJO_CONFIG` names), top-level keys first.
+2. `flujo.toml` is read from the current directory if it is there; a file that `FLUJO_CONFIG` names must be there.
 3. A variable is `FLUJO_` and the key in capitals, levels joined by two underscores:
    `FLUJO_AROS__REPAIR__MAX_ATTEMPTS=3`.
 4. An unknown key is refused, with the nearest known one as a suggestion.
@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 
-from .core.settings import Settings
+from .core.settings import Price, Settings
 from .errors import DeclarationError
 
 PREFIX = "FLUJO_"
@@ -43,8 +43,12 @@ def load_settings(
 ) -> Settings:
     """Settings from the file, the environment and overrides, in that order."""
     variables = os.environ if environ is None else environ
-    path = file or Path(variables.get("FLUJO_CONFIG", CONFIG_FILE))
-    layers = (_from_file(path), _from_environment(variables), overrides or {})
+    named = file or variables.get("FLUJO_CONFIG")
+    layers = (
+        _from_file(Path(named or CONFIG_FILE), needed=named is not None),
+        _from_environment(variables),
+        overrides or {},
+    )
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = _overlaid(merged, layer)
@@ -52,8 +56,10 @@ def load_settings(
     return settings
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def _from_file(path: Path, *, needed: bool) -> dict[str, Any]:
     if not path.is_file():
+        if needed:
+            raise DeclarationError(f"there is no configuration file {path}")
         return {}
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -69,6 +75,8 @@ def _from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
             place = found
             for level in levels:
                 place = place.setdefault(level, {})
+                if not isinstance(place, dict):
+                    raise DeclarationError(f"{name} is inside a setting that another variable gives a value to")
             place[last] = text
     return found
 
@@ -93,6 +101,9 @@ def _built(cls: Any, values: Any, *, where: str) -> Any:
     for key in values:
         if key not in hints:
             raise DeclarationError(_unknown(where + str(key), [where + name for name in hints]))
+    missing = [where + key for key, field in hints.items() if field.default is attrs.NOTHING and key not in values]
+    if missing:
+        raise DeclarationError(f"setting {missing[0]!r} is missing")
     return cls(**{key: _value(hints[key], value, where + key) for key, value in values.items()})
 
 
@@ -102,6 +113,8 @@ def _value(field: attrs.Attribute[Any], value: Any, where: str) -> Any:
         return _built(kind, value, where=where + ".")
     if kind in (bool, int, float):
         return _scalar(kind, value, where)
+    if field.name == "prices" and isinstance(value, Mapping):
+        return {name: _built(Price, price, where=f"{where}.{name}.") for name, price in value.items()}
     return value
 
 
@@ -109,6 +122,8 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
     try:
         if kind is bool:
             return value if isinstance(value, bool) else _TRUTHS[str(value).strip().lower()]
+        if kind is int and isinstance(value, float):
+            raise ValueError
         return kind(value) if isinstance(value, str) else value
     except (KeyError, ValueError):
         raise DeclarationError(f"setting {where} must be a {kind.__name__}, not {value!r}") from None

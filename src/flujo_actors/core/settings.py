@@ -96,6 +96,12 @@ class UsageSettings:
     """The same for a cost limit."""
 
 
+def _can_emit(_: object, attribute: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
+    for sink in value:
+        if not callable(getattr(sink, "emit", None)):
+            raise DeclarationError(f"setting {attribute.name} must hold sinks, objects with `emit`, not {sink!r}")
+
+
 @attrs.frozen(kw_only=True)
 class TelemetrySettings:
     """`telemetry`: what is told, and to whom."""
@@ -104,7 +110,7 @@ class TelemetrySettings:
     """Whether prompts, inputs and outputs are part of what is told."""
     log: bool = False
     """Whether events go to the log."""
-    sinks: tuple[Any, ...] = attrs.field(default=(), converter=tuple)
+    sinks: tuple[Any, ...] = attrs.field(default=(), converter=tuple, validator=_can_emit)
     """Where else events go; only in code."""
 
 
