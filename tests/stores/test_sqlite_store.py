@@ -13,7 +13,7 @@ import pytest
 from flujo_actors.core.outcomes import RunId
 from flujo_actors.core.records import Append, RunQuery
 from flujo_actors.errors import CorruptRecord, LeaseLost, RunLeased, StoreError
-from flujo_actors.stores import sqlite_schema
+from flujo_actors.stores import sqlite_connections, sqlite_schema
 from flujo_actors.stores.clock import ManualClock, SystemClock
 from flujo_actors.stores.sqlite import SqliteStore
 from flujo_actors.testing._store_clauses.processes import all_at_once
@@ -341,6 +341,22 @@ def test_a_forked_child_leaves_the_parents_file_alone(store, path):
     assert len(bodies(store)) == 3
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_child_forked_beside_an_open_transaction_is_refused(store, monkeypatch):
+    """It would believe that it holds its parent's locks; the parent goes on."""
+    monkeypatch.setattr(sqlite_connections, "_FORK_PATIENCE_S", 0.05)
+    lease = admit(store)
+
+    def work(number):
+        with pytest.raises(StoreError, match="forked"):
+            store.read(lease.run_id)
+        return 0
+
+    with store.transaction() as transaction:
+        transaction.append(Append(lease=lease, records=(record("a"),)))
+        assert all_at_once(1, work) == [0]
+    assert bodies(store) == [record("a").body]
 
 
 def test_a_collected_store_closes_its_files(path):

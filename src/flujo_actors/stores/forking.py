@@ -2,16 +2,17 @@
 
 Rules:
 
-1. Before a fork, every living store finishes what it is doing, and a store on a file closes its connections: SQLite
-   keeps its locks in the process's memory, and a child that inherits them would believe that it holds them.
+1. Before a fork, every living store finishes what it is doing, and a store on a file closes its connections.
 2. After it, parent and child each open anew when they next need to.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -23,6 +24,41 @@ class Forkable(Protocol):
     def after_fork_in_parent(self) -> None: ...
 
     def after_fork_in_child(self) -> None: ...
+
+
+class ForkGate:
+    """Lets users through and counts them; shut, it lets nobody in and waits until everybody is out."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._shut = False
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """A time in which no fork should happen."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._shut)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def shut(self, *, timeout_s: float) -> bool:
+        """Whether everybody left in time; if not, the gate is open again."""
+        with self._changed:
+            self._shut = True
+            self._shut = self._changed.wait_for(lambda: not self._inside, timeout_s)
+            self._changed.notify_all()
+            return self._shut
+
+    def open(self) -> None:
+        with self._changed:
+            self._shut = False
+            self._changed.notify_all()
 
 
 _living: weakref.WeakSet[Forkable] = weakref.WeakSet()

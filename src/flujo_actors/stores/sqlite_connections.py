@@ -7,6 +7,8 @@ Rules:
 2. Whoever waits, for the lock or for the file, waits at most `busy_timeout_s`; then it is a `StoreError`.
 3. A database in memory exists once per connection, so there readers and transactions use the one that writes.
 4. Connections open when they are first needed, and again after `close()` or a fork.
+5. A fork waits until no connection is in use and closes them all: SQLite keeps its locks in the process's memory, and a
+   child that inherits them believes that it holds them. A child that inherited one all the same refuses to go on.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import StoreError
+from .forking import ForkGate
 from .sqlite_schema import migrate, version
 
 _FORK_PATIENCE_S = 5.0
@@ -61,9 +64,11 @@ class SqliteConnections:
         self._timeout_s = busy_timeout_s
         self._writer: StoreConnection | None = None
         self._idle_readers: list[StoreConnection] = []
-        self._busy_readers: set[StoreConnection] = set()
+        self._gate = ForkGate()
+        """Readers and borrowers pass it."""
         self._writing = threading.Lock()
         self._forking = False
+        self._inherited = False
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[StoreConnection]:
@@ -78,7 +83,7 @@ class SqliteConnections:
             with self.writing() as db:
                 yield db
             return
-        with self.errors():
+        with self.errors(), self._gate.passing():
             db = self._take_reader()
             try:
                 db.execute("BEGIN")
@@ -93,16 +98,17 @@ class SqliteConnections:
             with self._begun() as db, _lending(db):
                 yield db
             return
-        with self.errors():
-            self._ensure_schema()
-            db = self._connect("IMMEDIATE")
-        try:
-            with _lending(db):
-                yield db  # what goes wrong here is the borrower's own error
+        with self._gate.passing():
             with self.errors():
-                _commit(db)
-        finally:
-            db.close()  # rolls back what was not committed
+                self._ensure_schema()
+                db = self._connect("IMMEDIATE")
+            try:
+                with _lending(db):
+                    yield db  # what goes wrong here is the borrower's own error
+                with self.errors():
+                    _commit(db)
+            finally:
+                db.close()  # rolls back what was not committed
 
     def close(self) -> None:
         """Close what is not in use, and can be opened again: a database in memory stays."""
@@ -118,26 +124,30 @@ class SqliteConnections:
             self._writing.release()
 
     def before_fork(self) -> None:
-        deadline = time.monotonic() + _FORK_PATIENCE_S
-        self._forking = self._writing.acquire(timeout=_FORK_PATIENCE_S)
+        self._forking = self._gate.shut(timeout_s=_FORK_PATIENCE_S) and self._stop_writing()
         if self._forking and not self.in_memory:
-            self._close_idle()  # without a writer no reader is lent either, until the lock is free
-            while self._busy_readers and time.monotonic() < deadline:
-                time.sleep(_PAUSE_S)
+            self._close_idle()
 
     def after_fork_in_parent(self) -> None:
         if self._forking:
             self._forking = False
             self._writing.release()
+            self._gate.open()
 
     def after_fork_in_child(self) -> None:
-        _abandoned.extend(self._busy_readers)
-        self._busy_readers = set()
-        if not self._forking and self._writer is not None:
+        self._inherited = not self._forking
+        if self._inherited:
             _abandoned.append(self._writer)
-            self._writer = None
+            _abandoned.extend(self._idle_readers)
+            self._writer, self._idle_readers = None, []
         self._forking = False
-        self._writing = threading.Lock()
+        self._writing, self._gate = threading.Lock(), ForkGate()
+
+    def _stop_writing(self) -> bool:
+        stopped = self._writing.acquire(timeout=_FORK_PATIENCE_S)
+        if not stopped:
+            self._gate.open()
+        return stopped
 
     @contextlib.contextmanager
     def _begun(self) -> Iterator[StoreConnection]:
@@ -204,6 +214,11 @@ class SqliteConnections:
                 time.sleep(_PAUSE_S)
 
     def _connect(self, isolation_level: str | None) -> StoreConnection:
+        if self._inherited:
+            raise StoreError(
+                f"{self.path} was in use when this process was forked, and SQLite's locks do not survive that; "
+                "open it in a process of its own"
+            )
         db = sqlite3.connect(
             self.path if self.in_memory else Path(self.path),
             timeout=self._timeout_s,
@@ -217,17 +232,14 @@ class SqliteConnections:
     def _take_reader(self) -> StoreConnection:
         self._ensure_schema()
         try:
-            db = self._idle_readers.pop()
+            return self._idle_readers.pop()
         except IndexError:
-            db = self._connect(None)
-        self._busy_readers.add(db)
-        return db
+            return self._connect(None)
 
     def _give_back(self, db: StoreConnection) -> None:
         if db.in_transaction:
             db.execute("ROLLBACK")
-        self._busy_readers.discard(db)
-        if self._writer is None:  # the store was closed, or is about to fork
+        if self._writer is None:  # the store was closed
             db.close()
         else:
             self._idle_readers.append(db)
@@ -254,5 +266,5 @@ def _commit(db: StoreConnection) -> None:
         db.execute("COMMIT")
 
 
-_abandoned: list[StoreConnection] = []
+_abandoned: list[StoreConnection | None] = []
 """Connections that a parent process was using when it forked: closing them here would touch the parent's locks."""

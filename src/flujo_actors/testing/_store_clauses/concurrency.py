@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -108,6 +110,30 @@ class ConcurrencyClauses:
         assert write(store, lease, record("parent")) is None
         assert {run.run_id for run in store.find(RunQuery())} == {"run", "child 0", "child 1"}
 
+    def test_forks_in_the_middle_of_work_harm_nobody(self, place: StorePlace) -> None:
+        """Threads write and read without a break while children are forked, which use the same store at once."""
+        if not place.between_processes:
+            pytest.skip("this store is not shared between processes")
+        store, done = place.open(), threading.Event()
+
+        def work(number: int) -> int:
+            lease, count = admit(store, f"thread {number}"), 0
+            while not done.is_set():
+                assert write(store, lease, record("a")) is None
+                count += 1
+                assert len(bodies(store, f"thread {number}")) == count
+            return count
+
+        with ThreadPoolExecutor(3) as threads:
+            working = [threads.submit(work, number) for number in range(3)]
+            for turn in range(5):
+                names = [f"child {turn} {number}" for number in range(2)]
+                assert all_at_once(2, functools.partial(_write_one_of, store, names)) == [ANSWERED] * 2
+            done.set()
+            counts = [each.result() for each in working]
+        assert [len(bodies(store, f"thread {number}")) for number in range(3)] == counts
+        assert len(store.find(RunQuery())) == 13
+
 
 def _in_threads(work: Callable[[int], T]) -> list[T]:
     with ThreadPoolExecutor(THREADS) as threads:
@@ -122,9 +148,14 @@ def _try(work: Callable[[], object]) -> int:
     return ANSWERED
 
 
+def _write_one_of(store: Store, run_ids: list[str], number: int) -> int:
+    return _write_run(store, run_ids[number])
+
+
 def _write_run(store: Store, run_id: str) -> int:
     lease = admit(store, run_id)
     for index in range(APPENDS):
         assert write(store, lease, record(str(index))) is None
+        assert len(bodies(store, run_id)) == index + 1
     assert store.renew([lease], lease_s=LEASE_S) == [None]
     return ANSWERED
