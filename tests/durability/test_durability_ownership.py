@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from typing import Any
 
@@ -107,6 +108,35 @@ async def test_a_run_whose_lease_is_taken_is_cancelled_at_once(place: Place) -> 
     with pytest.raises(LeaseLost, match="taken over"), trio.fail_after(5):
         await Flujo(Step("wait", wait), store=store, settings=SHORT).run_async(0, run_id="run")
     assert not [record for record in await trio.to_thread.run_sync(store.read, "run") if record.kind == "settled"]
+
+
+def test_a_renewal_that_comes_after_the_end_is_not_a_loss(effects: Effects) -> None:
+    """The lease was given up with the last record: the run is completed, and says so."""
+
+    class Late:
+        """Renewals wait until the lease is released."""
+
+        def __init__(self) -> None:
+            self.inner, self.released, self.renewals = MemoryStore(), threading.Event(), 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def renew(self, leases: Any, *, lease_s: float) -> Any:
+            self.renewals += 1
+            assert self.released.wait(10)
+            return self.inner.renew(leases, lease_s=lease_s)
+
+        def append(self, batch: Any) -> Any:
+            answers = self.inner.append(batch)
+            if any(append.release for append in batch):
+                self.released.set()
+                time.sleep(0.1)  # the renewal is answered first
+            return answers
+
+    store = Late()
+    result = Flujo(working(effects, wait_s=0.4), store=store, settings=SHORT).run(0)
+    assert (result.status, store.renewals) == ("completed", 1)
 
 
 @pytest.mark.trio

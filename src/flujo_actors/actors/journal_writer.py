@@ -77,6 +77,8 @@ class JournalWriter:
 
     async def write(self, append: Append) -> None:
         """Make the append durable; see the module's rules."""
+        if append.release:
+            self.let_go(append.lease)  # a renewal that comes after the release must not look like a loss
         waiting: _Waiting[Append, None] = _Waiting(append)
         self._appends.append(waiting)
         self._wake()

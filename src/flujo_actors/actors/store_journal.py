@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from ..core import bodies
-from ..core.outcomes import Paused, PipelineResult
+from ..core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
 from ..core.paths import ROOT, StepPath, above_of
 from ..core.records import Append, Lease, OpenPause, Record, RecordKind, StoredStatus
 from ..core.usage import Usage
@@ -173,14 +173,16 @@ class StoreJournal:
         return Append(lease=self.lease, records=(*notes, settled))
 
     async def _read_back(self, path: StepPath, record: Recorded) -> Recorded:
-        """What the store says the step came to, instead of what is in memory."""
-        records = await trio.to_thread.run_sync(self._store.read, self.lease.run_id)
-        stored = self._recorded(next(each for each in reversed(records) if each.path == path))
-        return (
-            Recorded(outcome=stored.outcome, context=record.context, same_context=True)
-            if stored.same_context
-            else stored
-        )
+        """What the store says the step came to, instead of what is in memory; all of the run is read for it.
+
+        An exception stays the original: this is the process where it happened.
+        """
+        with trio.CancelScope(shield=True):
+            records = await trio.to_thread.run_sync(self._store.read, self.lease.run_id)
+        self.load(each for each in records if each.kind == "settled")
+        stored = self._read.pop(path)
+        context = record.context if stored.same_context else stored.context
+        return attrs.evolve(stored, outcome=_with_original(stored.outcome, record.outcome), context=context)
 
     async def paused(self, pause: Pause) -> None:
         self._pauses[pause.path] = pause
@@ -278,6 +280,12 @@ def _json_schema(schema: Any) -> Any:
     from ..structured.schema import compile_schema  # loads pydantic, which only pauses with a schema need
 
     return dict(compile_schema(schema).json_schema)
+
+
+def _with_original(stored: TerminalOutcome, outcome: TerminalOutcome) -> TerminalOutcome:
+    if isinstance(stored, Failure) and isinstance(outcome, Failure):
+        return attrs.evolve(stored, error=outcome.error)
+    return stored
 
 
 def _as_asked(answered: Answered) -> Answered:

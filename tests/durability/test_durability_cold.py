@@ -1,0 +1,21 @@
+"""The runtime's own tests on runs that are rebuilt from their store after every step."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+RUNTIME = Path(__file__).parent.parent / "runtime"
+SOME = ("pause", "retries", "fallback", "context")
+"""What says most about resuming; `COLD_RUNS=1 pytest tests/runtime` runs all of them."""
+
+
+def test_the_runtime_keeps_its_promises_on_cold_runs() -> None:
+    """Pauses, retries, fallbacks and contexts, each step going on from what the store says."""
+    files = [str(RUNTIME / f"test_runtime_{name}.py") for name in SOME]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    environment = {**os.environ, "COLD_RUNS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=RUNTIME.parent.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
