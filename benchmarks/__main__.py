@@ -4,50 +4,70 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.driver import benchmark
-from benchmarks.report import as_json, machine, save, table
-from benchmarks.roster import LOCAL, PEERS, YARDSTICK
+from benchmarks import comparison, growth
+from benchmarks.driver import Outcome, benchmark
+from benchmarks.report import as_json, legend, machine, place, save, table, versions
+from benchmarks.roster import BY_HAND, LOCAL, PEERS
 from benchmarks.works import WORKS
 
 RESULTS = Path(__file__).parent / "results"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """What was asked for on the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--peers", action="store_true", help="ask the peers too, each in its own environment")
+    parser.add_argument("--peers", action="store_true", help="ask everybody, peers in their own environments")
+    parser.add_argument("--growth", action="store_true", help="plot how cost grows with size instead")
     parser.add_argument("--only", action="append", default=[], metavar="WORK", help="e.g. chain; may be repeated")
     parser.add_argument("--share", type=float, default=1.0, help="do this share of the work, e.g. 0.1")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu on a busy machine")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--images", type=Path, default=IMAGES, help="where the charts go")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the benchmark; 1 if somebody could not take part."""
     asked = arguments(argv)
+    return _plot(asked) if asked.growth else _compare(asked)
+
+
+def _compare(asked: argparse.Namespace) -> int:
     works = [work for work in WORKS if not asked.only or work.name in asked.only]
     if asked.share != 1.0:
         works = [work.scaled(asked.share) for work in works]
     before = machine()
-    outcome = benchmark(LOCAL + (PEERS if asked.peers else ()), works, clock=asked.clock, tell=_progress)
-    path = save(as_json(outcome, clock=asked.clock, before=before), asked.results)
-    print(table(outcome))
-    print(_legend(asked.clock, before["load"]))
-    print(f"samples: {path}", file=sys.stderr)
+    outcome = benchmark(LOCAL + (BY_HAND + PEERS if asked.peers else ()), works, clock=asked.clock, tell=_progress)
+    after = machine()
+    path = save(as_json(outcome, clock=asked.clock, before=before, after=after), asked.results)
+    if asked.peers:
+        _progress(str(comparison.draw(outcome, asked.images)))
+    print(table(outcome), legend(asked.clock, before, after), f"\n{versions(outcome)}", sep="\n")
+    _progress(f"samples: {path}")
+    return _code(outcome)
+
+
+def _plot(asked: argparse.Namespace) -> int:
+    before, plots, code = machine(), {}, 0
+    for each in growth.GROWTHS:
+        if not asked.only or each.name in asked.only:
+            outcome = growth.measure(each, LOCAL, clock=asked.clock, share=asked.share, tell=_progress)
+            plots[each.name] = growth.draw(each, outcome, asked.images)
+            code |= _code(outcome)
+    data = {"machine": place(before, machine()), "plots": plots}
+    path = growth.save(data, asked.images)
+    print(growth.table(data), f"\n{data['machine']}", sep="\n")
+    _progress(f"plots and their data: {path.parent}")
+    return code
+
+
+def _code(outcome: Outcome) -> int:
     return 1 if outcome.absent or any(figure.error for figure in outcome.figures) else 0
 
 
 def _progress(text: str) -> None:
     print(f"… {text}", file=sys.stderr, flush=True)
-
-
-def _legend(clock: str, load: tuple[float, ...] | None) -> str:
-    busy = "" if load is None else f" The machine's load was {load[0]:.1f} at the beginning."
-    return (
-        f"\nBest and median of interleaved repetitions by the {clock} clock; spread is (max - min) / median; "
-        f"the ratio compares best with best, and more than 1 costs more than {YARDSTICK}.{busy}"
-    )
 
 
 if __name__ == "__main__":

@@ -5,11 +5,14 @@
    disturbs all of them.
 3. A first, smaller sample warms a contender up and is thrown away. It also tells what the work will take: whoever
    is slow gets fewer repetitions, and a work that can be divided gets smaller for them. The table says so.
-4. A contender that does not start, dies or takes too long is listed with its error.
+4. A contender that cannot be installed, does not start, dies or takes too long is listed with its error. One that
+   died over a work is started again for the next one.
 """
 
+import contextlib
 import json
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -20,15 +23,17 @@ from typing import Any, Self
 
 import attrs
 
+from benchmarks.environments import NotInstalled, python_of
 from benchmarks.figures import Figure
 from benchmarks.roster import Contender
 from benchmarks.works import Work
 
 ROOT = Path(__file__).parents[1]
-LONGEST_SAMPLE_S = 4.0
-LONGEST_FIGURE_S = 8.0
+LONGEST_SAMPLE_S = 2.0
+LONGEST_FIGURE_S = 4.0
 """How long one contender may take for all repetitions of one work."""
-PATIENCE_S = 90.0
+PATIENCE_S = 60.0
+"""How long one contender may take for one sample."""
 WARM_UP = 0.1
 
 
@@ -36,50 +41,72 @@ class ContenderFailed(Exception):
     """A contender could not do its work; the message says why."""
 
 
+def shortened(text: str, most: int = 160) -> str:
+    """The text in one line of a table."""
+    line = " ".join(text.replace("|", "/").split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 class Process:
     """One contender at work."""
 
-    def __init__(self, contender: Contender, *, clock: str = "wall") -> None:
+    def __init__(self, contender: Contender, *, clock: str = "wall", python: str | None = None) -> None:
         self.contender = contender
+        self._command = (python or sys.executable, *contender.arguments)
         self.versions: dict[str, str] = {}
         self.works: frozenset[str] = frozenset()
         self._clock = clock
 
     def __enter__(self) -> Self:
         self._complaints = tempfile.TemporaryFile("w+")
+        self._start()
+        return self
+
+    def _start(self) -> None:
         self._process = subprocess.Popen(
-            self.contender.command,
+            self._command,
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
             text=True,
         )
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None:
             self._process.kill()
-        self._process.communicate()
+        self._end()
         self._complaints.close()
+
+    def _end(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
 
     def introduce(self) -> None:
         """Wait until the contender has said what it is."""
         said = self._listen()
         self.versions, self.works = said["versions"], frozenset(said["works"])
 
+    def revive(self) -> None:
+        """Start again, if it has died."""
+        if self._process.poll() is not None:
+            self._end()
+            self._start()
+            self.introduce()
+
     def measure(self, work: Work) -> float:
         """One sample: the amount per unit of work."""
-        request = {"work": work.name, "size": work.size, "rounds": work.rounds, "clock": self._clock}
+        clock = work.clock or self._clock
+        request = {"work": work.name, "size": work.size, "rounds": work.rounds, "clock": clock}
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
         except BrokenPipeError:
             raise ContenderFailed(self._last_words()) from None
         answer = self._listen()
         if "error" in answer:
-            raise ContenderFailed(answer["error"])
+            raise ContenderFailed(shortened(answer["error"]))
         return work.each(answer["amount"])
 
     def _listen(self) -> dict[str, Any]:
@@ -99,7 +126,7 @@ class Process:
         code = self._process.wait()
         self._complaints.seek(0)
         lines = self._complaints.read().strip().splitlines()
-        return lines[-1] if lines else f"it ended with code {code}, or took longer than {PATIENCE_S:g} s"
+        return shortened(lines[-1]) if lines else f"it ended with code {code}, or took longer than {PATIENCE_S:g} s"
 
 
 @attrs.define
@@ -114,11 +141,16 @@ class Entry:
 
     def warm_up(self) -> None:
         """Throw a small sample away and fit the work to what it took."""
-        self._try(lambda: self._fit(self.process.measure(self.work.scaled(WARM_UP))))
+        self._try(self.process.revive)
+        if self.error is None:
+            self._try(lambda: self._fit(self.process.measure(self.work.scaled(WARM_UP))))
 
     def _fit(self, each: float) -> None:
         asked, self.work = self.work, fitted(self.work, each)
         self.divided = self.work.size != asked.size
+        expected = each * self.work.size * self.work.rounds
+        if self.work.timed and expected > PATIENCE_S:
+            raise ContenderFailed(f"would take about {expected:,.0f} s by what a tenth of it took")
 
     def sample(self) -> None:
         """Take one sample more, if there is one left to take."""
@@ -180,23 +212,23 @@ def benchmark(
     absent: dict[str, str] = {}
     with ExitStack() as stack:
         present = [
-            process
-            for contender in contenders
-            if (process := _started(stack, Process(contender, clock=clock), absent)) is not None
+            process for contender in contenders if (process := _started(stack, contender, clock, absent)) is not None
         ]
         figures: list[Figure] = []
         for work in works:
             tell(work.title)
             figures += compete(present, work)
-    versions = {process.contender.name: process.versions for process in present}
+    versions: dict[str, dict[str, str]] = {}
+    for process in present:
+        versions.setdefault(process.contender.name, {}).update(process.versions)
     return Outcome(figures=tuple(figures), versions=versions, absent=absent)
 
 
-def _started(stack: ExitStack, process: Process, absent: dict[str, str]) -> Process | None:
+def _started(stack: ExitStack, contender: Contender, clock: str, absent: dict[str, str]) -> Process | None:
     try:
-        stack.enter_context(process)
+        process = stack.enter_context(Process(contender, clock=clock, python=python_of(contender)))
         process.introduce()
-    except (ContenderFailed, OSError) as failure:
-        absent[process.contender.name] = str(failure)
+    except (NotInstalled, ContenderFailed, OSError) as failure:
+        absent[contender.name] = str(failure)
         return None
     return process

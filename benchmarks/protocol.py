@@ -9,14 +9,20 @@
 4. Whatever libraries print goes to standard error, so that the conversation stays clean.
 """
 
+import asyncio
 import gc
 import importlib.metadata
 import json
+import os
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 Measure = Callable[[int, int], float]
@@ -33,7 +39,8 @@ Run = Callable[[Callable[[], Coroutine[Any, Any, float]]], float]
 
 def serve(works: Mapping[str, Measure], packages: Iterable[str] = ()) -> None:
     """Answer the driver's requests until it hangs up."""
-    answers, sys.stdout = sys.stdout, sys.stderr
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # also for those who took hold of standard output before
     _say(answers, {"versions": _versions(packages), "works": sorted(works)})
     for line in sys.stdin:
         request = json.loads(line)
@@ -70,6 +77,16 @@ class _Stopwatch:
 _stopwatch = _Stopwatch()
 
 
+def now() -> float:
+    """Seconds by the clock of the current request."""
+    return _stopwatch.read()
+
+
+def in_asyncio(main: Callable[[], Coroutine[Any, Any, float]]) -> float:
+    """Runs an async function on asyncio, as a `Run`."""
+    return asyncio.run(main())
+
+
 def seconds(run: Run, job: Job, rounds: int) -> float:
     """How long the rounds take, inside a loop that runs already."""
 
@@ -80,6 +97,20 @@ def seconds(run: Run, job: Job, rounds: int) -> float:
         return _stopwatch.read() - begun
 
     return run(main)
+
+
+def on_asyncio(**prepare: Callable[[int], Job]) -> dict[str, Measure]:
+    """Works of an asyncio library; what makes a job of a size ready for it is not measured."""
+
+    def measure(prepared: Callable[[int], Job]) -> Measure:
+        return lambda size, rounds: seconds(in_asyncio, prepared(size), rounds)
+
+    return {name: measure(prepared) for name, prepared in prepare.items()}
+
+
+def peak_on_asyncio(prepared: Callable[[int], Job]) -> Measure:
+    """How much memory a job of an asyncio library needs at its peak."""
+    return lambda size, rounds: peak_bytes(in_asyncio, prepared(size))
 
 
 def peak_bytes(run: Run, job: Job) -> float:
@@ -108,3 +139,45 @@ def importing(module: str) -> Measure:
         return sum(float(subprocess.check_output(command, text=True)) for _ in range(rounds))
 
     return measure
+
+
+# --- databases --------------------------------------------------------------------------------------------------
+
+SCRATCH = Path(__file__).parent / "results"
+"""Beside the project's files, since a directory for temporary ones is often not on a disk."""
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory on the disk for one sample."""
+    SCRATCH.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=SCRATCH, prefix="scratch-") as directory:
+        yield Path(directory)
+
+
+def safest(db: sqlite3.Connection) -> sqlite3.Connection:
+    """The connection with the setting that everybody is measured with: WAL, and an fsync at every commit."""
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    return db
+
+
+def added_bytes(write: Callable[[Path, int], object]) -> Measure:
+    """How much larger the database of a run of so many steps is than that of a run of one step, without its log."""
+
+    def measure(size: int, rounds: int) -> float:
+        with scratch() as directory:
+            write(directory / "one.db", 1)
+            write(directory / "many.db", size)
+            return rounds * (_database_bytes(directory / "many.db") - _database_bytes(directory / "one.db"))
+
+    return measure
+
+
+def _database_bytes(path: Path) -> float:
+    db = sqlite3.connect(path)
+    try:
+        (pages,), (page,) = db.execute("PRAGMA page_count").fetchone(), db.execute("PRAGMA page_size").fetchone()
+    finally:
+        db.close()
+    return float(pages * page)

@@ -11,9 +11,8 @@ from typing import Any
 
 from benchmarks.driver import Outcome
 from benchmarks.figures import Figure
-from benchmarks.roster import YARDSTICK
 
-HEADER = f"| work | contender | best | median | spread | × {YARDSTICK} |\n|---|---|--:|--:|--:|--:|"
+HEADER = "| work | contender | best | median | spread | ratio |\n|---|---|--:|--:|--:|--:|"
 
 
 def table(outcome: Outcome) -> str:
@@ -27,7 +26,7 @@ def table(outcome: Outcome) -> str:
 
 
 def _rows(title: str, figures: list[Figure]) -> Iterator[str]:
-    yardstick = next((figure for figure in figures if figure.contender == YARDSTICK), None)
+    yardstick = next((figure for figure in figures if figure.contender == figure.work.yardstick), None)
     for place, figure in enumerate(figures):
         name = f"{figure.contender} (with {figure.work.size:,})" if figure.divided else figure.contender
         cells = (title if place == 0 else "", name, *_cells(figure, yardstick))
@@ -39,17 +38,37 @@ def _cells(figure: Figure, yardstick: Figure | None) -> tuple[str, str, str, str
         return figure.error or "no sample", "", "", ""
     ratio = figure.ratio_to(yardstick)
     return (
-        _shown(figure, figure.best),
-        _shown(figure, figure.median),
+        figure.work.shown(figure.best),
+        figure.work.shown(figure.median),
         f"{figure.spread:.0%}" if len(figure.each) > 1 else "one sample",
         "" if ratio is None else f"{ratio:.2f}",
     )
 
 
-def _shown(figure: Figure, each: float) -> str:
-    value = figure.work.read(each)
-    unit = "/s" if figure.work.unit == "per second" else f" {figure.work.unit}"
-    return f"{value:,.0f}{unit}" if value >= 100 or value == int(value) else f"{value:,.3g}{unit}"
+def versions(outcome: Outcome) -> str:
+    """Who was measured in which version, in one line."""
+    packages: dict[str, str] = {}
+    for of_one in outcome.versions.values():
+        packages |= of_one
+    return ", ".join(
+        f"{name} {version}" for name, version in sorted(packages.items(), key=lambda each: each[0].lower())
+    )
+
+
+def legend(clock: str, before: dict[str, Any], after: dict[str, Any]) -> str:
+    """How to read the table, and where its figures come from."""
+    return (
+        f"\nBest and median of interleaved repetitions by the {clock} clock (durable works always by the wall clock); "
+        "spread is (max - min) / median; the ratio compares best with best, and more than 1 costs more than the "
+        f"contender with ratio 1.00.\n\n{place(before, after)}"
+    )
+
+
+def place(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The machine, and how busy it was."""
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    load = f"load {before['load'][0]:.1f} before and {after['load'][0]:.1f} after" if before["load"] else "load unknown"
+    return f"{before['cores']} cores ({before['processor']}), {before['system']}, {python}, {load}."
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------
@@ -58,20 +77,20 @@ def _shown(figure: Figure, each: float) -> str:
 def machine() -> dict[str, Any]:
     """Where the figures come from, and how busy it was there."""
     return {
-        "platform": platform.platform(),
+        "system": f"{platform.system()} {platform.release()}",
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
     }
 
 
-def as_json(outcome: Outcome, *, clock: str, before: dict[str, Any]) -> str:
+def as_json(outcome: Outcome, *, clock: str, before: dict[str, Any], after: dict[str, Any]) -> str:
     """Everything that was measured, sample by sample."""
     document = {
         "taken": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "clock": clock,
         "machine": before,
-        "load_after": machine()["load"],
+        "load_after": after["load"],
         "versions": outcome.versions,
         "absent": outcome.absent,
         "figures": [_record(figure) for figure in outcome.figures],
@@ -84,6 +103,7 @@ def _record(figure: Figure) -> dict[str, Any]:
     record: dict[str, Any] = {
         "work": work.name,
         "title": work.title,
+        "unit": work.unit,
         "size": work.size,
         "rounds": work.rounds,
         "contender": figure.contender,

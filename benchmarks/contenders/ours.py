@@ -1,8 +1,9 @@
 """This library in a trio program. Declarations are made once and outside the measurement, as users make them."""
 
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -44,11 +45,20 @@ def fan_out(size: int) -> Flujo:
     return Flujo(Step.parallel("fan", {f"b{number}": Step(f"b{number}", agent) for number in range(size)}))
 
 
+@functools.cache
+def nested(depth: int) -> Flujo:
+    """A step inside so many pipelines."""
+    inside: Pipeline | Step = Step("innermost", agent)
+    for level in range(depth):
+        inside = Pipeline([inside], name=f"level {level}")
+    return Flujo(inside)
+
+
 TALKING = Flujo(Step("talk", talk))
 
 
-async def run_once(flujo: Flujo) -> None:
-    result = await flujo.run_async(1)
+async def run_once(flujo: Flujo, data: object = 1) -> None:
+    result = await flujo.run_async(data)
     assert result.success, result.feedback
 
 
@@ -68,9 +78,9 @@ async def chunks(size: int) -> None:
 # --- injection --------------------------------------------------------------------------------------------------
 
 
-async def planned_calls(size: int) -> None:
+async def planned_calls(agent: Callable[..., Any], size: int) -> None:
     """Calls of an agent as the step actor makes them: keywords by plan, errors caught, the answer read."""
-    step = Step("s", agent_with_context)
+    step = Step("s", agent)
     run = Run(
         run_id=RunId("bench"),
         host=TRIO,
@@ -81,6 +91,17 @@ async def planned_calls(size: int) -> None:
     work = Work(name="s", span=ROOT, path=ROOT, data=1, context=Context(), tally=Tally())
     for _ in range(size):
         await call_agent(run, step, work)
+
+
+def injection(size: int, rounds: int) -> float:
+    """What it takes longer to call an agent that asks for the context, best of some turns."""
+    turns = [[_calls(agent, size), _calls(agent_with_context, size)] for _ in range(5)]
+    without, injected = (min(side) for side in zip(*turns, strict=True))
+    return rounds * (injected - without)
+
+
+def _calls(agent: Callable[..., Any], size: int) -> float:
+    return seconds(trio.run, partial(planned_calls, agent, size), 1)
 
 
 def inspections(size: int, rounds: int) -> float:
@@ -104,7 +125,12 @@ if __name__ == "__main__":
             "memory": lambda size, rounds: peak_bytes(trio.run, partial(run_once, fan_out(size))),
             "runs": lambda size, rounds: seconds(trio.run, partial(runs, size), rounds),
             "chunks": lambda size, rounds: seconds(trio.run, partial(chunks, size), rounds),
-            "agent_call": lambda size, rounds: seconds(trio.run, partial(planned_calls, size), rounds),
+            "nesting": lambda size, rounds: seconds(trio.run, partial(run_once, nested(size)), rounds),
+            "payload": lambda size, rounds: seconds(trio.run, partial(run_once, chain(10), "x" * size), rounds),
+            "agent_call": lambda size, rounds: seconds(
+                trio.run, partial(planned_calls, agent_with_context, size), rounds
+            ),
+            "injection": injection,
             "inspections": inspections,
             "import": importing("flujo_actors"),
         },

@@ -1,21 +1,29 @@
-"""This library in an asyncio program, whose steps are asyncio coroutines: each one crosses to the loop and back."""
+"""This library in an asyncio program.
+
+By default the steps are coroutines that finish at once; with `--waiting` each of them gives way to the loop first, so
+that it has to be finished by asyncio, not by the runtime.
+"""
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine
+import sys
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
 
-from benchmarks.protocol import peak_bytes, seconds, serve
+from benchmarks.protocol import in_asyncio, peak_bytes, seconds, serve
 from flujo_actors import Chunk, Flujo, Pipeline, Step
 
 
-def run(main: Callable[[], Coroutine[Any, Any, float]]) -> float:
-    return asyncio.run(main())
-
-
-async def agent(data: int) -> int:
+async def prompt(data: int) -> int:
     return data
+
+
+async def waiting(data: int) -> int:
+    await asyncio.sleep(0)
+    return data
+
+
+agent = waiting if "--waiting" in sys.argv else prompt
 
 
 async def talk(size: int) -> AsyncIterator[str]:
@@ -54,14 +62,16 @@ async def chunks(size: int) -> None:
     assert seen == size
 
 
+WORKS = {
+    "chain": lambda size, rounds: seconds(in_asyncio, partial(run_once, chain(size)), rounds),
+    "fan_out": lambda size, rounds: seconds(in_asyncio, partial(run_once, fan_out(size)), rounds),
+    "runs": lambda size, rounds: seconds(in_asyncio, partial(runs, size), rounds),
+}
+ONCE = {
+    "memory": lambda size, rounds: peak_bytes(in_asyncio, partial(run_once, fan_out(size))),
+    "chunks": lambda size, rounds: seconds(in_asyncio, partial(chunks, size), rounds),
+}
+
+
 if __name__ == "__main__":
-    serve(
-        {
-            "chain": lambda size, rounds: seconds(run, partial(run_once, chain(size)), rounds),
-            "fan_out": lambda size, rounds: seconds(run, partial(run_once, fan_out(size)), rounds),
-            "memory": lambda size, rounds: peak_bytes(run, partial(run_once, fan_out(size))),
-            "runs": lambda size, rounds: seconds(run, partial(runs, size), rounds),
-            "chunks": lambda size, rounds: seconds(run, partial(chunks, size), rounds),
-        },
-        packages=["flujo-actors", "trio"],
-    )
+    serve(WORKS if agent is waiting else WORKS | ONCE, packages=["flujo-actors", "trio"])

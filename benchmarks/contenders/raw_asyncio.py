@@ -1,17 +1,11 @@
 """The same by hand with asyncio: a task per step, one message back over a queue; no supervision."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
 
-from benchmarks.protocol import peak_bytes, seconds, serve
+from benchmarks.protocol import in_asyncio, peak_bytes, seconds, serve
 
 CHUNK_BUFFER = 32
-
-
-def run(main: Callable[[], Coroutine[Any, Any, float]]) -> float:
-    return asyncio.run(main())
 
 
 async def agent(data: int) -> int:
@@ -61,10 +55,10 @@ async def chunks(size: int) -> int:
 if __name__ == "__main__":
     serve(
         {
-            "chain": lambda size, rounds: seconds(run, partial(chain, size), rounds),
-            "fan_out": lambda size, rounds: seconds(run, partial(fan_out, size), rounds),
-            "memory": lambda size, rounds: peak_bytes(run, partial(fan_out, size)),
-            "runs": lambda size, rounds: seconds(run, partial(runs, size), rounds),
-            "chunks": lambda size, rounds: seconds(run, partial(chunks, size), rounds),
+            "chain": lambda size, rounds: seconds(in_asyncio, partial(chain, size), rounds),
+            "fan_out": lambda size, rounds: seconds(in_asyncio, partial(fan_out, size), rounds),
+            "memory": lambda size, rounds: peak_bytes(in_asyncio, partial(fan_out, size)),
+            "runs": lambda size, rounds: seconds(in_asyncio, partial(runs, size), rounds),
+            "chunks": lambda size, rounds: seconds(in_asyncio, partial(chunks, size), rounds),
         }
     )
