@@ -93,7 +93,7 @@ def test_events_of_calls_come_in_pairs_also_when_they_are_cut_short(host):
 
     for replies in ([Delayed(30, "late")], [CallTool("sleep")]):
         agent = make_agent_async(scripted_model(*replies), tools=[sleep])
-        host.result(Flujo(Step("ask", agent, timeout_s=0.1), settings=told_to(sink)), "x")
+        host.result(Flujo(Step("ask", agent, timeout_s=0.4), settings=told_to(sink)), "x")
     assert sink.of("model.ended")[0].status == "aborted"
     assert sink.of("tool.ended")[0].status == "aborted"
     assert len(sink.of("model.started")) == len(sink.of("model.ended")) == 2
