@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 RUNTIME = Path(__file__).parent.parent / "runtime"
-SOME = ("pause", "retries", "fallback", "context")
+SOME = ("pause", "retries")
 """What says most about resuming; `COLD_RUNS=1 pytest tests/runtime` runs all of them."""
 
 
 def test_the_runtime_keeps_its_promises_on_cold_runs() -> None:
-    """Pauses, retries, fallbacks and contexts, each step going on from what the store says."""
+    """Pauses and retries at any depth, each step going on from what the store says."""
     files = [str(RUNTIME / f"test_runtime_{name}.py") for name in SOME]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     environment = {**os.environ, "COLD_RUNS": "1"}

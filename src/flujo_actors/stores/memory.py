@@ -116,6 +116,8 @@ class MemoryStore:
                 raise refusals.not_paused(run_id, path)
             if fitting[-1].answered:
                 raise refusals.already_answered(run_id, path)
+            if run.held(self._clock.now()):
+                raise refusals.leased(run_id, run.owner)
             fitting[-1].answered, run.updated_at = True, self._wall()
             run.add(record)
 

@@ -65,7 +65,7 @@ class PostgresStore:
         return self._connections.write(lambda db: self._renew(db, leases, lease_s)) if leases else []
 
     def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
-        self._connections.write(lambda db: _answer(db, run_id, path, token, record))
+        self._connections.write(lambda db: self._answer(db, run_id, path, token, record))
 
     def get(self, run_id: RunId) -> StoredRun:
         for run in self._stored("WHERE run_hash = %(hash)s", {"hash": _hash(run_id)}):
@@ -150,6 +150,23 @@ class PostgresStore:
             if renewed is None:
                 verdicts[index] = _lost(db, leases[index])
         return verdicts, _repeatable
+
+    def _answer(
+        self, db: Connection, run_id: RunId, path: StepPath, token: str, record: Record
+    ) -> tuple[None, IsThere]:
+        places = db.execute(sql.ADVANCE_BY_ANSWER, {**self._time(), "hash": _hash(run_id)}).fetchall()
+        if not places:
+            raise refusals.not_paused(run_id, path)
+        [(run, seq, holder)] = places
+        pause = {"run": run, "path": storable(path), "token": storable(token), "answered": uuid.uuid4()}
+        consumed = db.execute(sql.CONSUME, pause).fetchall()
+        if consumed and holder is not None:
+            raise refusals.leased(run_id, restored(holder))
+        if not consumed:
+            asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
+            raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
+        _insert_records(db, [(run, seq, record)])
+        return None, lambda db: (pause["answered"],) in db.execute(sql.FIND_PAUSE, pause).fetchall()
 
     def _delete(self, db: Connection, run_ids: Sequence[RunId]) -> tuple[int, IsThere]:
         db.execute(sql.OWN_BLOBS)
@@ -261,19 +278,6 @@ def _numbered(place: Sequence[int], records: Iterable[Record]) -> Iterator[tuple
 def _share_blobs(db: Connection, bodies: Iterable[str]) -> None:
     if any(as_blob(body) for body in bodies):
         db.execute(sql.SHARE_BLOBS)
-
-
-def _answer(db: Connection, run_id: RunId, path: StepPath, token: str, record: Record) -> tuple[None, IsThere]:
-    places = db.execute(sql.ADVANCE_BY_ANSWER, {"hash": _hash(run_id)}).fetchall()
-    if not places:
-        raise refusals.not_paused(run_id, path)
-    [(run, seq)] = places
-    pause = {"run": run, "path": storable(path), "token": storable(token), "answered": uuid.uuid4()}
-    if not db.execute(sql.CONSUME, pause).fetchall():
-        asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
-        raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
-    _insert_records(db, [(run, seq, record)])
-    return None, lambda db: (pause["answered"],) in db.execute(sql.FIND_PAUSE, pause).fetchall()
 
 
 def _lost(db: Connection, lease: Lease) -> LeaseLost:

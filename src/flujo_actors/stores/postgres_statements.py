@@ -51,7 +51,7 @@ RENEW: LiteralString = f"""
 
 ADVANCE_BY_ANSWER: LiteralString = f"""
     UPDATE flujo_runs SET next_seq = next_seq + 1, updated_at = {WALL}
-    WHERE run_hash = %(hash)s RETURNING id, next_seq - 1"""
+    WHERE run_hash = %(hash)s RETURNING id, next_seq - 1, CASE WHEN {HELD} THEN owner END"""
 
 CONSUME: LiteralString = """
     UPDATE flujo_pauses SET answered = %(answered)s

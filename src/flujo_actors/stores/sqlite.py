@@ -89,13 +89,16 @@ class SqliteStore:
             return [self._renew(db, lease, lease_s) for lease in leases]
 
     def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
-        pause = {"run_id": storable(run_id), "path": storable(path), "token": storable(token)}
+        pause = {**self._time(), "run_id": storable(run_id), "path": storable(path), "token": storable(token)}
         with self._connections.writing() as db:
             for (run,) in db.execute(sql.CONSUME, pause).fetchall():
                 [(seq,)] = db.execute(sql.ADVANCE_BY_ANSWER, {"run": run, "wall": self._wall()}).fetchall()
                 _insert_records(db, [(run, seq, record)])
                 return
             asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
+            current = _owner(db, run_id)
+        if (None,) in asked:
+            raise refusals.leased(run_id, current and current[0])
         raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
 
     def get(self, run_id: RunId) -> StoredRun:

@@ -34,14 +34,14 @@ RENEW = """
 ADVANCE_BY_ANSWER = """
     UPDATE flujo_runs SET next_seq = next_seq + 1, updated_at = :wall WHERE id = :run RETURNING next_seq - 1"""
 
-CONSUME = """
+CONSUME = f"""
     UPDATE flujo_pauses SET answered = 1
-    WHERE run = (SELECT id FROM flujo_runs WHERE run_id = :run_id)
+    WHERE run = (SELECT id FROM flujo_runs WHERE run_id = :run_id AND NOT ({HELD}))
       AND path = :path AND token = :token AND answered IS NULL
     RETURNING run"""
 
 FIND_PAUSE = """
-    SELECT 1 FROM flujo_pauses
+    SELECT answered FROM flujo_pauses
     WHERE run = (SELECT id FROM flujo_runs WHERE run_id = :run_id) AND path = :path AND token = :token"""
 
 OWNER = "SELECT owner, epoch FROM flujo_runs WHERE run_id = ?"

@@ -7,7 +7,7 @@ import pytest
 from ...core.outcomes import RunId
 from ...core.paths import StepPath
 from ...core.records import Append, RunQuery
-from ...errors import AlreadyAnswered, NotPaused
+from ...errors import AlreadyAnswered, NotPaused, RunLeased
 from ...stores.port import Store
 from .place import StorePlace
 from .processes import ANSWERED, REFUSED, all_at_once
@@ -63,6 +63,18 @@ class AnsweringClauses:
         answer(store, token="second")
         put_to_sleep(store, claim(store), pause("second"))
         answer(store, token="second")
+
+    def test_a_run_that_somebody_works_on_takes_no_answer(self, store: Store) -> None:
+        """Its owner would not learn of it, and might ask the same again; what is answered already is told so."""
+        left, right = pause("l", path=StepPath("left")), pause("r", path=StepPath("right"))
+        put_to_sleep(store, admit(store), left, right)
+        store.answer(RunId("run"), StepPath("left"), token="l", record=record(kind="answered"))
+        claim(store)
+        with pytest.raises(RunLeased):
+            store.answer(RunId("run"), StepPath("right"), token="r", record=record(kind="answered"))
+        with pytest.raises(AlreadyAnswered):
+            store.answer(RunId("run"), StepPath("left"), token="l", record=record(kind="answered"))
+        assert (store.get(RunId("run")).pauses, store.get(RunId("run")).records) == ((right,), 3)
 
     def test_nothing_waits_in_a_run_that_has_ended(self, store: Store) -> None:
         """A run that was cancelled while it was paused takes no answer any more."""
