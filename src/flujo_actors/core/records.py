@@ -51,7 +51,7 @@ class Record:
 
 @attrs.frozen(kw_only=True)
 class Lease:
-    """The right to write to a run, until it expires or somebody else claims the run."""
+    """The right to write to a run, until somebody else claims it, which they may once it has expired."""
 
     run_id: RunId
     owner: str
