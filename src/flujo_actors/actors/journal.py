@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Protocol
 
 import attrs
@@ -80,6 +81,9 @@ class Journal(Protocol):
     def answered(self, path: StepPath) -> Answered | None:
         """The answer given to the pause at `path`."""
 
+    def times_answered(self, path: StepPath) -> int:
+        """How many questions at `path` were answered so far."""
+
     def waiting(self, path: StepPath) -> Pause | None:
         """The pause at `path` that nobody has answered yet."""
 
@@ -96,7 +100,10 @@ class Journal(Protocol):
         """A model turn or tool call that is done."""
 
     async def intend(self, path: StepPath, intent: str) -> bool:
-        """Remember that a unit is about to be done; whether an earlier part of the run intended it already."""
+        """Remember that a unit is about to be done; whether an earlier part of the run intended it already.
+
+        This uses up the answer to a question about the unit, if there is one: how it ends now is another question.
+        """
 
     async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
         """Remember what a unit came to."""
@@ -111,13 +118,14 @@ class Journal(Protocol):
 class MemoryJournal:
     """A journal that lives as long as the process, and keeps references instead of copies."""
 
-    __slots__ = ("answers", "intents", "pauses", "records", "units")
+    __slots__ = ("answers", "intents", "pauses", "records", "told", "units")
     durable = False
 
     def __init__(self) -> None:
         self.records: dict[StepPath, Recorded] = {}
         self.pauses: dict[StepPath, Pause] = {}
         self.answers: dict[StepPath, Answered] = {}
+        self.told: Counter[StepPath] = Counter()
         self.intents: set[StepPath] = set()
         self.units: dict[StepPath, KeptUnit] = {}
 
@@ -127,6 +135,7 @@ class MemoryJournal:
     async def intend(self, path: StepPath, intent: str) -> bool:
         before = path in self.intents
         self.intents.add(path)
+        self.answers.pop(path, None)
         return before
 
     async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
@@ -137,6 +146,9 @@ class MemoryJournal:
 
     def answered(self, path: StepPath) -> Answered | None:
         return self.answers.get(path)
+
+    def times_answered(self, path: StepPath) -> int:
+        return self.told[path]
 
     def waiting(self, path: StepPath) -> Pause | None:
         return self.pauses.get(path)
@@ -160,4 +172,5 @@ class MemoryJournal:
     def answer(self, path: StepPath, answer: Any) -> None:
         """Take the answer to a pause; it is used when the run continues."""
         self.answers[path] = Answered(pause=self.pauses.pop(path), answer=answer)
+        self.told[path] += 1
         self.units = {path: attrs.evolve(unit, counted=False) for path, unit in self.units.items()}

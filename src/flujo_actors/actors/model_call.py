@@ -172,15 +172,22 @@ class ModelCaller:
 
     def _failed(self, request: AgentRequest | GranularRequest, error: BaseException) -> Attempt:
         if isinstance(request, GranularRequest) and isinstance(error, UncertainUnit) and error.policy == "pause":
-            units = request.journal
-            assert isinstance(units, RunUnits)
-            question = f"{error} Answer {RERUN!r} to run it again, or with what it returned."
-            return Stopped(outcome=Paused(message=self.run.redact(question)), place=units.place(error.key))
+            return self._asks(request, error)
         self.cut_off = self.cut_off or broke_off(error)
         if isinstance(error, MaxTurnsReached):
             return attrs.evolve(failure_of(self.run, error), output=error.last_text or None)
         text = quoted_text(error) or request.call.last_text or text_of_error(error)
         return attrs.evolve(failure_of(self.run, error), output=text or None)
+
+    def _asks(self, request: GranularRequest, error: UncertainUnit) -> Stopped:
+        """A pause that asks what became of a tool call; each time another question, so no answer counts twice."""
+        units = request.journal
+        assert isinstance(units, RunUnits)
+        place = units.place(error.key)
+        asked = self.run.journal.times_answered(place)
+        again = f" This was asked {asked} times before, and it was run again since." if asked else ""
+        question = f"{error}.{again} Answer {RERUN!r} to run it again, or with what it returned."
+        return Stopped(outcome=Paused(message=self.run.redact(question)), place=place)
 
 
 def _turn_result(turn: Turn) -> StepResult:

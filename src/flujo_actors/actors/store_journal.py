@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -57,6 +58,7 @@ class StoreJournal:
         self._read: dict[StepPath, Recorded] = {}
         self._pauses: dict[StepPath, Pause] = {}
         self._answers: dict[StepPath, Answered] = {}
+        self._told: Counter[StepPath] = Counter()
         self._notes: list[Record] = []
         self._intents: set[StepPath] = set()
         self._units: dict[StepPath, Record | KeptUnit] = {}
@@ -76,6 +78,7 @@ class StoreJournal:
                     self._take_answer(record)
                 case "intent":
                     self._intents.add(record.path)
+                    self._answers.pop(record.path, None)
                 case "unit":
                     self._units[record.path] = record
         for path, record in self._settled.items():
@@ -98,6 +101,9 @@ class StoreJournal:
 
     def answered(self, path: StepPath) -> Answered | None:
         return self._answers.get(path)
+
+    def times_answered(self, path: StepPath) -> int:
+        return self._told[path]
 
     def waiting(self, path: StepPath) -> Pause | None:
         return self._pauses.get(path)
@@ -125,6 +131,7 @@ class StoreJournal:
         body = bodies.read_body(record.body, where=where)
         given = Answered(pause=pause, answer=bodies.read_value(body.get("answer"), where=where))
         self._answers[record.path] = _as_asked(given) if body.get("as_given") else given
+        self._told[record.path] += 1
 
     def _where(self, record: Record) -> str:
         return f"record {record.seq} of run {self.lease.run_id!r}"
@@ -157,6 +164,7 @@ class StoreJournal:
     async def intend(self, path: StepPath, intent: str) -> bool:
         before = path in self._intents
         self._intents.add(path)
+        self._answers.pop(path, None)
         await self._write("intent", path, bodies.make_body(intent=intent))
         return before
 

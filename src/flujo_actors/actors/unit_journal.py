@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 
 from ..agents.tool_outcomes import Returned, outcome_to_json
-from ..agents.units import RecordedUnit, UnitKey
+from ..agents.units import RecordedUnit, RunAgain, UnitKey
 from ..bridge.from_asyncio import TrioCaller
 from ..core.paths import StepPath, unit
-from ..core.usage import Usage
+from ..core.usage import NO_USAGE, Usage
 from .journal import Journal
 
 RERUN = "rerun"
@@ -28,22 +28,23 @@ class RunUnits:
         """Where a unit stands in the run."""
         return unit(self.path, str(key))
 
-    async def recall(self, key: UnitKey) -> RecordedUnit | None:
+    async def recall(self, key: UnitKey) -> RecordedUnit | RunAgain | None:
         """The unit's result: recorded, or told by a person who was asked what became of it."""
         kept = self.journal.unit(self.place(key))
         if kept is not None:
             return RecordedUnit(result=kept.result, usage=kept.usage, counted=kept.counted)
         answered = self.journal.answered(self.place(key))
-        if answered is None or answered.answer == RERUN:
+        if answered is None:
             return None
-        return RecordedUnit(result=outcome_to_json(Returned(answered.answer), tool=answered.pause.step_name))
+        if answered.answer == RERUN:
+            return RunAgain()
+        result = outcome_to_json(Returned(answered.answer), tool=answered.pause.step_name)
+        await self.commit(key, result, NO_USAGE)
+        return RecordedUnit(result=result)
 
     async def intend(self, key: UnitKey, intent: str) -> bool:
         """Make it durable that the unit is about to be done; whether it may have been before."""
-        place = self.place(key)
-        allowed = self.journal.answered(place) is not None
-        before: bool = await self.trio.call(self.journal.intend, place, intent)
-        return before and not allowed
+        return await self.trio.call(self.journal.intend, self.place(key), intent)
 
     async def commit(self, key: UnitKey, result: str, usage: Usage) -> None:
         """Make the unit's result durable."""

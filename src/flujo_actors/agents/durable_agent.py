@@ -38,7 +38,7 @@ from ..core.usage import NO_USAGE
 from .granular_call import GranularCall
 from .unit_model import durable_model
 from .unit_toolset import UnitToolset
-from .units import UnitKey, current_unit, entered
+from .units import RecordedUnit, UnitKey, current_unit, entered
 
 ParamsT = TypeVar("ParamsT")
 WireT = TypeVar("WireT")
@@ -127,7 +127,7 @@ class UnitOperation(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[Para
             return await self._operation.handler(params)
         key = self._call.key(self._call.turn, f"~{self._name}")
         recorded = await self._call.recall(key)
-        text = await self._done(key, params) if recorded is None else recorded.result
+        text = recorded.result if isinstance(recorded, RecordedUnit) else await self._done(key, params)
         return self._operation.result_codec.load(json.loads(text))
 
     async def _done(self, key: UnitKey, params: ParamsT) -> str:

@@ -36,7 +36,7 @@ from .metering import AgentCall, MeteredModel, usage_of
 from .pricing import estimated_cost
 from .provider_errors import raw_text
 from .turns import Turn, joined, turn_of, with_tool_ended
-from .units import OnUncertain, RecordedUnit, Unit, UnitJournal, UnitKey
+from .units import OnUncertain, RecordedUnit, RunAgain, Unit, UnitJournal, UnitKey
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class GranularCall:
 
     # --- units ---
 
-    async def recall(self, key: UnitKey) -> RecordedUnit | None:
+    async def recall(self, key: UnitKey) -> RecordedUnit | RunAgain | None:
         """The unit's result, if an earlier attempt has committed it."""
         await self._require_going()
         return await self._heard(self.journal.recall(key))

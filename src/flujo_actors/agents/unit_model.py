@@ -48,7 +48,7 @@ class UnitModel(WrapperModel):
     ) -> ModelResponse:
         key = self._call.next_request(messages)
         recorded = await self._call.recall(key)
-        if recorded is not None:
+        if isinstance(recorded, RecordedUnit):
             return self._recalled(key, recorded, model_request_parameters)
         async with self._call.doing(key, self._intent()) as unit:
             with entered(unit):
@@ -65,7 +65,7 @@ class UnitModel(WrapperModel):
     ) -> AsyncGenerator[StreamedResponse]:
         key = self._call.next_request(messages)
         recorded = await self._call.recall(key)
-        if recorded is not None:
+        if isinstance(recorded, RecordedUnit):
             response = self._recalled(key, recorded, model_request_parameters)
             yield CompletedStreamedResponse(
                 response, model_request_parameters=model_request_parameters, replay_events=True

@@ -18,7 +18,7 @@ from ..core.usage import Usage
 from ..errors import DeclarationError, UncertainUnit
 from .granular_call import GranularCall, run_usage_of
 from .tool_outcomes import Returned, ToolOutcome, name_of, outcome_from_json, outcome_of, outcome_to_json, unwrap
-from .units import ON_UNCERTAIN_KEY, OnUncertain, RecordedUnit, Unit, UnitKey, current_unit, entered
+from .units import ON_UNCERTAIN_KEY, OnUncertain, RecordedUnit, RunAgain, Unit, UnitKey, current_unit, entered
 
 
 @dataclasses.dataclass
@@ -55,7 +55,9 @@ class _ToolCall:
         call = self.toolset.call
         key = call.key(call.turn, self.tool_call_id)
         recorded = await call.recall(key)
-        return await self._done(key) if recorded is None else self._recalled(recorded)
+        if isinstance(recorded, RecordedUnit):
+            return self._recalled(recorded)
+        return await self._done(key, allowed=isinstance(recorded, RunAgain))
 
     def _recalled(self, recorded: RecordedUnit) -> ToolOutcome:
         call, outcome = self.toolset.call, outcome_from_json(recorded.result)
@@ -65,10 +67,10 @@ class _ToolCall:
         call.note_tool(self.tool_call_id, ended=name_of(outcome), usage=recorded.usage, recalled=True)
         return outcome
 
-    async def _done(self, key: UnitKey) -> ToolOutcome:
+    async def _done(self, key: UnitKey, *, allowed: bool) -> ToolOutcome:
         call, policy = self.toolset.call, policy_of(self.tool, self.toolset.call.on_uncertain)
         async with call.doing(key, {"tool": self.name, "arguments": self.args}) as unit:
-            if unit.may_have_run_before and policy != "rerun":
+            if unit.may_have_run_before and policy != "rerun" and not allowed:
                 self._refuse(key, unit, policy)
             own = _context_of_unit(self.ctx)
             before = _copied(own.usage)

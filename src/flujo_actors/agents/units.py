@@ -8,6 +8,8 @@ A unit is one model request or one tool call. Rules:
    again. One with an intent alone was under way when the process died: it may or may not have had its effect.
 3. Such a tool call is done again, under the same idempotency key, unless it was declared otherwise. Such a model
    request is always made again: it has no effect but its price.
+4. A call that was asked about is done again if the answer says so, once: if that time ends in a crash, too, it is
+   asked about again. Whatever was declared or answered, the tool is told that it may have run before.
 """
 
 from __future__ import annotations
@@ -55,10 +57,15 @@ class RecordedUnit:
     """Whether this process has counted the usage already, as it has after a retry in the same process."""
 
 
+@attrs.frozen
+class RunAgain:
+    """Somebody who was asked about a unit that may have run before said: run it again. Good for one time."""
+
+
 class UnitJournal(Protocol):
     """Where the units of one step are kept. Called on the asyncio side, from concurrent tasks."""
 
-    async def recall(self, key: UnitKey) -> RecordedUnit | None:
+    async def recall(self, key: UnitKey) -> RecordedUnit | RunAgain | None:
         """The unit's result, if any attempt, of this process or another, has committed it."""
 
     async def intend(self, key: UnitKey, intent: str) -> bool:
