@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from durable_places import AN_HOUR_LATER, Place, SqlitePlace
@@ -16,6 +17,7 @@ from other_processes import KILLED, Points, all_at_once, ended, forked, in_anoth
 
 from flujo_actors import Flujo, LeaseLost, Pipeline, RunClient, RunLeased, Step
 from flujo_actors.stores.memory import MemoryStore
+from flujo_actors.testing import JumpingClock
 from flujo_actors.testing.faulty_store import FaultyStore
 
 SHORT = {"durability": {"lease_s": 0.6}}
@@ -43,56 +45,87 @@ def test_of_two_resumes_at_once_one_runs(place: Place, effects: Effects) -> None
     """The other is told that the run has an owner, and does nothing."""
     first = Flujo(working(effects, Points(name="second")), store=place.open())
     assert in_another_process(lambda: first.run(0, run_id="run")) == KILLED
+    refused, tell = os.pipe()
 
     def resume(number: int) -> int:
+        until_the_other_is_refused = working(effects, lambda name: os.read(refused, 1))
         try:
-            Flujo(working(effects, lambda name: time.sleep(0.3)), store=place.open(AN_HOUR_LATER)).resume("run")
+            Flujo(until_the_other_is_refused, store=place.open(AN_HOUR_LATER)).resume("run")
         except RunLeased:
+            os.write(tell, b"!")
             return LEASED
         return RAN
 
     assert sorted(all_at_once(2, resume)) == [RAN, LEASED]
     assert effects.counted() == {"first": 1, "second": 2}
     assert RunClient(place.open()).get("run").status == "completed"
+    os.close(refused), os.close(tell)
 
 
 def test_an_owner_that_was_stopped_past_its_lease_is_refused_and_stops(place: Place, effects: Effects) -> None:
     """A thief finishes the run; the owner wakes, cannot write, raises `LeaseLost`, and does nothing more."""
-    told, tell = os.pipe()
-    steps = working(effects, lambda name: os.write(tell, b"!"), wait_s=0.3)
+    begun, tell = os.pipe()
+    go, let_go = os.pipe()
+
+    async def first(data: int) -> int:
+        effects.add("first")
+        os.write(tell, b"!")
+        await trio.lowlevel.wait_readable(go)
+        return data + 1
+
+    [_, second] = working(effects).steps
 
     def own() -> None:
         try:
-            Flujo(steps, store=place.open()).run(0, run_id="run")
+            Flujo(Step("first", first) >> second, store=place.open()).run(0, run_id="run")
         except LeaseLost:
             os._exit(LOST)
 
     owner = forked(own)
-    os.read(told, 1)  # it is in its first step
+    os.read(begun, 1)
     os.kill(owner, signal.SIGSTOP)
-    thief = Flujo(working(effects), store=place.open(AN_HOUR_LATER))
+    os.write(let_go, b"!")
+    thief = Flujo(Step("first", first) >> second, store=place.open(AN_HOUR_LATER))
     assert thief.resume("run").output == 2
     records = len(place.open().read("run"))
     os.kill(owner, signal.SIGCONT)
     assert ended(owner) == LOST
     assert effects.counted() == {"first": 2, "second": 1}
     assert len(place.open().read("run")) == records
-    os.close(told), os.close(tell)
+    for end in (begun, tell, go, let_go):
+        os.close(end)
 
 
-def test_a_lease_is_renewed_for_as_long_as_its_run_takes(place: Place, effects: Effects) -> None:
-    """A step that takes several leases keeps its run: nobody can take it, and its end is written."""
-    store = place.open()
+@attrs.frozen
+class RunTime:
+    """Leases counted in the time that a run experiences."""
+
+    clock: JumpingClock
+
+    def boot(self) -> str:
+        return "the beginning of this test"
+
+    def now(self) -> float:
+        return 1000 + self.clock.current_time()
+
+
+def test_a_lease_is_renewed_for_as_long_as_its_run_takes(place: Place) -> None:
+    """A step that takes many leases keeps its run: nobody can take it, and its end is written."""
+    clock = JumpingClock()
+    store = place.open(RunTime(clock))
 
     async def long(data: int) -> int:
-        for _ in range(8):
-            await trio.sleep(0.2)
+        for _ in range(20):
+            await trio.sleep(25)
             with pytest.raises(RunLeased):
                 await trio.to_thread.run_sync(lambda: store.claim("run", owner="thief", lease_s=1))
         return data
 
-    result = Flujo(Step("long", long), store=store, settings=SHORT).run(0, run_id="run")
-    assert result.status == "completed"
+    async def main() -> Any:
+        return await Flujo(Step("long", long), store=store).run_async(0, run_id="run")
+
+    assert trio.run(main, clock=clock).status == "completed"
+    assert clock.current_time() >= 500
 
 
 @pytest.mark.trio

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 from effects import Effects
 
-from flujo_actors import Backoff, Flujo, NotPaused, Pipeline, PipelineResult, RunClient, Step, StepResult, Success
+from flujo_actors import Backoff, Flujo, Pipeline, PipelineResult, RunClient, Step, StepResult, Success
 from flujo_actors.errors import RunNotFound
 
 Pass = Callable[[str], None]
@@ -48,7 +48,7 @@ class Tour:
             self._step("first", 1)
             >> Step.loop_until("refine", refine, lambda output, context: output >= 6, max_loops=9)
             >> Step.parallel("both", {"left": self._step("l", 10), "right": self._step("r", 20) >> self._step("r2", 1)})
-            >> Step.map_over("each", self._step("item", 3), items=lambda data, context: sorted(data.values()))
+            >> Step.map_over("each", self._step("item", 3), items=_values, merge="overwrite")
             >> Step("checked", self._failing(), fallback=self._summing(), backoff=Backoff.none())
             >> (self._step("inner", 1) >> Step.human_in_the_loop("ask", "How many?", input_schema=int))
             >> self._step("last", 5)
@@ -60,7 +60,7 @@ class Tour:
             self._effects.add(idempotency_key)
             self._passing(f"{name} has done it")
             await trio.lowlevel.checkpoint()
-            setattr(context, name, getattr(context, name, 0) + (more if name not in ("item",) else 0))
+            setattr(context, name, data)
             return _spent(data + more)
 
         return Step(name, work)
@@ -83,6 +83,10 @@ class Tour:
         return Step("total", total)
 
 
+def _values(data: dict[str, int], context: Any) -> list[int]:
+    return sorted(data.values())
+
+
 def _spent(output: Any) -> Success:
     return Success(step_result=StepResult(name="", output=output, token_counts=7, cost_usd=0.25))
 
@@ -97,6 +101,3 @@ def gone_on_to(result: PipelineResult) -> dict[str, Any]:
         "context": dict(vars(result.final_context)) if hasattr(result.final_context, "__dict__") else None,
         "steps": [(step.name, step.output, step.attempts) for step in result.step_history],
     }
-
-
-__all__ = ["ANSWER", "NotPaused", "Tour", "gone_on_to"]
