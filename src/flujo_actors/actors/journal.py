@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from ..core import paths
 from ..core.outcomes import Paused, PipelineResult, TerminalOutcome
 from ..core.paths import StepPath
 from ..core.usage import Usage
@@ -42,7 +43,29 @@ class KeptUnit:
     result: str
     usage: Usage
     counted: bool = False
-    """Whether this part of the run did it, and has counted its usage."""
+    """Whether its usage is counted: in this part of the run, which did it, or with its step's failed attempts."""
+
+
+class CountedUnits:
+    """The units whose usage is counted in what is remembered of their step's failed attempts."""
+
+    __slots__ = ("_counted", "_new")
+
+    def __init__(self) -> None:
+        self._counted: set[StepPath] = set()
+        self._new: dict[StepPath, list[StepPath]] = {}
+
+    def __contains__(self, unit: StepPath) -> bool:
+        return unit in self._counted
+
+    def done(self, unit: StepPath) -> None:
+        """A unit was done: the next failure of its step counts it."""
+        self._new.setdefault(paths.step_of(unit), []).append(unit)
+
+    def settled(self, path: StepPath) -> None:
+        """A step settled, or it was written down how its attempts failed so far."""
+        if path.endswith(paths.TRIED):
+            self._counted.update(self._new.pop(StepPath(path.removesuffix(paths.TRIED)), ()))
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -118,7 +141,7 @@ class Journal(Protocol):
 class MemoryJournal:
     """A journal that lives as long as the process, and keeps references instead of copies."""
 
-    __slots__ = ("answers", "intents", "pauses", "records", "told", "units")
+    __slots__ = ("answers", "counted", "intents", "pauses", "records", "told", "units")
     durable = False
 
     def __init__(self) -> None:
@@ -128,6 +151,7 @@ class MemoryJournal:
         self.told: Counter[StepPath] = Counter()
         self.intents: set[StepPath] = set()
         self.units: dict[StepPath, KeptUnit] = {}
+        self.counted = CountedUnits()
 
     def unit(self, path: StepPath) -> KeptUnit | None:
         return self.units.get(path)
@@ -140,6 +164,7 @@ class MemoryJournal:
 
     async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
         self.units[path] = KeptUnit(result=result, usage=usage, counted=True)
+        self.counted.done(path)
 
     def recall(self, path: StepPath) -> Recorded | None:
         return self.records.get(path)
@@ -158,6 +183,7 @@ class MemoryJournal:
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         self.records[path] = record
+        self.counted.settled(path)
         return record
 
     async def begin(self, step_name: str) -> OpenTransaction:
@@ -173,4 +199,4 @@ class MemoryJournal:
         """Take the answer to a pause; it is used when the run continues."""
         self.answers[path] = Answered(pause=self.pauses.pop(path), answer=answer)
         self.told[path] += 1
-        self.units = {path: attrs.evolve(unit, counted=False) for path, unit in self.units.items()}
+        self.units = {path: attrs.evolve(unit, counted=path in self.counted) for path, unit in self.units.items()}

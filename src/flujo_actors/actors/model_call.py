@@ -160,7 +160,7 @@ class ModelCaller:
             work.tally.spend(call.finish())
             self._answered_by, self.cut_off = call.model, call.cut_short
             if isinstance(request, GranularRequest):
-                work.tally.history.extend(map(_turn_result, request.turns))
+                _note_turns(work.tally.history, request)
         if isinstance(got, Error):
             return self._failed(request, got.error)
         result: AgentRunResult[Any] = got.value
@@ -190,7 +190,18 @@ class ModelCaller:
         return Stopped(outcome=Paused(message=self.run.redact(question)), place=place)
 
 
-def _turn_result(turn: Turn) -> StepResult:
+def _note_turns(history: list[StepResult], request: GranularRequest) -> None:
+    """Each turn of a conversation is in the history once, as the last attempt that came to it left it."""
+    places = {(turn.metadata.get("conversation"), turn.name): place for place, turn in enumerate(history)}
+    for result in (_turn_result(turn, request.scope) for turn in request.turns):
+        place = places.get((request.scope, result.name))
+        if place is None:
+            history.append(result)
+        else:
+            history[place] = result
+
+
+def _turn_result(turn: Turn, conversation: str) -> StepResult:
     """A turn of a granular step, as part of the step's history."""
     calls = [{"name": call.name, "tool_call_id": call.tool_call_id, "ended": call.ended} for call in turn.tool_calls]
     return StepResult(
@@ -199,7 +210,7 @@ def _turn_result(turn: Turn) -> StepResult:
         token_counts=turn.usage.tokens,
         cost_usd=turn.usage.cost_usd,
         usage=turn.usage,
-        metadata={"tool_calls": calls, "recalled": turn.recalled},
+        metadata={"tool_calls": calls, "recalled": turn.recalled, "conversation": conversation},
     )
 
 

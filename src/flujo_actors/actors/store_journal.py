@@ -27,7 +27,7 @@ from ..core.usage import Usage
 from ..core.wire import encode
 from ..errors import CorruptRecord, InvalidAnswer
 from ..stores.port import Store, Transaction
-from .journal import Answered, KeptUnit, Pause, Recorded
+from .journal import Answered, CountedUnits, KeptUnit, Pause, Recorded
 from .journal_writer import JournalWriter
 
 MakeAppend = Callable[[StepPath, Recorded], Append]
@@ -62,6 +62,7 @@ class StoreJournal:
         self._notes: list[Record] = []
         self._intents: set[StepPath] = set()
         self._units: dict[StepPath, Record | KeptUnit] = {}
+        self._counted = CountedUnits()
 
     # --- what was ---
 
@@ -71,6 +72,7 @@ class StoreJournal:
             match record.kind:
                 case "settled":
                     self._settled[record.path] = record
+                    self._counted.settled(record.path)
                 case "paused":
                     self._pauses[record.path] = self._pause_from(record)
                     self._answers.pop(record.path, None)
@@ -81,6 +83,7 @@ class StoreJournal:
                     self._answers.pop(record.path, None)
                 case "unit":
                     self._units[record.path] = record
+                    self._counted.done(record.path)
         for path, record in self._settled.items():
             if not any(above in self._settled for above in above_of(path)):
                 self._read[path] = self._recorded(record)
@@ -158,7 +161,8 @@ class StoreJournal:
         if isinstance(kept, Record):
             where = self._where(kept)
             body = bodies.read_body(kept.body, where=where)
-            kept = KeptUnit(result=body["result"], usage=bodies.read_usage(body["usage"], where=where))
+            usage = bodies.read_usage(body["usage"], where=where)
+            kept = KeptUnit(result=body["result"], usage=usage, counted=path in self._counted)
         return kept
 
     async def intend(self, path: StepPath, intent: str) -> bool:

@@ -40,9 +40,13 @@ def fallback(path: StepPath) -> StepPath:
     return StepPath(f"{path}/~f")
 
 
+TRIED = "/~t"
+"""Ends the path at which a step's failed attempts are remembered."""
+
+
 def tried(path: StepPath) -> StepPath:
     """Where the failed attempts of a step are remembered while it goes on."""
-    return StepPath(f"{path}/~t")
+    return StepPath(f"{path}{TRIED}")
 
 
 def conversation(path: StepPath, number: int, question: int) -> StepPath:
@@ -54,6 +58,13 @@ def conversation(path: StepPath, number: int, question: int) -> StepPath:
 def unit(path: StepPath, key: str) -> StepPath:
     """One model turn or tool call of a conversation."""
     return StepPath(f"{path}/~u{key}")
+
+
+def step_of(path: StepPath) -> StepPath:
+    """The granular step that a unit belongs to; any other path is its own."""
+    step, is_unit, _ = path.partition("/~u")
+    around, _, last = step.rpartition("/")
+    return StepPath(around if is_unit and last.startswith("~g") else step)
 
 
 def above_of(path: StepPath) -> Iterator[StepPath]:

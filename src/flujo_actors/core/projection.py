@@ -16,11 +16,9 @@ import attrs
 
 from . import bodies
 from .outcomes import StepResult, TerminalOutcome
-from .paths import ROOT, StepPath
+from .paths import ROOT, TRIED, StepPath, step_of
 from .records import Record
 from .usage import NO_USAGE, Usage
-
-_TRIED = "/~t"
 
 
 @attrs.frozen(kw_only=True)
@@ -85,6 +83,8 @@ class _Projector:
         self._answers: dict[StepPath, Any] = {}
         self._intents: dict[StepPath, None] = {}
         self._units: dict[StepPath, None] = {}
+        self._since: dict[StepPath, Usage] = {}
+        """What the units of each granular step have used since its usage was last written down as a whole."""
 
     def take(self, record: Record) -> None:
         where = f"record {record.seq} of run {self._run_id!r}"
@@ -104,9 +104,11 @@ class _Projector:
             case "unit":
                 self._intents.pop(path, None)
                 self._units[path] = None
+                self._use(step_of(path), bodies.read_usage(body.get("usage"), where=where))
             case "paused":
                 self._pauses[path] = str(body.get("message", ""))
-                self._waited[path] = bodies.read_usage(body.get("usage"), where=where)
+                self._waited[step_of(path)] = bodies.read_usage(body.get("usage"), where=where)
+                self._since.pop(step_of(path), None)
             case "answered":
                 self._pauses.pop(path, None)
                 self._answers[path] = bodies.read_value(body.get("answer"), where=where)
@@ -116,15 +118,23 @@ class _Projector:
                 self._facts["status"], self._facts["feedback"] = body.get("status"), body.get("feedback")
                 self._pauses = self._pauses if body.get("status") == "paused" else {}
 
+    def _use(self, path: StepPath, used: Usage) -> None:
+        self._since[path] = self._since.get(path, NO_USAGE) + used
+
     def _settle(self, path: StepPath, body: dict[str, Any], where: str) -> None:
         outcome = bodies.read_outcome(body.get("outcome"), where=where)
-        if path.endswith(_TRIED):
-            self._tried[StepPath(path.removesuffix(_TRIED))] = outcome
+        if path.endswith(TRIED):
+            self._try(StepPath(path.removesuffix(TRIED)), outcome)
             return
         self._open.pop(path, None)
         self._outcomes[path] = outcome
         if "/" not in path and not body.get("same_context"):
             self._facts["context"] = bodies.read_value(body.get("context"), where=where)
+
+    def _try(self, path: StepPath, failed: TerminalOutcome) -> None:
+        self._tried[path] = failed
+        self._waited.pop(path, None)  # what it had used by then is part of this
+        self._since.pop(path, None)
 
     def state(self) -> RunState:
         return RunState(
@@ -147,7 +157,7 @@ class _Projector:
         for path, outcome in self._tried.items():
             if path not in self._outcomes and path not in self._waited and not self._is_counted_above(path):
                 yield _usage(outcome)
-        for path, usage in self._waited.items():
+        for path, usage in (*self._waited.items(), *self._since.items()):
             if path not in self._outcomes and not self._is_counted_above(path):
                 yield usage
 
