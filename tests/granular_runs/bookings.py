@@ -56,8 +56,8 @@ def booker(
 
     def answer(messages: list[ModelMessage]) -> Any:
         require_acceptable(messages)
-        passing("the model is asked")
         turn = sum(isinstance(message, ModelResponse) for message in messages)
+        passing(f"turn {turn + 1} is asked for")
         if turn >= turns:
             return "; ".join(returned(messages))
         return [f"turn {turn + 1}. ", *(CallTool("book", {"room": f"{turn + 1}{side}"}) for side in sides)]
