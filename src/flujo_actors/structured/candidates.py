@@ -74,6 +74,7 @@ class _Search:
         self.thinking_from = _NEVER
         self.think_closes_at = -1
         self.trimmed_end = len(text.rstrip()) if text[-1:].isspace() else len(text)
+        self.said_until = len(text.rstrip("`\n \t"))
         self.unread_until = -1
         self.ambiguous = False
         self.unread_left = _MAX_UNREAD
@@ -86,7 +87,7 @@ class _Search:
 
     def is_draft(self, candidate: Candidate) -> bool:
         """Whether it stands inside a thinking block that never ends, and more thinking follows it."""
-        return candidate.start > self.thinking_from and bool(self.text[candidate.end :].strip("`\n \t"))
+        return candidate.start > self.thinking_from and candidate.end < self.said_until
 
     def next_mark(self, pos: int) -> int:
         best = _NEVER

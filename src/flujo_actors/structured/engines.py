@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from .candidates import Candidate
 from .limits import Limits
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.S)
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)", re.S)
 _MARKS = re.compile(r"[\s{}\[\](),:;=\"'`“”‘’„…，：\\]+|\.{3}")
 _BRACKETS = re.compile(r"[{}\[\]]")

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import StructuredOutputError
@@ -25,7 +25,7 @@ _LABEL = re.compile(
 )
 _TAG = re.compile(r"<([A-Za-z][\w-]{0,60})>([^<>]{0,10000})</\1>")
 _PARAMETER = re.compile(r"<parameter[= ](?:name=)?[\"']?([\w-]+)[\"']?>([^<>]{0,10000})</parameter>")
-_ROW = re.compile(r"^\s*\|(.+)\|\s*$", re.M)
+_ROW = re.compile(r"^[^\S\n]*\|(.+)\|[^\S\n]*$", re.M)
 _RULE = re.compile(r"[\s|:-]+")
 _BULLET = re.compile(r"\s*(?:[-*+•]|\d+[.)])\s+(.+)")
 _UNKNOWN = frozenset({"", "n/a", "na", "unknown", "none", "null", "-", "—", "not specified", "not provided", "tbd"})
@@ -38,12 +38,15 @@ def extract_from_text(text: str, schema: Any) -> Any:
     try:
         return read_structured(text, compiled).value
     except StructuredOutputError as no_json:
-        found = _found(after_thinking(text), compiled) if len(text) <= _MAX_TEXT else None
-        if found is None:
-            raise refusal(
-                "extract", f"no labelled values of {compiled.name!r} in the text", text, compiled
-            ) from no_json
-        return _accepted(found, compiled, text)
+        return labelled_value(text, compiled, no_json)
+
+
+def labelled_value(text: str, schema: Schema, no_json: StructuredOutputError | None = None) -> Any:
+    """The value that the labels and tables of a text without JSON spell; `StructuredOutputError` if they do not."""
+    found = _found(after_thinking(text), schema) if len(text) <= _MAX_TEXT else None
+    if found is None:
+        raise refusal("extract", f"no labelled values of {schema.name!r} in the text", text, schema) from no_json
+    return _accepted(found, schema, text)
 
 
 def _accepted(found: Any, schema: Schema, text: str) -> Any:
@@ -120,12 +123,20 @@ def _is_unknown(value: Any) -> bool:
 
 def _bullets_below(text: str, at: int) -> Any:
     items: list[str] = []
-    for line in text[at + 1 : at + 10_000].split("\n"):
+    for line in _lines(text, at + 1):
         bullet = _BULLET.fullmatch(line)
         if not bullet or _LABEL.fullmatch(line):
             break
         items.append(_cleaned(bullet[1]))
     return items or ""
+
+
+def _lines(text: str, start: int) -> Iterator[str]:
+    """The lines from `start` on, one by one: most readers want only the first."""
+    while 0 <= start < len(text):
+        end = text.find("\n", start)
+        yield text[start : end if end >= 0 else len(text)]
+        start = end + 1 if end >= 0 else -1
 
 
 def _split(label: str, value: Any, properties: Mapping[str, Any]) -> Any:

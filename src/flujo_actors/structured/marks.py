@@ -45,8 +45,10 @@ def after_thinking(text: str) -> str:
     """The text without its thinking blocks, for answers that are not JSON containers."""
     if not any(mark in text for mark in _THINK_MARKS):  # a pattern that ignores case is slow on megabytes
         return text
-    while (opened := THINK_OPEN.search(text)) and (closed := THINK_CLOSE.search(text, opened.end())):
-        text = text[: opened.start()] + text[closed.end() :]
+    kept, at = "", 0
+    while (opened := THINK_OPEN.search(text, at)) and (closed := THINK_CLOSE.search(text, opened.end())):
+        kept, at = kept + text[at : opened.start()], closed.end()
+    text = kept + text[at:]
     lone = THINK_CLOSE.search(text)
     return text[lone.end() :] if lone else text
 
@@ -54,10 +56,14 @@ def after_thinking(text: str) -> str:
 def without_fence(text: str) -> str:
     """The inside of the fence, if the whole text is one fence; else the text itself, stripped."""
     stripped = text.strip().strip("\ufeff\u200b\u2060")
-    found = re.fullmatch(r"(?:`{3,}|~{3,})[\w+.-]*\s*(.*?)\s*(?:`{3,}|~{3,})?", stripped, re.S)
-    return found[1] if found else stripped
+    head = _FENCE_HEAD.match(stripped)
+    if not head:
+        return stripped
+    inside = stripped[head.end() :]
+    return inside.rstrip(inside[-1]).rstrip() if inside.endswith(("```", "~~~")) else inside
 
 
+_FENCE_HEAD = re.compile(r"(?:`{3,}|~{3,})[\w+.-]*\s*")
 _HEADLESS = re.compile(r"\s*(\"[^\"\n]{1,100}\"\s*:.*)", re.S)
 _CALL = re.compile(r"[\s\[`]*[\w.]+\(\s*([^\W\d]\w*\s*=(?!=).*)\)[\s\]`;]*", re.S)
 _MAX_BRACELESS = 100_000

@@ -21,6 +21,8 @@ from .reading import Flaw
 _CONVERTER = make_converter()
 _MAX_FLAWS = 20
 _MAX_MESSAGE = 300
+_LARGE, _HUGE = 2_000, 20_000
+_MASKED = b"masked"
 
 
 def _construct_nothing(data: Any) -> Any:
@@ -49,12 +51,26 @@ class Schema:
             return False
 
     def validate(self, data: Any) -> list[Flaw]:
-        """Everything the JSON Schema has against `data`; empty if nothing."""
+        """Everything the JSON Schema has against `data`; empty if nothing, one thing where `data` is large."""
         try:
+            if _is_larger(data, _LARGE):
+                return self._first_flaw(data)
             errors = self._validator.iter_errors(data)
             return [_flaw(error) for error, _ in zip(errors, range(_MAX_FLAWS), strict=False)]
         except ValueError as error:
             return [Flaw(path="$", message=str(error))]
+
+    def _first_flaw(self, data: Any) -> list[Flaw]:
+        """Of a large value one flaw, and without quoting it: all of them, in full, would take seconds."""
+        if _is_larger(data, _HUGE):
+            return [] if self.is_valid(data) else [Flaw(path="$", message="the value does not fit the schema")]
+        if _MASKED not in self._parts:
+            self._parts[_MASKED] = _validator_for(dict(self.json_schema), mask="the value")
+        try:
+            self._parts[_MASKED].validate(data)
+        except jsonschema_rs.ValidationError as error:
+            return [_flaw(error)]
+        return []
 
     def part_is_valid(self, part: Mapping[str, Any], data: Any) -> bool:
         """Whether a part of this schema, taken by itself, accepts `data`."""
@@ -138,9 +154,22 @@ def _refuse_to_fetch(uri: str) -> NoReturn:
     raise ValueError(f"the schema refers to {uri}, and schemas are never fetched")
 
 
-def _validator_for(json_schema: dict[str, Any]) -> Any:
+def _is_larger(data: Any, most: int) -> bool:
+    """Whether a value has more parts than this; 100 characters of text count as one."""
+    left, nodes = most, [data]
+    while nodes and left >= 0:
+        node = nodes.pop()
+        if isinstance(node, dict | list):
+            left -= len(node)
+            nodes.extend(node.values() if isinstance(node, dict) else node[: max(left, 0)])
+        elif isinstance(node, str):
+            left -= len(node) // 100
+    return left < 0
+
+
+def _validator_for(json_schema: dict[str, Any], *, mask: str | None = None) -> Any:
     try:
-        return jsonschema_rs.validator_for(json_schema, retriever=_refuse_to_fetch)
+        return jsonschema_rs.validator_for(json_schema, retriever=_refuse_to_fetch, mask=mask)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         raise DeclarationError(f"not a JSON Schema: {str(error)[:_MAX_MESSAGE]}") from error
 

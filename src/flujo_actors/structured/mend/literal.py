@@ -19,7 +19,7 @@ _QUOTE_LIKE = frozenset("'`´‘’‚“”„＂＇«»「」\n")
 
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null", "undefined": "null", "nil": "null"}
 _PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
-_LOOSE_NUMBER = re.compile(r"[+-]?(?:\d+(?:_\d+)*\.?(?:\d+(?:_\d+)*)?|\.\d+)(?:[eE](?:[+-]?\d+)?)?")
+_LOOSE_NUMBER = re.compile(r"[+-]?(?:\d++(?:_\d++)*+\.?(?:\d++(?:_\d++)*+)?|\.\d++)(?:[eE](?:[+-]?\d++)?)?")
 _CALL = re.compile(r"(?:new\s+)?[A-Z]\w*\(\s*(\"[^\"\\]*\"|'[^'\\]*'|-?\d+(?:\.\d+)?)\s*\)")
 NON_FINITE = frozenset({"nan", "infinity", "-infinity", "inf", "-inf", "+infinity", "+inf"})
 

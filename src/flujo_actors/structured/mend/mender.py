@@ -48,6 +48,8 @@ _CONTRADICTIONS = (
     {"inner_quotes", "missing_colon"},
 )
 """Together they mean that one mark stood in for another and everything behind it was misread."""
+_MAX_TAIL = 1_000
+"""How many closers at the end of a text may be one too many: each time, all of them are looked at."""
 _CLOSING_REPAIRS = frozenset({"missing_closer", "wrong_closer", "stray_closer", "missing_comma", "doubled_opener"})
 
 
@@ -159,9 +161,7 @@ class _Mender(Values):
             return
         ch, frame = self.text[self.pos], self.stack[-1]
         if ch in COMMAS:
-            frame.comma = True
-            self.note("punctuation" if ch != "," else None)
-            self.pos += 1
+            self.commas(frame)
         elif ch in CLOSERS:
             self.close(CLOSERS[ch])
         elif ELLIPSIS.match(self.text, self.pos, self.end):
@@ -170,6 +170,14 @@ class _Mender(Values):
             self.member(ch, frame)
         else:
             self.element(ch)
+
+    def commas(self, frame: Frame) -> None:
+        """A whole run of them: after each one, the fast steps would look over all the others again."""
+        while self.pos < self.end and (ch := self.text[self.pos]) in COMMAS:
+            frame.comma = True
+            self.note("punctuation" if ch != "," else None)
+            self.pos += 1
+            self.skip()
 
     def ellipsis(self) -> None:
         self.note("ellipsis")
@@ -188,7 +196,7 @@ class _Mender(Values):
             self.close_matching()
         elif any(frame.kind == kind for frame in self.stack):
             self.close_crossing(kind)
-        elif ONLY_CLOSERS.match(self.text, self.pos + 1, self.end):
+        elif self.end - self.pos <= _MAX_TAIL and ONLY_CLOSERS.match(self.text, self.pos + 1, self.end):
             self.note("wrong_closer")
             self.pos += 1
             self.pop()

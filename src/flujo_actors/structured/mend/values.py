@@ -16,8 +16,11 @@ _NUMBER = re.compile(
 _BARE_STOP = re.compile(r"[,，、;；\n}\]｝］{\[()）\"“]|(?<=\s)(?://|/\*|\#\s)")
 _QUOTED_KEY = re.compile(QUOTED_KEY)
 _CUT_WORDS = {word[:size] for word in ("true", "false", "null", "none") for size in range(1, len(word))} | {"-", "+"}
-_STRAY_QUOTE_LATER = re.compile(rf"[^\"\n]*[^\s\",:\[{{]\"{WS}*(?:[,}}\]]|\n)")
+_STRAY_QUOTE_LATER = re.compile(rf"[^\"\n]{{0,500}}[^\s\",:\[{{]\"{WS}*(?:[,}}\]]|\n)")
 """`a, b"]`: the missing quote may belong before `a` or before `b`."""
+
+_CHARS_PER_STEP = 2_000
+"""How much of a string is looked over in the time of a step."""
 
 
 class Values(Writer):
@@ -53,8 +56,9 @@ class Values(Writer):
         try:
             span = strings.locate(self.text, self.pos, self.end, place)
         except strings.NoEnd:
+            self.steps += strings.MAX_PASSED_QUOTES + (self.end - self.pos) // _CHARS_PER_STEP
             raise self.refuse("a string without an end", ambiguous=True) from None
-        self.steps += 2 + span.passed
+        self.steps += 2 + span.passed + (span.resume - self.pos) // _CHARS_PER_STEP
         self.note(span.repair)
         self.complete = self.complete and span.closed
         self.pos = span.resume

@@ -8,6 +8,9 @@ import attrs
 
 from .glyphs import SKIP_BETWEEN
 
+_SKIPPED_PER_STEP = 200
+"""How much of a comment is passed over in the time of a step."""
+
 
 class TooDeep(Exception):
     """The text nests deeper than any answer does."""
@@ -64,6 +67,7 @@ class Writer:
     def skip(self, pattern: re.Pattern[str] = SKIP_BETWEEN) -> None:
         was = self.pos
         self.pos = pattern.match(self.text, was, self.end).end()  # type: ignore[union-attr]
+        self.steps += (self.pos - was) // _SKIPPED_PER_STEP
         if self.pos - was > 1 and not self.text[was : self.pos].isspace():
             self.note("comment")
 
