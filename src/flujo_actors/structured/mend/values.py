@@ -16,7 +16,7 @@ _NUMBER = re.compile(
 _BARE_STOP = re.compile(r"[,，、;；\n}\]｝］{\[()）\"“]|(?<=\s)(?://|/\*|\#\s)")
 _QUOTED_KEY = re.compile(QUOTED_KEY)
 _CUT_WORDS = {word[:size] for word in ("true", "false", "null", "none") for size in range(1, len(word))} | {"-", "+"}
-_STRAY_QUOTE_LATER = re.compile(rf"[^\"\n]{{0,500}}[^\s\",:\[{{]\"{WS}*(?:[,}}\]]|\n)")
+_STRAY_QUOTE_LATER = re.compile(rf"[^\"\n]{{0,200}}[^\s\",:\[{{]\"{WS}*(?:[,}}\]]|\n)")
 """`a, b"]`: the missing quote may belong before `a` or before `b`."""
 
 _CHARS_PER_STEP = 2_000
