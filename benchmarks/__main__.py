@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
 from benchmarks import comparison, growth
@@ -11,6 +12,7 @@ from benchmarks.roster import BY_HAND, LOCAL, PEERS
 from benchmarks.works import WORKS
 
 RESULTS = Path(__file__).parent / "results"
+BEGUN = time.perf_counter()
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
 
@@ -67,7 +69,7 @@ def _code(outcome: Outcome) -> int:
 
 
 def _progress(text: str) -> None:
-    print(f"… {text}", file=sys.stderr, flush=True)
+    print(f"{time.perf_counter() - BEGUN:6.1f} s … {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 1. Every contender is one process for the whole benchmark; only one of them works at a time.
 2. A repetition is one sample of each contender, and the order rotates: what disturbs the machine for a while
    disturbs all of them.
-3. A first, smaller sample warms a contender up and is thrown away. It also tells what the work will take: whoever
+3. First, smaller samples warm a contender up and are thrown away. They also tell what the work will take: whoever
    is slow gets fewer repetitions, and a work that can be divided gets smaller for them. The table says so.
 4. A contender that cannot be installed, does not start, dies or takes too long is listed with its error. One that
    died over a work is started again for the next one.
@@ -140,10 +140,16 @@ class Entry:
     divided: bool = False
 
     def warm_up(self) -> None:
-        """Throw a small sample away and fit the work to what it took."""
+        """Throw small samples away and fit the work to what the last of them took."""
         self._try(self.process.revive)
         if self.error is None:
-            self._try(lambda: self._fit(self.process.measure(self.work.scaled(WARM_UP))))
+            self._try(lambda: self._fit(self._small_sample()))
+
+    def _small_sample(self) -> float:
+        small = self.work.scaled(WARM_UP)
+        each = self.process.measure(small)
+        first_was_long = not small.timed or each * small.size * small.rounds > LONGEST_SAMPLE_S
+        return each if first_was_long else self.process.measure(small)
 
     def _fit(self, each: float) -> None:
         asked, self.work = self.work, fitted(self.work, each)
