@@ -5,22 +5,23 @@ Rules:
 1. The environment overrides the file, and what the code gives overrides both.
 2. `flujo.toml` is read from the current directory if it is there; a file that `FLUJO_CONFIG` names must be there.
 3. A variable is `FLUJO_` and the key in capitals, levels joined by two underscores:
-   `FLUJO_AROS__REPAIR__MAX_ATTEMPTS=3`.
-4. An unknown key is refused, with the nearest known one as a suggestion.
+   `FLUJO_AROS__REPAIR__MAX_ATTEMPTS=3`. One underscore does as well where it names a setting.
+4. In code, a key may be written with dots, as the documentation does: `{"aros.repair.max_attempts": 3}`.
+5. An unknown key is refused, with the nearest known one as a suggestion.
 """
 
 from __future__ import annotations
 
-import difflib
+import functools
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from .core.settings import Price, Settings
+from .core.settings import Price, Settings, unknown_setting
 from .errors import DeclarationError
 
 PREFIX = "FLUJO_"
@@ -47,7 +48,7 @@ def load_settings(
     layers = (
         _from_file(Path(named or CONFIG_FILE), needed=named is not None),
         _from_environment(variables),
-        overrides or {},
+        _undotted(overrides or {}),
     )
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -71,7 +72,7 @@ def _from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, text in variables.items():
         if name.startswith(PREFIX) and name not in _NOT_SETTINGS:
-            *levels, last = name.removeprefix(PREFIX).lower().split("__")
+            *levels, last = _path(name.removeprefix(PREFIX).lower())
             place = found
             for level in levels:
                 place = place.setdefault(level, {})
@@ -79,6 +80,36 @@ def _from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
                     raise DeclarationError(f"{name} is inside a setting that another variable gives a value to")
             place[last] = text
     return found
+
+
+def _path(name: str) -> Sequence[str]:
+    return _paths_by_flat_name().get(name) or name.split("__")
+
+
+@functools.cache
+def _paths_by_flat_name() -> Mapping[str, tuple[str, ...]]:
+    return {"_".join(path): path for path in _paths(Settings)}
+
+
+def _paths(cls: Any) -> Iterator[tuple[str, ...]]:
+    """Where each setting stands that holds a value."""
+    for field in attrs.fields(attrs.resolve_types(cls)):
+        if field.type is not None and attrs.has(field.type):
+            yield from ((field.name, *rest) for rest in _paths(field.type))
+        else:
+            yield (field.name,)
+
+
+def _undotted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with `a.b` as `b` inside `a`; only keys at the top, as names of models have dots of their own."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        *levels, last = str(key).split(".")
+        inner: dict[str, Any] = {last: value}
+        for level in reversed(levels):
+            inner = {level: inner}
+        nested = _overlaid(nested, inner)
+    return nested
 
 
 def _overlaid(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +131,7 @@ def _built(cls: Any, values: Any, *, where: str) -> Any:
     hints = attrs.fields_dict(attrs.resolve_types(cls))
     for key in values:
         if key not in hints:
-            raise DeclarationError(_unknown(where + str(key), [where + name for name in hints]))
+            raise unknown_setting(where + str(key), [where + name for name in hints])
     missing = [where + key for key, field in hints.items() if field.default is attrs.NOTHING and key not in values]
     if missing:
         raise DeclarationError(f"setting {missing[0]!r} is missing")
@@ -127,9 +158,3 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
         return kind(value) if isinstance(value, str) else value
     except (KeyError, ValueError):
         raise DeclarationError(f"setting {where} must be a {kind.__name__}, not {value!r}") from None
-
-
-def _unknown(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
-    return f"unknown setting {key!r}: {hint}"

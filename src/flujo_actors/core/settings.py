@@ -5,7 +5,9 @@ Where the values come from (the constructor, `flujo.toml`, the environment) is d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -19,6 +21,37 @@ def _at_least(least: float) -> Any:
             raise DeclarationError(f"setting {attribute.name} must be a number of at least {least:g}, not {value!r}")
 
     return check
+
+
+def unknown_setting(key: str, known: Sequence[str]) -> DeclarationError:
+    """The refusal of a key that no setting has, with the nearest one that is known."""
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+    return DeclarationError(f"unknown setting {key!r}: {hint}")
+
+
+def _sections_from_dicts(_: type[Any], fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+    return [_taking_a_dict(field) for field in fields]
+
+
+def _taking_a_dict(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
+    section = getattr(field.default, "factory", None)
+    if section is None or not attrs.has(section):
+        return field
+    return field.evolve(converter=functools.partial(_as_section, section))
+
+
+def _as_section(cls: type[Any], value: Any) -> Any:
+    """A dict becomes the section it describes; anything else that is not one is refused while it is built."""
+    if isinstance(value, cls):
+        return value
+    if not isinstance(value, Mapping):
+        raise DeclarationError(f"settings of {cls.__name__} must be {cls.__name__}(…) or a dict, not {value!r}")
+    known = [field.name for field in attrs.fields(cls)]
+    for key in value:
+        if key not in known:
+            raise unknown_setting(str(key), known)
+    return cls(**value)
 
 
 @attrs.frozen(kw_only=True)
@@ -55,7 +88,7 @@ class ArosTelemetrySettings:
     verbose: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=_sections_from_dicts)
 class ArosSettings:
     """`aros`: robust structured output."""
 
@@ -124,7 +157,7 @@ class DurabilitySettings:
     """Go on from what the store says after every step, instead of from memory: slow, for tests of resumability."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=_sections_from_dicts)
 class Settings:
     """All settings of one `Flujo`."""
 
