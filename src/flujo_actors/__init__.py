@@ -43,6 +43,7 @@ from .dsl.step import Step as Step
 from .dsl.step import step as step
 from .errors import AbortRun as AbortRun
 from .errors import AlreadyAnswered as AlreadyAnswered
+from .errors import ContextError as ContextError
 from .errors import ControlError as ControlError
 from .errors import CorruptRecord as CorruptRecord
 from .errors import DeclarationError as DeclarationError
@@ -53,14 +54,19 @@ from .errors import InvalidAnswer as InvalidAnswer
 from .errors import LeaseLost as LeaseLost
 from .errors import LoopAlreadyRunning as LoopAlreadyRunning
 from .errors import MaxTurnsReached as MaxTurnsReached
+from .errors import MergeConflict as MergeConflict
 from .errors import MissingAgentError as MissingAgentError
 from .errors import MockDetectionError as MockDetectionError
 from .errors import NotPaused as NotPaused
+from .errors import NotSerializable as NotSerializable
 from .errors import PricingNotConfiguredError as PricingNotConfiguredError
 from .errors import RunExists as RunExists
 from .errors import RunLeased as RunLeased
 from .errors import RunNotFound as RunNotFound
+from .errors import StepTimeout as StepTimeout
 from .errors import StoreError as StoreError
+from .errors import StoreVersionError as StoreVersionError
+from .errors import StreamLimitExceeded as StreamLimitExceeded
 from .errors import StructuredOutputError as StructuredOutputError
 from .errors import UncertainUnit as UncertainUnit
 from .errors import UsageLimitExceededError as UsageLimitExceededError

@@ -53,7 +53,7 @@ def _positive(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         raise DeclarationError(f"UsageLimits.{attribute.name} must be a number >= 0 or None, not {value!r}")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class UsageLimits:
     """What a step or a run may spend; `None` is no limit."""
 
