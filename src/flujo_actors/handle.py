@@ -8,13 +8,14 @@ Rules:
 3. Leaving the loop (`break`, an exception, `aclose`, losing the iterator) or the `async with` block cancels the
    run; `aclose` and the block also wait for its cleanup.
 4. Cancelling the reader cancels the run and waits for its cleanup.
+5. A handle is a coroutine too, the one that awaits it: `asyncio.run`, `create_task` and nurseries take nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -34,16 +35,35 @@ Drive: TypeAlias = Callable[[Host, Outlet | None], Awaitable[PipelineResult]]
 """Runs a pipeline on a host, showing its outcomes to an outlet if there is one."""
 
 
-class RunHandle:
+class RunHandle(Coroutine[Any, Any, PipelineResult]):
     """One run: `await` it for its result, iterate it for its outcomes, or enter it for both."""
 
     def __init__(self, drive: Drive) -> None:
         self._drive = drive
         self._background: _Background | None = None
         self._awaited: Value[PipelineResult] | Error | None = None
+        self._stepped: Coroutine[Any, Any, PipelineResult] | None = None
 
     def __await__(self) -> Generator[Any, Any, PipelineResult]:
         return self._result().__await__()
+
+    def send(self, value: Any) -> Any:
+        """One step of awaiting the run, for the loop whose task this is."""
+        return self._coroutine().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise `error`, a cancellation mostly, where the run is awaited."""
+        return self._coroutine().throw(*error)
+
+    def close(self) -> None:
+        """Give up awaiting the run."""
+        if self._stepped is not None:
+            self._stepped.close()
+
+    def _coroutine(self) -> Coroutine[Any, Any, PipelineResult]:
+        if self._stepped is None:
+            self._stepped = self._result()
+        return self._stepped
 
     def __aiter__(self) -> OutcomeIterator:
         return OutcomeIterator(self)

@@ -250,7 +250,7 @@ def _in_trio(start: Callable[[Host, Outlet | None], Any], *, instead: str) -> An
     library = running_loop()
     if library is not None:
         raise LoopAlreadyRunning(
-            f"a {library} loop runs in this thread, and this call would block it: use `await flujo.{instead}(…)`"
+            f"a loop ({library}) runs in this thread, and this call would block it: use `await flujo.{instead}(…)`"
         )
     return trio.run(start, TRIO, None)
 
