@@ -92,7 +92,7 @@ class Flujo:
         return self.run_async(data, run_id=run_id)
 
     def _start(self, data: Any, run_id: str | None) -> Drive:
-        return functools.partial(self._run_new, data, RunId(run_id or uuid.uuid4().hex))
+        return functools.partial(self._run_new, data, _checked_id(run_id))
 
     async def _run_new(self, data: Any, run_id: RunId, host: Host, outlet: Outlet | None) -> PipelineResult:
         runs = self._runs()
@@ -253,6 +253,14 @@ def _in_trio(start: Callable[[Host, Outlet | None], Any], *, instead: str) -> An
             f"a loop ({library}) runs in this thread, and this call would block it: use `await flujo.{instead}(…)`"
         )
     return trio.run(start, TRIO, None)
+
+
+def _checked_id(run_id: str | None) -> RunId:
+    if run_id is None:
+        return RunId(uuid.uuid4().hex)
+    if not isinstance(run_id, str) or not run_id:
+        raise DeclarationError(f"run_id must be a non-empty text or None, not {run_id!r}")
+    return RunId(run_id)
 
 
 def _checked_limits(limits: UsageLimits | None) -> UsageLimits | None:

@@ -154,3 +154,10 @@ def test_a_wrong_section_is_refused_while_settings_are_built(given: Any, said: s
     """A mistake shows where it was made, not in the first step that reads it."""
     with pytest.raises(DeclarationError, match=said):
         Settings(aros=given)
+
+
+@pytest.mark.parametrize("run_id", ["", 3])
+def test_a_run_id_that_is_no_name_is_refused_at_the_call(run_id: Any) -> None:
+    """An id that came out empty must not turn into another one: nobody could find the run again."""
+    with pytest.raises(DeclarationError, match="run_id must be a non-empty text or None"):
+        FLUJO.run_async(1, run_id=run_id)
