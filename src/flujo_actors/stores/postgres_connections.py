@@ -24,7 +24,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import attrs
 import psycopg
 from psycopg import errors as pg
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.waiting import Ready, Wait
 from psycopg_pool import ConnectionPool
 
 from ..errors import StoreError
@@ -208,8 +210,21 @@ class _Write(Generic[T]):
             result, is_there = self.do(db)
             self.committing.append((db.session, result, is_there))
             db.execute("COMMIT")
+            db.wait(_all_sent(db))
             pipeline.sync()
         return result
+
+
+def _all_sent(db: Connection) -> PQGen[None]:
+    """Waits until the server has been sent everything, taking in what it says meanwhile.
+
+    `sync` waits for answers alone: where more was written than the socket takes at once, the rest would stay in the
+    client, and both sides would wait for ever.
+    """
+    while db.pgconn.flush():
+        ready = yield Wait.RW
+        if ready & Ready.R:
+            db.pgconn.consume_input()
 
 
 def _passing(error: psycopg.Error) -> bool:
