@@ -38,7 +38,7 @@ class Tally:
         self.context: Any = None
         """The context after the last nested step that succeeded, one after the other."""
         self.refused = 0
-        """How many answers were complete, but refused by a validator."""
+        """How many answers were complete, but refused: by a validator, by the agent itself, or by the schema."""
         self.pauses = False
         """Whether the step itself pauses the run, and not one inside it."""
         self.questions = 0

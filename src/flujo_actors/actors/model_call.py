@@ -17,6 +17,7 @@ from pydantic_ai.models import Model
 from ..agents.calling import AgentRequest, Finished, prompt_of, refusal_note
 from ..agents.compaction import shortened_history
 from ..agents.granular import GranularRequest
+from ..agents.granular_call import GranularCall
 from ..agents.metering import AgentCall, Emit
 from ..agents.output_schema import has_own_validators, promoted_schema, provider_output
 from ..agents.pricing import Pricing
@@ -31,7 +32,7 @@ from ..core.events import AgentInput, AgentResponse
 from ..core.outcomes import Chunk, Paused, StepResult
 from ..dsl.resumable import Resumable
 from ..dsl.step import Step
-from ..errors import MaxTurnsReached, UncertainUnit
+from ..errors import MaxTurnsReached, StructuredOutputError, UncertainUnit
 from .agent_call import is_structured
 from .aggregator import Aggregator
 from .composites import Work
@@ -47,9 +48,9 @@ async def call_model_agent(run: Run, step: Step, work: Work, agent: AbstractAgen
     own = promoted_schema(agent) if step.processing.schema is None else None
     schema = (step.processing.wanted if own is None else own) if is_structured(run, step) else None
     caller = ModelCaller(run=run, step=step, work=work, agent=agent, schema=schema, validates=own is not None)
-    if schema is None:
-        return await caller.ask(None)
-    return await structured_attempt(run, step, work, caller, schema)
+    ended = await (caller.ask(None) if schema is None else structured_attempt(run, step, work, caller, schema))
+    work.tally.refused += isinstance(ended, Failed) and caller.has_heard_out(ended)
+    return ended
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -68,6 +69,8 @@ class ModelCaller:
     numbers: Iterator[int] = attrs.field(factory=itertools.count)
     """Numbers the chunks of the attempt."""
     _answered_by: Model | None = None
+    _granular: GranularCall | None = None
+    """The last conversation, if it is kept."""
 
     @property
     def can_repair(self) -> bool:
@@ -83,12 +86,18 @@ class ModelCaller:
         """Whether the call failed because of what the model wrote."""
         return is_about_content(failed.error)
 
+    def has_heard_out(self, failed: Failed) -> bool:
+        """Whether a kept conversation came to an end that was refused: recalled, it would come to the same again."""
+        kept, error = self._granular, failed.error
+        refused = isinstance(error, StructuredOutputError) or is_about_content(error)
+        return kept is not None and not kept.broken and kept.stopped is None and refused
+
     async def ask(self, instruction: str | None, *, as_text: bool = False) -> Attempt:
         """One call of the agent on the step's data; its text is shown live if somebody watches."""
         run, work, resumable = self.run, self.work, self.step.resumable
         run.emit(AgentInput, work.span, step_name=work.name, attempt=work.attempt, data=work.data)
         prompt, options = self._prompt(instruction), self._options(as_text=as_text)
-        request = self._atomic(prompt, options) if resumable is None else self._granular(prompt, options, resumable)
+        request = self._atomic(prompt, options) if resumable is None else self._kept(prompt, options, resumable)
         return await self._answered(request, _watched if run.outlet is not None else _unwatched)
 
     def _prompt(self, instruction: str | None = None) -> Any:
@@ -97,7 +106,7 @@ class ModelCaller:
     def _atomic(self, prompt: Any, options: dict[str, Any]) -> AgentRequest:
         return AgentRequest(agent=self.agent, prompt=prompt, call=self._call(), deps=self.step.deps, options=options)
 
-    def _granular(self, prompt: Any, options: dict[str, Any], resumable: Resumable) -> GranularRequest:
+    def _kept(self, prompt: Any, options: dict[str, Any], resumable: Resumable) -> GranularRequest:
         """A request whose units are kept: a refused answer begins a new conversation, a failure goes on in its own."""
         work = self.work
         work.tally.questions += 1
@@ -160,6 +169,7 @@ class ModelCaller:
             work.tally.spend(call.finish())
             self._answered_by, self.cut_off = call.model, call.cut_short
             if isinstance(request, GranularRequest):
+                self._granular = request.granular
                 _note_turns(work.tally.history, request)
         if isinstance(got, Error):
             return self._failed(request, got.error)

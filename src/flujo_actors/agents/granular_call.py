@@ -54,6 +54,8 @@ class GranularCall:
     turns: list[Turn] = attrs.field(factory=list)
     stopped: FlujoError | None = None
     """Why no further unit may begin."""
+    broken: bool = False
+    """Whether a unit was begun and not committed: another attempt has something to do again."""
     _suspended: bool = False
     _seen: dict[tuple[int, str], int] = attrs.field(factory=dict)
     _under_way: set[UnitKey] = attrs.field(factory=set)
@@ -99,8 +101,12 @@ class GranularCall:
             before = await self._heard(self.journal.intend(key, to_json(intent, fallback=str).decode()))
             yield Unit(idempotency_key=self.idempotency_key(key), may_have_run_before=before)
         except FlujoError:
+            self.broken = True
             self._leave(key)
             await self._require_going()
+            raise
+        except BaseException:
+            self.broken = True
             raise
         finally:
             self._leave(key)
