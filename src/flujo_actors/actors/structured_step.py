@@ -15,7 +15,7 @@ What comes next is decided by the pure `structured.stages`; here it is carried o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 import attrs
 import trio
@@ -45,43 +45,12 @@ from ..structured.stages import (
     stage_of,
 )
 from .answer_data import as_data, as_json, as_text
+from .caller import Caller
 from .composites import Work
 from .repair_events import RepairEvents
 from .run import Run
 
 T = TypeVar("T")
-
-
-class Caller(Protocol):
-    """The agent behind a structured step."""
-
-    async def ask(self, instruction: str | None, *, as_text: bool = False) -> Attempt:
-        """One call; an instruction is added to what the agent is told, and its answer may be wanted as text."""
-
-    async def repair(self, prompt: str) -> Attempt:
-        """One call of the bare model with nothing but the prompt; its output is text."""
-
-    async def judge(self, value: Any) -> Attempt:
-        """What the agent itself makes of a value that fits the schema: an output, or a failure that says why not."""
-
-    @property
-    def can_ask_again(self) -> bool:
-        """Whether an instruction would reach the agent."""
-
-    @property
-    def validates(self) -> bool:
-        """Whether the schema is the agent's own: an answer that is not text has been checked already."""
-
-    @property
-    def can_repair(self) -> bool:
-        """Whether there is a model to repair with."""
-
-    @property
-    def cut_off(self) -> bool:
-        """Whether the last answer ended before its end, as far as the provider says."""
-
-    def is_about_content(self, failed: Failed) -> bool:
-        """Whether a failed call failed because of what the model wrote; `failed.output` is that text."""
 
 
 async def structured_attempt(run: Run, step: Step, work: Work, caller: Caller, schema: Any) -> Attempt:
