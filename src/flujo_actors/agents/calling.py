@@ -116,7 +116,7 @@ class AnswerText:
         if not isinstance(part, ToolCallPart) or part.tool_name in self._call.function_tools:
             return ""
         self._output_part = index
-        return part.args if isinstance(part.args, str) else ""
+        return part.args if isinstance(part.args, str) else part.args_as_json_str() if part.args else ""
 
 
 def prompt_of(data: Any, *notes: str | None) -> str | Sequence[UserContent] | None:
