@@ -52,8 +52,11 @@ BY_HAND = (
 )
 """Other ways to write it by hand, for who wants to know everything."""
 
+BURR = ("burr==0.42.0", "pydantic==2.14.3", "aiosqlite==0.22.1")
+
 PEERS = (
-    contender("burr", "burr", needs=("burr==0.42.0", "pydantic==2.14.3")),
+    contender("burr", "burr", needs=BURR),
+    contender("burr, blocking", "burr", "--blocking", needs=BURR),
     contender("pydantic-graph", "pydantic_graph", needs=("pydantic-graph==2.66.0",)),
     contender("haystack-ai", "haystack", needs=("haystack-ai==3.4.0",)),
     contender("langgraph", "langgraph", needs=("langgraph==1.2.20", "langgraph-checkpoint-sqlite==3.1.2")),

@@ -4,25 +4,29 @@ import asyncio
 import functools
 import itertools
 import sqlite3
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 from burr.core import ApplicationBuilder, ApplicationContext, Graph, GraphBuilder, State, action
 from burr.core.action import streaming_action
 from burr.core.parallelism import MapStates, RunnableGraph
 from burr.core.persistence import SQLitePersister
+from burr.integrations.persisters.b_aiosqlite import AsyncSQLitePersister
 
 from benchmarks.protocol import (
     Job,
     added_bytes,
     importing,
     in_asyncio,
+    now,
     on_asyncio,
     peak_on_asyncio,
     safest,
     scratch,
-    seconds,
     serve,
 )
 
@@ -132,40 +136,59 @@ def chunks(size: int) -> Job:
 # --- durable ----------------------------------------------------------------------------------------------------
 
 
-def persister_at(path: Path) -> SQLitePersister:
-    connection = safest(sqlite3.connect(path, check_same_thread=False))
+@asynccontextmanager
+async def waiting_persister(path: Path) -> AsyncIterator[AsyncSQLitePersister]:
+    """The one for asynchronous applications: it writes in a thread."""
+    async with aiosqlite.connect(path) as connection:
+        for pragma in ("journal_mode = WAL", "synchronous = FULL"):
+            await connection.execute(f"PRAGMA {pragma}")
+        persister = AsyncSQLitePersister(connection=connection)
+        await persister.initialize()
+        yield persister
+
+
+@asynccontextmanager
+async def blocking_persister(path: Path) -> AsyncIterator[SQLitePersister]:
+    """The one for synchronous applications, which others use too: it writes on the loop, and nothing runs meanwhile."""
+    connection = safest(sqlite3.connect(path))
     persister = SQLitePersister(db_path=str(path), connection=connection)
     persister.initialize()
-    return persister
-
-
-async def run_durably(size: int, persister: SQLitePersister) -> None:
-    builder = ApplicationBuilder().with_graph(steps(size)).with_entrypoint("s0").with_state(data=1)
-    app = builder.with_state_persister(persister).build()
-    await app.arun(halt_after=[f"s{size - 1}"])
-
-
-def durable_chain(size: int, rounds: int) -> float:
-    with scratch() as directory:
-        persister = persister_at(directory / "runs.db")
-        steps(size)
-        return seconds(in_asyncio, lambda: run_durably(size, persister), rounds)
-
-
-def write(path: Path, size: int) -> None:
-    persister = persister_at(path)
-    asyncio.run(run_durably(size, persister))
+    yield persister
     persister.cleanup()
 
 
+persister_at = blocking_persister if "--blocking" in sys.argv else waiting_persister
+
+
+async def durably(path: Path, size: int, rounds: int) -> float:
+    async with persister_at(path) as persister:
+        begun = now()
+        for _ in range(rounds):
+            builder = ApplicationBuilder().with_graph(steps(size)).with_entrypoint("s0").with_state(data=1)
+            builder = builder.with_state_persister(persister)
+            app = builder.build() if isinstance(persister, SQLitePersister) else await builder.abuild()
+            await app.arun(halt_after=[f"s{size - 1}"])
+        return now() - begun
+
+
+def durable_chain(size: int, rounds: int) -> float:
+    steps(size)
+    with scratch() as directory:
+        return in_asyncio(lambda: durably(directory / "runs.db", size, rounds))
+
+
+def write(path: Path, size: int) -> None:
+    asyncio.run(durably(path, size, 1))
+
+
+ALWAYS = {"durable_chain": durable_chain}
+OTHERS = {
+    **on_asyncio(chain=chain, fan_out=fan_out, runs=runs, chunks=chunks),
+    "memory": peak_on_asyncio(fan_out),
+    "database": added_bytes(write),
+    "import": importing("burr.core"),
+}
+
+
 if __name__ == "__main__":
-    serve(
-        {
-            **on_asyncio(chain=chain, fan_out=fan_out, runs=runs, chunks=chunks),
-            "memory": peak_on_asyncio(fan_out),
-            "durable_chain": durable_chain,
-            "database": added_bytes(write),
-            "import": importing("burr.core"),
-        },
-        packages=["burr"],
-    )
+    serve(ALWAYS if persister_at is blocking_persister else ALWAYS | OTHERS, packages=["burr"])

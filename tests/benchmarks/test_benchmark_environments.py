@@ -42,7 +42,7 @@ def installer(monkeypatch: pytest.MonkeyPatch) -> Installer:
 def test_an_environment_is_made_once(installer: Installer, tmp_path: Path) -> None:
     """The second time there is nothing to do."""
     python = python_of(PEER, place=tmp_path)
-    assert python.startswith(str(tmp_path / "a-peer"))
+    assert python.startswith(str(tmp_path / "peer-1.0"))
     assert installer.commands[-1][-1] == "peer==1.0"
     made = len(installer.commands)
     assert python_of(PEER, place=tmp_path) == python
