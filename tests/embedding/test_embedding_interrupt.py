@@ -18,6 +18,7 @@ from flujo_actors import Flujo, Step
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def sleep(x):
+    await anyio.sleep(0)  # anyio loads its backend here, and not while the interrupt arrives
     print("begun", flush=True)
     try:
         await anyio.sleep(60)

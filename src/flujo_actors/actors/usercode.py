@@ -8,6 +8,7 @@ from typing import Any
 from outcome import Error, Value
 
 from ..bridge.guard import guarded, vanished
+from ..bridge.host import TrioHost
 from ..context.isolation import isolated
 from ..core.attempts import Failed
 from ..core.wire import message_of
@@ -55,4 +56,14 @@ def failure_of(run: Run, error: BaseException, *, what: str = "") -> Failed:
         text = f"The step ended without an outcome: {type(error).__name__} was raised, but nobody cancelled it"
     else:
         text = f"Agent execution failed with {type(error).__name__}: {message_of(error)}"
+    _hint_at_host(run, error)
     return Failed(error=error, feedback=run.redact(f"{what}: {text}" if what else text))
+
+
+def _hint_at_host(run: Run, error: BaseException) -> None:
+    """A coroutine that needs asyncio cannot know why there is none; the note tells."""
+    if type(error) is RuntimeError and message_of(error) == "no running event loop" and isinstance(run.host, TrioHost):
+        error.add_note(
+            "this step needs asyncio, but runs under trio, as all steps do in a trio program and under `run()`: "
+            "write it with anyio, or run the pipeline from asyncio with `asyncio.run(flujo.run_async(…))`"
+        )

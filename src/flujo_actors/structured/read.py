@@ -35,6 +35,7 @@ _LIGHT = {"\ufeff": None, "\u200b": None, "\u2060": None}
 
 def read_structured(text: str, schema: Any = None, limits: Limits = DEFAULT_LIMITS) -> Reading:
     """The value of `text` under `schema` and how it was found; raises `StructuredOutputError` if there is none."""
+    text = _as_text(text)
     compiled = None if schema is None else compile_schema(schema)
     if len(text) > limits.max_chars:
         raise refusal("limits", f"the text has {len(text)} characters, more than {limits.max_chars}", text, compiled)
@@ -47,6 +48,20 @@ def read_structured(text: str, schema: Any = None, limits: Limits = DEFAULT_LIMI
         raise refusal("limits", str(problem), text, compiled) from None
 
 
+def _as_text(text: str | bytes) -> str:
+    """Text as it is, bytes as UTF-8; anything else was not written by a model."""
+    if isinstance(text, str):
+        return text
+    if not isinstance(text, bytes | bytearray):
+        raise TypeError(f"structured output is read from text, not from {type(text).__name__}: {text!r:.100}")
+    try:
+        return bytes(text).decode()
+    except UnicodeDecodeError as error:
+        raise refusal(
+            "parse", f"the bytes are not UTF-8: {error}", bytes(text).decode("utf-8", "replace"), None
+        ) from error
+
+
 def parse_and_validate(text: str, schema: Any = None) -> Any:
     """The value `text` holds, validated; raises `StructuredOutputError` if nothing valid can be read."""
     return read_structured(text, schema).value
@@ -54,6 +69,7 @@ def parse_and_validate(text: str, schema: Any = None) -> Any:
 
 def normalize_json_text(text: str) -> str:
     """The JSON of a model's answer as strict JSON text, without anything around it."""
+    text = _as_text(text)
     limits = DEFAULT_LIMITS
     whole = _strict_whole(text) if len(text) <= limits.max_chars else None
     if whole is not None:
