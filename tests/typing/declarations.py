@@ -86,7 +86,7 @@ Step.parallel("p", {"a": plain}, merge="guess")  # type: ignore[arg-type]
 Step.parallel("p", {"a": double})  # type: ignore[dict-item]
 plain >> double  # type: ignore[operator]
 plain.name = "other"  # type: ignore[misc]
-UsageLimits(1.0)  # type: ignore[call-arg]
+UsageLimits(1.0)
 
 # --- running ---
 
