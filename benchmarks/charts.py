@@ -86,17 +86,17 @@ def line_chart(title: str, x_axis: str, y_axis: str, lines: list[Line]) -> str:
     parts = [_text(LEFT, 24, title, more='font-size="16" font-weight="600"')]
     parts += _grid(across, up, x_axis, y_axis)
     parts += _linear(across, up, lines)
-    for place, line in enumerate(lines):
-        parts += _drawn(line, _color(line.ours, place), across, up)
-        parts.append(
-            _text(LEFT + 12, TOP + 18 + 16 * place, f"● {line.label}", more=f'fill="{_color(line.ours, place)}"')
-        )
+    for place, (line, color) in enumerate(zip(lines, _colors(lines), strict=True)):
+        parts += _drawn(line, color, across, up)
+        parts.append(_text(LEFT + 12, TOP + 18 + 16 * place, f"● {line.label}", more=f'fill="{color}"'))
     parts.append(_text(LEFT + 12, TOP + 18 + 16 * len(lines), "⋯ linear growth", more='fill="#868e96"'))
     return _svg(WIDTH, HEIGHT, parts)
 
 
-def _color(ours: bool, place: int) -> str:
-    return OURS_COLOR if ours and place < 2 else OTHERS[place % len(OTHERS)]
+def _colors(lines: list[Line]) -> list[str]:
+    """One for each line; the first of ours stands out."""
+    first = next((place for place, line in enumerate(lines) if line.ours), None)
+    return [OURS_COLOR if place == first else OTHERS[place % len(OTHERS)] for place in range(len(lines))]
 
 
 def _grid(across: _Scale, up: _Scale, x_axis: str, y_axis: str) -> Iterator[str]:

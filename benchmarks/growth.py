@@ -130,11 +130,15 @@ def table(data: dict[str, Any]) -> str:
     rows = ["| growth | of | smallest | largest | cost follows size to the power of |", "|---|---|--:|--:|--:|"]
     for growth in data["plots"].values():
         for label, line in growth["lines"].items():
-            ends = [f"{y:,.3g} ms at {x:,} {growth['axis']}" for x, y in (line["points"][0], line["points"][-1])]
+            ends = [f"{_shown(y)} ms at {x:,} {growth['axis']}" for x, y in (line["points"][0], line["points"][-1])]
             power = "" if line["exponent"] is None else f"{line['exponent']:.2f}"
             rows.append(f"| {growth['title']} | {label} | {' | '.join(ends)} | {power} |")
         rows += [f"| {growth['title']} | {name} | {error} | | |" for name, error in growth["errors"].items()]
     return "\n".join(rows)
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def save(data: dict[str, Any], images: Path) -> Path:
