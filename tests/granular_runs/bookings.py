@@ -43,6 +43,12 @@ def bookings(effects: Effects, run_id: str) -> list[Booking]:
     return [each for line in lines if (each := Booking(**json.loads(line))).run_id == run_id]
 
 
+def calls_of(paths: tuple[str, ...], run_id: str) -> set[str]:
+    """The idempotency keys of the tool calls among the units at these paths."""
+    units = (path.partition("/~u") for path in paths)
+    return {f"{run_id}:{step}:{unit}" for step, _, unit in units if ":" in unit}
+
+
 def booker(
     effects: Effects,
     passing: Pass = lambda name: None,
@@ -50,6 +56,7 @@ def booker(
     turns: int = TURNS,
     sides: str = "ab",
     together: bool = False,
+    metadata: dict[str, Any] | None = None,
     **config: Any,
 ) -> Agent[Any, Any]:
     """An agent that books two rooms, or one, in each of its turns and then says what it was told."""
@@ -71,7 +78,7 @@ def booker(
         if together:
             await meetings.setdefault(room[0], asyncio.Barrier(len(sides))).wait()
 
-    @agent.tool
+    @agent.tool(metadata=metadata)
     async def book(ctx: RunContext[Any], room: str) -> str:
         await meet(room)
         passing(f"{room} is to be booked")

@@ -152,6 +152,15 @@ def test_a_turn_has_what_was_said_and_done_in_it(effects: Effects) -> None:
     assert (last.output, last.metadata["tool_calls"]) == (result.output, [])
 
 
+def test_a_run_that_reads_everything_back_comes_to_the_same(sqlite_place: SqlitePlace, effects: Effects) -> None:
+    """Going on from the store after every step, turns and calls are as they were in memory."""
+    warm = booking_run(booker(effects, turns=2), sqlite_place.open()).run("x", run_id="warm")
+    settings = {**SETTINGS, "durability": {"cold": True}}
+    pipeline = booking_run(booker(effects, turns=2), None).pipeline
+    cold = Flujo(pipeline, store=sqlite_place.open(), settings=settings).run("x", run_id="cold")
+    assert come_to(cold) == come_to(warm)
+
+
 # --- fallbacks ---
 
 

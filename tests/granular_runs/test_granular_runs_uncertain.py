@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from durable_places import Place, SqlitePlace
 from effects import Effects
 from hotel import Hotel
 from other_processes import in_another_process
-from pydantic_ai import Agent
 
 from flujo_actors import AlreadyAnswered, NotPaused, OnStepFailure, UncertainUnit
 from flujo_actors.testing import Recorder
@@ -145,18 +145,6 @@ def test_two_calls_in_flight_are_asked_about_one_after_the_other(
     assert hotel.resume(answers[1]).output == f"{told['1a']}; {told['1b']}"
 
 
-def _with_policy(policy: str) -> Any:
-    """An agent whose tool says for itself what holds for it."""
-
-    def made(*arguments: Any, **options: Any) -> Agent[Any, Any]:
-        agent = booker(*arguments, **options)
-        tool = agent._function_toolset.tools["book"]
-        tool.metadata = {"on_uncertain": policy}
-        return agent
-
-    return made
-
-
 @pytest.mark.parametrize(
     ("step", "tool", "status"),
     [("rerun", "pause", "paused"), ("fail", "rerun", "completed"), ("pause", "fail", "failed")],
@@ -165,6 +153,7 @@ def test_a_tools_own_declaration_holds(
     sqlite_place: SqlitePlace, effects: Effects, step: Any, tool: str, status: str
 ) -> None:
     """Whatever the step says."""
-    hotel = Hotel(sqlite_place, effects, on_uncertain=step, agent=_with_policy(tool))
+    agent = functools.partial(booker, metadata={"on_uncertain": tool})
+    hotel = Hotel(sqlite_place, effects, on_uncertain=step, agent=agent)
     hotel.die("1a is booked")
     assert hotel.resume().status == status
