@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from typing import Any
 
 import pytest
 from bookings import booker
-from durable_places import Place, SqlitePlace
+from durable_places import AN_HOUR_LATER, Place, SqlitePlace
 from effects import Effects
 from hotel import Hotel
-from other_processes import in_another_process
+from other_processes import KILLED, Points, in_another_process
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelMessage, ToolReturnPart
 
-from flujo_actors import AlreadyAnswered, NotPaused, OnStepFailure, UncertainUnit
-from flujo_actors.testing import Recorder
+from flujo_actors import AlreadyAnswered, Flujo, NotPaused, OnStepFailure, RunClient, Step, UncertainUnit
+from flujo_actors.testing import CallTool, Recorder, scripted_model
 
 WHAT = "tool 'book' may have run already"
 
@@ -157,3 +160,38 @@ def test_a_tools_own_declaration_holds(
     hotel = Hotel(sqlite_place, effects, on_uncertain=step, agent=agent)
     hotel.die("1a is booked")
     assert hotel.resume().status == status
+
+
+def test_steps_side_by_side_ask_each_for_themselves(place: Place, effects: Effects) -> None:
+    """Two branches die in a call each: two questions wait, are answered in any order, and one resume goes on."""
+
+    def flujo(store: Any, points: Points | None = None) -> Flujo:
+        met = asyncio.Barrier(2)
+
+        async def work(side: str) -> str:
+            effects.add(side)
+            if points is not None:
+                await met.wait()
+                points("both are at work")
+            return side
+
+        def answer(side: str, messages: list[ModelMessage]) -> Any:
+            told = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
+            return str(told[0].content) if told else CallTool("work", {"side": side})
+
+        def branch(side: str) -> Step:
+            model = scripted_model(functools.partial(answer, side), forever=True)
+            return Step.granular(side, Agent(model, tools=[work]), on_uncertain="pause")
+
+        return Flujo(Step.parallel("both", {side: branch(side) for side in ("left", "right")}), store=store)
+
+    dying = flujo(place.open(), Points(name="both are at work"))
+    assert in_another_process(lambda: dying.run("x", run_id="run")) == KILLED
+    assert flujo(place.open(AN_HOUR_LATER)).resume("run").status == "paused"
+    client = RunClient(place.open(AN_HOUR_LATER))
+    tokens = {side: each.state_token for each in client.prompts() for side in ("left", "right") if side in each.message}
+    client.answer(tokens["right"], "it was done")
+    client.answer(tokens["left"], "rerun")
+    [result] = flujo(place.open(AN_HOUR_LATER)).recover()
+    assert result.output == {"left": "left", "right": "it was done"}
+    assert effects.counted() == {"left": 2, "right": 1}
