@@ -21,8 +21,8 @@ class Figure:
 
     @property
     def best(self) -> float:
-        """The repetition that was disturbed least."""
-        return min(self.each)
+        """The repetition that was disturbed least; of differences, the usual one."""
+        return self.median if self.work.difference else min(self.each)
 
     @property
     def median(self) -> float:
@@ -32,7 +32,7 @@ class Figure:
     @property
     def spread(self) -> float:
         """How far the repetitions lie apart, as a share of the median: the noise of this figure."""
-        return (max(self.each) - min(self.each)) / self.median if self.median else 0.0
+        return (max(self.each) - min(self.each)) / abs(self.median) if self.median else 0.0
 
     def ratio_to(self, other: "Figure | None") -> float | None:
         """How many times the other's cost this is, best against best."""

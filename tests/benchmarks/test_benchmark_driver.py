@@ -119,3 +119,9 @@ def test_ratios_compare_costs_whatever_unit_is_shown() -> None:
     shown = table(driver.Outcome(figures=(fast, slow), versions={}, absent={}))
     assert "| runs | raw trio | 100/s | 66.7/s | 67% | 1.00 |" in shown
     assert "|  | slow | 50/s | 40/s | 40% | 2.00 |" in shown
+
+
+def test_the_best_of_differences_is_the_usual_one() -> None:
+    """Noise can make a difference negative, so the least of them says nothing."""
+    work = Work(name="added", title="added", unit="µs", difference=True)
+    assert Figure(work=work, contender="ours", each=(-1.0, 2.0, 9.0)).best == 2.0
