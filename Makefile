@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test check format bench bench-peers clean
+.PHONY: help install demo test check format bench bench-peers bench-growth clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
 	@echo "make test    run all tests"
 	@echo "make check   ruff, mypy --strict, import contracts"
-	@echo "make bench   measure the runtime beside raw trio (make bench-peers: beside its peers)"
+	@echo "make bench   measure the runtime beside raw trio (make bench-peers: beside its peers,"
+	@echo "             make bench-growth: how cost grows with size)"
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "flujo-actors needs Python 3.11 or newer"'
@@ -41,5 +42,8 @@ bench: install
 bench-peers: install
 	$(BIN)/python -m benchmarks --peers
 
+bench-growth: install
+	$(BIN)/python -m benchmarks --growth
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
