@@ -17,12 +17,12 @@ from .actors.run import Run
 from .actors.runs import NO_ANSWER, OpenRun, ResumeMode, Runs, RunsInMemory
 from .bridge.host import TRIO, Host, current_host, running_loop
 from .context.isolation import check_context_model, isolated, make_context
+from .core.error_info import message_of
 from .core.events import HookFailed
 from .core.outcomes import PipelineResult, RunId
 from .core.payloads import HookPayload
 from .core.settings import Settings
 from .core.usage import UsageLimits
-from .core.wire import message_of
 from .dsl.known_types import register_types_of
 from .dsl.pipeline import AnyStep, Pipeline, as_step
 from .dsl.step import Step

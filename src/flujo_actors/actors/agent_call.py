@@ -14,9 +14,9 @@ from outcome import Error, Value
 from ..bridge.guard import guarded
 from ..bridge.threads import in_thread
 from ..core.attempts import Attempt, Done, Failed, Stopped
+from ..core.error_info import message_of
 from ..core.outcomes import Aborted, Chunk, Failure, Paused, StepResult, Success
 from ..core.usage import NO_USAGE, Usage
-from ..core.wire import message_of
 from ..dsl.callplan import CallPlan
 from ..dsl.step import Step
 from ..errors import MockDetectionError

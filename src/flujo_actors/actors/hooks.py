@@ -25,9 +25,9 @@ from outcome import Error
 from ..bridge.guard import guarded
 from ..bridge.host import Host
 from ..core.attempts import escalating
+from ..core.error_info import message_of
 from ..core.outcomes import Aborted, Failure
 from ..core.payloads import HookPayload
-from ..core.wire import message_of
 from ..errors import AbortRun, DeclarationError
 
 logger = logging.getLogger("flujo_actors")

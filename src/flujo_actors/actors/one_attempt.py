@@ -19,9 +19,9 @@ from outcome import Error
 from ..bridge.guard import guarded
 from ..context.isolation import isolated, updated
 from ..core.attempts import Attempt, Done, Failed, Stopped
+from ..core.error_info import message_of
 from ..core.events import AttemptStarted
 from ..core.outcomes import Paused
-from ..core.wire import message_of
 from ..dsl.declared import Declared
 from ..dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
 from ..dsl.redirect import Redirect

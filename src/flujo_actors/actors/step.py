@@ -17,12 +17,12 @@ import attrs
 import trio
 
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
+from ..core.error_info import message_of
 from ..core.events import RunPaused, StepStarted
 from ..core.outcomes import Aborted, Failure, Paused, Success, TerminalOutcome
 from ..core.paths import StepPath
 from ..core.payloads import PreStep
 from ..core.tokens import approval_hash, make_token
-from ..core.wire import message_of
 from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
 from ..dsl.step import Step

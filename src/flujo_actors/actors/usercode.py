@@ -11,7 +11,7 @@ from ..bridge.guard import guarded, vanished
 from ..bridge.host import TrioHost
 from ..context.isolation import isolated
 from ..core.attempts import Failed
-from ..core.wire import message_of
+from ..core.error_info import message_of
 from ..dsl.callplan import CallPlan
 from .run import Run
 

@@ -30,10 +30,10 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage, RunUsage
 
+from ..core.error_info import message_of
 from ..core.events import AgentSystem, AgentUsage, ModelEnded, ModelStarted, StepStatus
 from ..core.quota import QUOTA_LOCK, Amount, Quota
 from ..core.usage import NO_USAGE, Usage
-from ..core.wire import message_of
 from .named_models import model_named
 from .pricing import Pricing, estimated_cost
 from .provider_errors import raw_text

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from ..core.wire import message_of
+from ..core.error_info import message_of
 from ..dsl.kinds import Merge
 from ..errors import ContextError, DeclarationError, MergeConflict
 from .freeform import Context

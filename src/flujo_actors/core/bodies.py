@@ -17,10 +17,11 @@ import attrs
 import cattrs
 
 from ..errors import CorruptRecord, NotSerializable
+from .error_info import describe_error
 from .outcomes import ErrorInfo, Failure, PipelineResult, StepOutcome, TerminalOutcome
 from .records import RECORD_VERSION
 from .usage import Usage
-from .wire import decode, describe_error, from_data, to_data
+from .wire import decode, from_data, to_data
 
 Redact = Callable[[str], str]
 """Takes the secrets out of a text."""
