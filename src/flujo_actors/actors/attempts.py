@@ -14,9 +14,9 @@ from typing import Any, assert_never
 
 import attrs
 import trio
-from outcome import Error
+from outcome import Error, Value
 
-from ..bridge.guard import guarded, holds_vanished
+from ..bridge.guard import holds_vanished
 from ..core import paths
 from ..core.attempts import (
     Accept,
@@ -37,7 +37,7 @@ from ..dsl.callplan import CallPlan, plan_agent
 from ..dsl.declared import Declared
 from ..dsl.step import Step
 from ..errors import InfiniteRedirectError
-from .agent_call import PLAIN, answer_of
+from .agent_call import answer_of
 from .composites import Troupe, Work
 from .journal import Recorded
 from .messages import Request, Tally
@@ -64,7 +64,7 @@ class Attempts:
     async def ended(self) -> Attempt:
         """How the last attempt ended, the fallback's included."""
         request, step, tally = self.request, self.step, self.request.tally
-        continued = await self._after_pause()
+        continued = await self._after_pause() if self.run.resumed else None
         if continued is not None:
             return continued
         data = request.data
@@ -75,7 +75,7 @@ class Attempts:
             data = resolved.value
         feedback: str | None = None
         turns = Turns(step)
-        earlier = self._failed_earlier()
+        earlier = self._failed_earlier() if self.run.resumed else None
         while True:
             ended = earlier or await self._next(data, feedback, turns.plan)
             decision = decide(
@@ -241,13 +241,8 @@ def work_of(request: Request, data: Any, *, feedback: str | None = None, plan: C
     )
 
 
-async def called_once(run: Run, request: Request) -> Attempt:
-    """The one attempt of a step that is just a call."""
-    step = request.step
-    assert isinstance(step, Step)
-    got = await guarded(run.host.call, step.plan.target, request.data)
+def meant_by(run: Run, request: Request, got: Value[Any] | Error) -> Attempt:
+    """What the answer of a step that is just a call comes to."""
     if isinstance(got, Error):
         return failure_of(run, got.error)
-    if type(got.value) in PLAIN:
-        return Done(output=got.value, context=request.context)
-    return answer_of(step.name, got.value, work_of(request, request.data))
+    return answer_of(request.name, got.value, work_of(request, request.data))

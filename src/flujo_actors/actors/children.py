@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from types import TracebackType
 from typing import Protocol
 
@@ -26,7 +26,7 @@ from .messages import Request, Settled, Tally
 class Performer(Protocol):
     """Who does the work of an actor."""
 
-    async def perform(self, request: Request) -> Settled:
+    def perform(self, request: Request) -> Awaitable[Settled]:
         """Do the step and say how it ended."""
 
     def abandon(self, request: Request) -> Settled:
@@ -36,7 +36,7 @@ class Performer(Protocol):
 class Children:
     """An open nursery of step actors."""
 
-    __slots__ = ("_box", "_manager", "_nursery", "_performer", "_tally", "waiting")
+    __slots__ = ("_box", "_manager", "_nursery", "_performer", "_spawned", "_tally")
 
     _nursery: trio.Nursery
 
@@ -44,8 +44,7 @@ class Children:
         self._performer, self._tally = performer, tally
         self._box: Mailbox[Settled] = Mailbox(math.inf)
         self._manager = trio.open_nursery()
-        self.waiting = 0
-        """How many children were started whose report has not been read."""
+        self._spawned = 0
 
     async def __aenter__(self) -> Children:
         self._nursery = await self._manager.__aenter__()
@@ -68,14 +67,17 @@ class Children:
 
     def spawn(self, request: Request) -> None:
         """Start an actor for the request."""
-        self.waiting += 1
+        self._spawned += 1
         self._nursery.start_soon(self._actor, request, name=request.path)
 
-    async def settled(self) -> Settled:
+    @property
+    def waiting(self) -> int:
+        """How many children were started whose report has not been read."""
+        return self._spawned - self._box.taken
+
+    def settled(self) -> Awaitable[Settled]:
         """The next report."""
-        settled = await self._box.get()
-        self.waiting -= 1
-        return settled
+        return self._box.get()
 
     def stop(self) -> None:
         """Cut short whatever still runs."""
@@ -84,7 +86,6 @@ class Children:
     def rest(self) -> Iterator[Settled]:
         """After the block: the reports nobody has read."""
         while self.waiting:
-            self.waiting -= 1
             yield self._box.get_nowait()
 
     def _count_the_rest(self) -> None:

@@ -138,65 +138,108 @@ class Journal(Protocol):
         """Remember what the run came to, before anybody is told."""
 
 
-class MemoryJournal:
-    """A journal that lives as long as the process, and keeps references instead of copies."""
+class Questions:
+    """What a run in memory has asked, and what it was told."""
 
-    __slots__ = ("answers", "counted", "intents", "pauses", "records", "told", "units")
-    durable = False
+    __slots__ = ("answers", "pauses", "told")
 
     def __init__(self) -> None:
-        self.records: dict[StepPath, Recorded] = {}
         self.pauses: dict[StepPath, Pause] = {}
         self.answers: dict[StepPath, Answered] = {}
         self.told: Counter[StepPath] = Counter()
-        self.intents: set[StepPath] = set()
-        self.units: dict[StepPath, KeptUnit] = {}
+
+
+class UnitsInMemory:
+    """The model turns and tool calls of a run in memory."""
+
+    __slots__ = ("counted", "done", "intended")
+
+    def __init__(self) -> None:
+        self.intended: set[StepPath] = set()
+        self.done: dict[StepPath, KeptUnit] = {}
         self.counted = CountedUnits()
 
+
+class MemoryJournal:
+    """A journal that lives as long as the process, and keeps references instead of copies.
+
+    A program has thousands of runs at a time, few of which ask anything or have units: the books for these are made
+    when they are needed.
+    """
+
+    __slots__ = ("_questions", "_settled", "_units")
+    durable = False
+
+    def __init__(self) -> None:
+        self._settled: dict[StepPath, tuple[TerminalOutcome, Any, bool]] = {}
+        self._questions: Questions | None = None
+        self._units: UnitsInMemory | None = None
+
+    @property
+    def questions(self) -> Questions:
+        """The book of questions."""
+        if self._questions is None:
+            self._questions = Questions()
+        return self._questions
+
+    @property
+    def units(self) -> UnitsInMemory:
+        """The book of units."""
+        if self._units is None:
+            self._units = UnitsInMemory()
+        return self._units
+
     def unit(self, path: StepPath) -> KeptUnit | None:
-        return self.units.get(path)
+        return self.units.done.get(path)
 
     async def intend(self, path: StepPath, intent: str) -> bool:
-        before = path in self.intents
-        self.intents.add(path)
-        self.answers.pop(path, None)
+        before = path in self.units.intended
+        self.units.intended.add(path)
+        self.questions.answers.pop(path, None)
         return before
 
     async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
-        self.units[path] = KeptUnit(result=result, usage=usage, counted=True)
-        self.counted.done(path)
+        self.units.done[path] = KeptUnit(result=result, usage=usage, counted=True)
+        self.units.counted.done(path)
 
     def recall(self, path: StepPath) -> Recorded | None:
-        return self.records.get(path)
+        kept = self._settled.get(path)
+        return None if kept is None else Recorded(outcome=kept[0], context=kept[1], same_context=kept[2])
 
     def answered(self, path: StepPath) -> Answered | None:
-        return self.answers.get(path)
+        return self.questions.answers.get(path)
 
     def times_answered(self, path: StepPath) -> int:
-        return self.told[path]
+        return self.questions.told[path]
 
     def waiting(self, path: StepPath) -> Pause | None:
-        return self.pauses.get(path)
+        return self.questions.pauses.get(path)
 
     def started(self, path: StepPath, name: str) -> None:
         pass
 
+    def keep(self, path: StepPath, outcome: TerminalOutcome, context: Any, *, same_context: bool) -> None:
+        """Remember how a step ended and the context it left; in memory there is nothing to wait for."""
+        self._settled[path] = (outcome, context, same_context)
+        if self._units is not None:
+            self._units.counted.settled(path)
+
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
-        self.records[path] = record
-        self.counted.settled(path)
+        self.keep(path, record.outcome, record.context, same_context=record.same_context)
         return record
 
     async def begin(self, step_name: str) -> OpenTransaction:
         raise StoreError(f"step {step_name!r} asks for a transaction, but the run has no store")
 
     async def paused(self, pause: Pause) -> None:
-        self.pauses[pause.path] = pause
+        self.questions.pauses[pause.path] = pause
 
     async def ended(self, result: PipelineResult) -> None:
         pass
 
     def answer(self, path: StepPath, answer: Any) -> None:
         """Take the answer to a pause; it is used when the run continues."""
-        self.answers[path] = Answered(pause=self.pauses.pop(path), answer=answer)
-        self.told[path] += 1
-        self.units = {path: attrs.evolve(unit, counted=path in self.counted) for path, unit in self.units.items()}
+        book, units = self.questions, self.units
+        book.answers[path] = Answered(pause=book.pauses.pop(path), answer=answer)
+        book.told[path] += 1
+        units.done = {each: attrs.evolve(unit, counted=each in units.counted) for each, unit in units.done.items()}

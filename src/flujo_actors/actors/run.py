@@ -45,6 +45,13 @@ class Run:
     untold: deque[Untold] = attrs.field(factory=deque)
     """How steps that were cut short ended, for somebody to tell."""
 
+    quiet: bool = attrs.field(init=False)
+    """Whether nobody is told what steps do, and none was done before: then a step can take the short way."""
+
+    @quiet.default
+    def _is_quiet(self) -> bool:
+        return not (self.resumed or self.hooks or self.telemetry.enabled)
+
     def emit(self, kind: type[Any], path: StepPath, **facts: Any) -> None:
         """Tell telemetry, if anybody listens."""
         if self.telemetry.enabled:

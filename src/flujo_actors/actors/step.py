@@ -11,15 +11,18 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, assert_never
 
 import attrs
 import trio
+from outcome import Value
 
+from ..bridge.guard import guarded
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
 from ..core.error_info import message_of
 from ..core.events import RunPaused, StepStarted
-from ..core.outcomes import Aborted, Failure, Paused, Success, TerminalOutcome
+from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
 from ..core.paths import StepPath
 from ..core.payloads import PreStep
 from ..core.tokens import approval_hash, make_token
@@ -27,10 +30,11 @@ from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
 from ..dsl.step import Step
 from ..errors import NotSerializable
-from .attempts import Attempts, called_once, work_of
+from .agent_call import PLAIN
+from .attempts import Attempts, meant_by, work_of
 from .children import Children
 from .composites import sequence
-from .journal import Pause, Recorded
+from .journal import MemoryJournal, Pause, Recorded
 from .messages import Request, Settled, Tally
 from .run import Run
 from .step_events import emit_step_ended, note_swallowed_cancellation
@@ -48,8 +52,11 @@ class StepActors:
         """A nursery for the actors of one composite, which counts in `tally`."""
         return Children(self, tally)
 
-    async def perform(self, request: Request) -> Settled:
+    def perform(self, request: Request) -> Awaitable[Settled]:
         """Do the step and say how it ended; see the module's rules."""
+        return self._just_call(request) if self._is_just_a_call(request) else self._perform(request)
+
+    async def _perform(self, request: Request) -> Settled:
         run = self.run
         recorded = run.journal.recall(request.path) if run.resumed else None
         if recorded is not None:
@@ -57,8 +64,6 @@ class StepActors:
         request = self._with_own_limits(request)
         run.ledger.start(request.path, request.parent)
         run.journal.started(request.path, request.name)
-        if self._is_just_a_call(request):
-            return await self._just_call(request)
         run.emit(StepStarted, request.path, step_name=request.name, input=request.data)
         if run.hooks:
             refused = await run.hooks.tell(_pre_step(run, request))
@@ -94,8 +99,7 @@ class StepActors:
     # --- the short way ---
 
     def _is_just_a_call(self, request: Request) -> bool:
-        run = self.run
-        if run.resumed or run.hooks or run.telemetry.enabled or request.quotas:
+        if not self.run.quiet or request.quotas:
             return False
         return isinstance(request.step, Step) and request.step.is_just_a_call
 
@@ -105,11 +109,19 @@ class StepActors:
         Most steps of most pipelines are like this, and the stations of the long way (attempt, copy, timeout,
         processors, validators, quotas) are a third of what a step costs.
         """
-        begun = trio.current_time()
+        run, step = self.run, request.step
+        assert isinstance(step, Step)
+        run.ledger.start(request.path, request.parent)
+        run.journal.started(request.path, request.name)
         request.tally.attempts = 1
-        ended = await called_once(self.run, request)
-        await note_swallowed_cancellation(self.run, request)
-        outcome, context = await self._concluded(request, ended, trio.current_time() - begun)
+        begun = trio.current_time()
+        got = await guarded(run.host.call, step.plan.target, request.data)
+        await note_swallowed_cancellation(run, request)
+        latency_s = trio.current_time() - begun
+        if isinstance(got, Value) and type(got.value) in PLAIN:
+            result = StepResult(name=request.name, output=got.value, latency_s=latency_s)
+            return await self._settle(request, Success(step_result=result), request.context)
+        outcome, context = await self._concluded(request, meant_by(run, request, got), latency_s)
         return await self._settle(request, outcome, context)
 
     # --- from attempts to an outcome ---
@@ -165,7 +177,10 @@ class StepActors:
         run = self.run
         run.ledger.settle(request.path)
         if isinstance(outcome, (Success, Failure)) and not _escalates(outcome):
-            outcome, context = await self._remember(request, outcome, context)
+            if isinstance(run.journal, MemoryJournal):
+                run.journal.keep(request.path, outcome, context, same_context=context is request.context)
+            else:
+                outcome, context = await self._remember(request, outcome, context)
         if run.telemetry.enabled:
             emit_step_ended(run, request, outcome)
         settled = Settled(

@@ -31,7 +31,7 @@ class Host(Protocol):
     async def finish(self, awaitable: Awaitable[T]) -> T:
         """From the runtime's side: await something of the user's on the library the user wrote it for."""
 
-    async def call(self, fn: Callable[[Any], Any], data: Any) -> Any:
+    def call(self, fn: Callable[[Any], Any], data: Any) -> Awaitable[Any]:
         """From the runtime's side: call a function of the user's that answers, or leads to an answer."""
 
     def stream(self, make: Callable[[], Any]) -> AsyncIterator[Any]:
@@ -53,11 +53,9 @@ class TrioHost:
     async def finish(self, awaitable: Awaitable[T]) -> T:
         return await awaitable
 
-    async def call(self, fn: Callable[[Any], Any], data: Any) -> Any:
+    def call(self, fn: Callable[[Any], Any], data: Any) -> Awaitable[Any]:
         answer = fn(data)
-        if type(answer) is CoroutineType or isinstance(answer, Awaitable):
-            return await answer
-        return answer
+        return answer if type(answer) is CoroutineType or isinstance(answer, Awaitable) else _ready(answer)
 
     def stream(self, make: Callable[[], Any]) -> AsyncIterator[Any]:
         return _TrioStream(make)
@@ -120,17 +118,20 @@ class AsyncioHost:
     async def finish(self, awaitable: Awaitable[T]) -> T:
         return await self.loop.call(lambda: awaitable)
 
-    async def call(self, fn: Callable[[Any], Any], data: Any) -> Any:
+    def call(self, fn: Callable[[Any], Any], data: Any) -> Awaitable[Any]:
         answer = fn(data)
-        if type(answer) is CoroutineType or isinstance(answer, Awaitable):
-            return await self.finish(answer)
-        return answer
+        awaitable = type(answer) is CoroutineType or isinstance(answer, Awaitable)
+        return self.finish(answer) if awaitable else _ready(answer)
 
     def stream(self, make: Callable[[], Any]) -> AsyncIterator[Any]:
         return self.loop.stream(make)
 
     def asyncio(self) -> AsyncioLoop:
         return self.loop
+
+
+async def _ready(answer: T) -> T:
+    return answer
 
 
 TRIO = TrioHost()

@@ -21,10 +21,13 @@ from .paths import StepPath
 class Ledger:
     """Books of one run; see the module's rules."""
 
-    __slots__ = ("_closed", "_open", "_settled")
+    __slots__ = ("_children", "_closed", "_open", "_settled")
 
     def __init__(self) -> None:
-        self._open: dict[StepPath, tuple[StepPath | None, list[int]]] = {}
+        self._open: dict[StepPath, StepPath | None] = {}
+        """Every open path with its parent."""
+        self._children: dict[StepPath, int] = {}
+        """How many children of an open path are open."""
         self._settled: set[StepPath] = set()
         self._closed = False
 
@@ -54,25 +57,25 @@ class Ledger:
         if path in self._open or path in self._settled:
             raise ProtocolError(f"step {path!r} started twice")
         if parent is not None:
-            above = self._open.get(parent)
-            if above is None:
+            if parent not in self._open:
                 raise ProtocolError(f"step {path!r} started, but its parent {parent!r} is not open")
-            above[1][0] += 1
-        self._open[path] = (parent, [0])
+            self._children[parent] += 1
+        self._open[path] = parent
+        self._children[path] = 0
 
     def settle(self, path: StepPath) -> None:
         """Close the span of `path`: it has its terminal outcome."""
-        span = self._open.get(path)
-        if span is None:
+        children = self._children.get(path)
+        if children is None:
             why = "it settled before" if path in self._settled else "it never started"
             raise ProtocolError(f"step {path!r} settled, but it is not open: {why}")
-        parent, children = span
-        if children[0]:
-            raise ProtocolError(f"step {path!r} settled, but {children[0]} step(s) below it are still open")
-        del self._open[path]
+        if children:
+            raise ProtocolError(f"step {path!r} settled, but {children} step(s) below it are still open")
+        del self._children[path]
+        parent = self._open.pop(path)
         self._settled.add(path)
         if parent is not None:
-            self._open[parent][1][0] -= 1
+            self._children[parent] -= 1
 
     def close(self) -> None:
         """End the run, if its books balance."""
