@@ -11,7 +11,6 @@ from benchmarks.protocol import importing, peak_bytes, seconds, serve
 from flujo_actors import Chunk, Context, Flujo, Pipeline, Step
 from flujo_actors.actors.agent_call import call_agent
 from flujo_actors.actors.composites import Work
-from flujo_actors.actors.hooks import Hooks
 from flujo_actors.actors.journal import MemoryJournal
 from flujo_actors.actors.messages import Tally
 from flujo_actors.actors.run import Run
@@ -85,7 +84,6 @@ async def planned_calls(agent: Callable[..., Any], size: int) -> None:
         run_id=RunId("bench"),
         host=TRIO,
         journal=MemoryJournal(),
-        hooks=Hooks((), TRIO, lambda *_: None),
         telemetry=SILENT,
     )
     work = Work(name="s", span=ROOT, path=ROOT, data=1, context=Context(), tally=Tally())

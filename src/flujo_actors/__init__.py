@@ -1,18 +1,16 @@
 """LLM-agent pipelines as supervised trio actors.
 
-What is imported from here is the public API. Names that need pydantic-ai, pydantic or a driver are loaded when they
-are first used, so importing the package stays cheap.
+What is imported from here is the public API. What every pipeline needs is loaded with the package; names that need
+pydantic-ai, pydantic or a driver, or that only some programs use, are loaded when they are first used.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .bridge.threads import abandoned_threads as abandoned_threads
 from .context.freeform import Context as Context
 from .core.backoff import Backoff as Backoff
-from .core.models import register_type as register_type
 from .core.outcomes import Aborted as Aborted
 from .core.outcomes import Chunk as Chunk
 from .core.outcomes import ErrorInfo as ErrorInfo
@@ -22,19 +20,8 @@ from .core.outcomes import PipelineResult as PipelineResult
 from .core.outcomes import StepOutcome as StepOutcome
 from .core.outcomes import StepResult as StepResult
 from .core.outcomes import Success as Success
-from .core.payloads import HookPayload as HookPayload
-from .core.payloads import OnPause as OnPause
-from .core.payloads import OnStepFailure as OnStepFailure
-from .core.payloads import PostRun as PostRun
-from .core.payloads import PostStep as PostStep
-from .core.payloads import PreRun as PreRun
-from .core.payloads import PreStep as PreStep
-from .core.settings import Price as Price
-from .core.settings import Settings as Settings
 from .core.usage import Usage as Usage
 from .core.usage import UsageLimits as UsageLimits
-from .core.wire import from_json as from_json
-from .core.wire import to_json as to_json
 from .dsl.declared import Processors as Processors
 from .dsl.pipeline import Pipeline as Pipeline
 from .dsl.processing import Processing as Processing
@@ -71,8 +58,8 @@ from .errors import StructuredOutputError as StructuredOutputError
 from .errors import UncertainUnit as UncertainUnit
 from .errors import UsageLimitExceededError as UsageLimitExceededError
 from .handle import RunHandle as RunHandle
+from .late_names import late_names as _late_names
 from .runner import Flujo as Flujo
-from .settings import load_settings as load_settings
 
 if TYPE_CHECKING:
     from .agents.compaction import compact_history as compact_history
@@ -80,6 +67,19 @@ if TYPE_CHECKING:
     from .agents.units import current_unit as current_unit
     from .client import RunClient as RunClient
     from .client import RunInfo as RunInfo
+    from .core.models import register_type as register_type
+    from .core.payloads import HookPayload as HookPayload
+    from .core.payloads import OnPause as OnPause
+    from .core.payloads import OnStepFailure as OnStepFailure
+    from .core.payloads import PostRun as PostRun
+    from .core.payloads import PostStep as PostStep
+    from .core.payloads import PreRun as PreRun
+    from .core.payloads import PreStep as PreStep
+    from .core.settings import Price as Price
+    from .core.settings import Settings as Settings
+    from .core.wire import from_json as from_json
+    from .core.wire import to_json as to_json
+    from .settings import load_settings as load_settings
     from .stores.memory import MemoryStore as MemoryStore
     from .stores.port import Store as Store
     from .stores.postgres import PostgresStore as PostgresStore
@@ -89,33 +89,36 @@ if TYPE_CHECKING:
     from .structured.extract import extract_from_text as extract_from_text
     from .structured.read import normalize_json_text as normalize_json_text
     from .structured.read import parse_and_validate as parse_and_validate
-
-_LOADED_WHEN_USED = {
-    "MemoryStore": "stores.memory",
-    "PostgresStore": "stores.postgres",
-    "RunClient": "client",
-    "RunInfo": "client",
-    "SqliteStore": "stores.sqlite",
-    "Store": "stores.port",
-    "compact_history": "agents.compaction",
-    "current_unit": "agents.units",
-    "ensure_object": "structured.builtins",
-    "extract_from_text": "structured.extract",
-    "make_agent_async": "agents.factory",
-    "normalize_json_text": "structured.read",
-    "parse_and_validate": "structured.read",
-    "wrap_dict": "structured.builtins",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """The names of `_LOADED_WHEN_USED`, imported at their first use."""
-    if name not in _LOADED_WHEN_USED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f".{_LOADED_WHEN_USED[name]}", __name__)
-    value = globals()[name] = getattr(module, name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LOADED_WHEN_USED})
+else:
+    __getattr__, __dir__ = _late_names(
+        __name__,
+        {
+            "HookPayload": ".core.payloads",
+            "MemoryStore": ".stores.memory",
+            "OnPause": ".core.payloads",
+            "OnStepFailure": ".core.payloads",
+            "PostRun": ".core.payloads",
+            "PostStep": ".core.payloads",
+            "PostgresStore": ".stores.postgres",
+            "PreRun": ".core.payloads",
+            "PreStep": ".core.payloads",
+            "Price": ".core.settings",
+            "RunClient": ".client",
+            "RunInfo": ".client",
+            "Settings": ".core.settings",
+            "SqliteStore": ".stores.sqlite",
+            "Store": ".stores.port",
+            "compact_history": ".agents.compaction",
+            "current_unit": ".agents.units",
+            "ensure_object": ".structured.builtins",
+            "extract_from_text": ".structured.extract",
+            "from_json": ".core.wire",
+            "load_settings": ".settings",
+            "make_agent_async": ".agents.factory",
+            "normalize_json_text": ".structured.read",
+            "parse_and_validate": ".structured.read",
+            "register_type": ".core.models",
+            "to_json": ".core.wire",
+            "wrap_dict": ".structured.builtins",
+        },
+    )

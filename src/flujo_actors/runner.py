@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .actors.hooks import Hooks, plan_hooks
 from .actors.root import drive
 from .actors.run import Run
-from .actors.runs import NO_ANSWER, OpenRun, ResumeMode, Runs, RunsInMemory
+from .actors.runs import NO_ANSWER, OpenRun, Runs, RunsInMemory
 from .bridge.host import TRIO, Host, current_host, running_loop
 from .context.isolation import check_context_model, isolated, make_context
 from .core.error_info import message_of
-from .core.events import HookFailed
 from .core.outcomes import PipelineResult, RunId
-from .core.payloads import HookPayload
-from .core.settings import Settings
 from .core.usage import UsageLimits
-from .dsl.known_types import register_types_of
 from .dsl.pipeline import AnyStep, Pipeline, as_step
 from .dsl.step import Step
 from .dsl.tree import walk_steps
@@ -38,10 +32,13 @@ from .errors import (
     RunLeased,
 )
 from .handle import Drive, Outlet, RunHandle
-from .settings import resolve_settings
-from .stores.port import Store
-from .telemetry.redaction import Redactor
-from .telemetry.sinks import LogSink, Telemetry
+from .parts import checked_answer, hooks_of, settings_of, store_of, stored_runs, telemetry_of
+
+if TYPE_CHECKING:
+    from .actors.hooks import Hooks
+    from .core.payloads import HookPayload
+    from .core.settings import Settings
+    from .dsl.changes import ResumeMode
 
 logger = logging.getLogger("flujo_actors")
 
@@ -66,15 +63,13 @@ class Flujo:
         self._first_context = self._new_context()
         self._resources = resources
         self._limits = _checked_limits(usage_limits)
-        self._hooks = plan_hooks(hooks)
-        self._settings = resolve_settings(settings)
-        self._telemetry = _telemetry(self._settings, self.pipeline, resources)
+        self._make_hooks = hooks_of(hooks)
+        self._configured = settings_of(settings)
+        self._telemetry = telemetry_of(self._configured, self.pipeline, resources)
         self._in_memory = RunsInMemory()
-        self._store = None if store is None else _opened_store(store)
+        self._store = None if store is None else store_of(store, self.pipeline, context_model)
         if self._store is None:
             _refuse_transactions(self.pipeline)
-        else:
-            register_types_of(self.pipeline, context_model)
 
     # --- running ---
 
@@ -122,8 +117,6 @@ class Flujo:
         if answer is NO_ANSWER:
             opened = await runs.reopen(RunId(token))
         else:
-            from .actors.answers import checked_answer  # loads pydantic, which only those who answer need
-
             pause = await runs.pause_at(token)
             checked = checked_answer(answer, pause.input_schema, step_name=pause.step_name)
             opened = await runs.answer(token, checked)
@@ -165,18 +158,15 @@ class Flujo:
 
     # --- both ---
 
+    @property
+    def _settings(self) -> Settings:
+        return self._configured()
+
     def _runs(self, mode: ResumeMode = "strict") -> Runs:
         if self._store is None:
             return self._in_memory
-        from .actors.stored_runs import StoredRuns  # loads what only durable runs need
-
-        return StoredRuns(
-            store=self._store,
-            pipeline=self.pipeline,
-            settings=self._settings.durability,
-            redact=self._telemetry.redactor.text,
-            mode=mode,
-        )
+        redact = self._telemetry.redactor.text
+        return stored_runs(self._store, self.pipeline, self._settings, redact=redact, mode=mode)
 
     async def _drive(self, runs: Runs, opened: OpenRun, host: Host, outlet: Outlet | None) -> PipelineResult:
         run = Run(
@@ -184,11 +174,11 @@ class Flujo:
             host=host,
             journal=opened.journal,
             resumed=opened.resumed,
-            hooks=Hooks(self._hooks, host, self._report_hook),
+            hooks=self._hooks_of(opened.run_id, host),
             telemetry=self._telemetry,
             outlet=outlet,
             resources=self._resources,
-            settings=self._settings,
+            configured=self._configured,
         )
         result: PipelineResult | None = None
         try:
@@ -205,31 +195,19 @@ class Flujo:
         assert result is not None
         return result
 
+    def _hooks_of(self, run_id: RunId, host: Host) -> Hooks | None:
+        return None if self._make_hooks is None else self._make_hooks(run_id, host, self._report_hook)
+
     def _report_hook(self, name: str, payload: HookPayload, error: BaseException) -> None:
         if self._telemetry.enabled:
-            self._telemetry.emit(
-                HookFailed(
-                    run_id=payload.run_id,
-                    at=trio.current_time(),
-                    hook=name,
-                    hook_kind=payload.kind,
-                    feedback=f"{type(error).__name__}: {message_of(error)}",
-                )
+            self._telemetry.tell(
+                "hook.failed",
+                run_id=payload.run_id,
+                at=trio.current_time(),
+                hook=name,
+                hook_kind=payload.kind,
+                feedback=f"{type(error).__name__}: {message_of(error)}",
             )
-
-
-def _telemetry(settings: Settings, pipeline: Pipeline, resources: Any) -> Telemetry:
-    redactor = Redactor.from_environment(os.environ, deps=resources)
-    for each in walk_steps(pipeline):
-        if isinstance(each, Step) and each.deps is not None:
-            redactor = redactor.knowing(each.deps)
-    logging_sink = (LogSink(),) if settings.telemetry.log else ()
-    return Telemetry(
-        sinks=(*settings.telemetry.sinks, *logging_sink),
-        redactor=redactor,
-        content=settings.telemetry.content,
-        verbose=settings.aros.telemetry.verbose,
-    )
 
 
 def _refuse_transactions(pipeline: Pipeline) -> None:
@@ -238,12 +216,6 @@ def _refuse_transactions(pipeline: Pipeline) -> None:
             raise DeclarationError(
                 f"step {each.name!r} asks for a `transaction`, but there is no store to give one: pass `store` to Flujo"
             )
-
-
-def _opened_store(store: Any) -> Store:
-    from .stores.opening import open_store  # loads drivers, which only durable runs need
-
-    return open_store(store)
 
 
 def _in_trio(start: Callable[[Host, Outlet | None], Any], *, instead: str) -> Any:

@@ -21,11 +21,10 @@ from typing import Any
 
 import attrs
 
+from .core.default_settings import CONFIG_FILE, PREFIX
 from .core.settings import Price, Settings, unknown_setting
 from .errors import DeclarationError
 
-PREFIX = "FLUJO_"
-CONFIG_FILE = "flujo.toml"
 _NOT_SETTINGS = frozenset({"FLUJO_CONFIG"})
 _TRUTHS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 

@@ -41,7 +41,7 @@ def test_telemetry_without_sinks_is_off() -> None:
     """Nobody listens, nothing is paid."""
     assert not SILENT.enabled
     assert not Telemetry().enabled
-    SILENT.emit(agent_run()[0])
+    SILENT.tell("run.started", run_id="r", at=0.0)
 
 
 def test_every_sink_gets_every_event_in_order() -> None:

@@ -31,7 +31,6 @@ from ..core.attempts import (
     decide,
     escalating,
 )
-from ..core.events import StepFallback, StepRetry
 from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success
 from ..dsl.callplan import CallPlan, plan_agent
 from ..dsl.declared import Declared
@@ -157,7 +156,7 @@ class Attempts:
         request, step, tally = self.request, self.step, self.request.tally
         assert step.fallback is not None
         name = step.fallback.name or f"{step.name} (fallback)"
-        self.run.emit(StepFallback, request.path, step_name=step.name, feedback=failed.feedback, fallback_name=name)
+        self.run.emit("step.fallback", request.path, step_name=step.name, feedback=failed.feedback, fallback_name=name)
         async with self.troupe.children(tally) as children:
             children.spawn(
                 Request(
@@ -186,7 +185,7 @@ class Attempts:
 
     def _emit_retry(self, seconds: float, feedback: str) -> None:
         self.run.emit(
-            StepRetry,
+            "step.retry",
             self.request.path,
             step_name=self.request.name,
             attempt=self.request.tally.attempts,

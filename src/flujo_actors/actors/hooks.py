@@ -26,8 +26,8 @@ from ..bridge.guard import guarded
 from ..bridge.host import Host
 from ..core.attempts import escalating
 from ..core.error_info import message_of
-from ..core.outcomes import Aborted, Failure
-from ..core.payloads import HookPayload
+from ..core.outcomes import Aborted, Failure, RunId
+from ..core.payloads import PAYLOAD_TYPES, HookPayload
 from ..errors import AbortRun, DeclarationError
 
 logger = logging.getLogger("flujo_actors")
@@ -86,14 +86,13 @@ class Hooks:
     """The hooks of one run."""
 
     planned: tuple[PlannedHook, ...]
+    run_id: RunId
     host: Host
     report: Report
 
-    def __bool__(self) -> bool:
-        return bool(self.planned)
-
-    async def tell(self, payload: HookPayload) -> Aborted | Failure | None:
-        """Tell everybody who wants to know; the first veto is returned when all have been told."""
+    async def tell(self, kind: str, **facts: Any) -> Aborted | Failure | None:
+        """Tell everybody who wants to know of such a moment; the first veto is returned when all have been told."""
+        payload: HookPayload = PAYLOAD_TYPES[kind](run_id=self.run_id, **facts)
         veto: Aborted | Failure | None = None
         for hook in self.planned:
             if isinstance(payload, hook.wants):

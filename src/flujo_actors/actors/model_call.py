@@ -28,7 +28,6 @@ from ..bridge.from_asyncio import TrioCaller
 from ..bridge.guard import guarded
 from ..core import paths
 from ..core.attempts import Attempt, Done, Failed, Stopped
-from ..core.events import AgentInput, AgentResponse
 from ..core.outcomes import Chunk, Paused, StepResult
 from ..dsl.resumable import Resumable
 from ..dsl.step import Step
@@ -95,7 +94,7 @@ class ModelCaller:
     async def ask(self, instruction: str | None, *, as_text: bool = False) -> Attempt:
         """One call of the agent on the step's data; its text is shown live if somebody watches."""
         run, work, resumable = self.run, self.work, self.step.resumable
-        run.emit(AgentInput, work.span, step_name=work.name, attempt=work.attempt, data=work.data)
+        run.emit("agent.input", work.span, step_name=work.name, attempt=work.attempt, data=work.data)
         prompt, options = self._prompt(instruction), self._options(as_text=as_text)
         request = self._atomic(prompt, options) if resumable is None else self._kept(prompt, options, resumable)
         return await self._answered(request, _watched if run.outlet is not None else _unwatched)
@@ -174,7 +173,7 @@ class ModelCaller:
         if isinstance(got, Error):
             return self._failed(request, got.error)
         result: AgentRunResult[Any] = got.value
-        run.emit(AgentResponse, work.span, step_name=work.name, attempt=work.attempt, output=result.output)
+        run.emit("agent.response", work.span, step_name=work.name, attempt=work.attempt, output=result.output)
         metadata: dict[str, Any] = {"model": call.model_name} if call.model_name else {}
         if call.unmeasured:
             metadata["unmeasured_responses"] = call.unmeasured
@@ -257,7 +256,10 @@ async def _shown(caller: ModelCaller, source: Any) -> Finished | None:
 
 def _emitter(run: Run, work: Work) -> Emit:
     """Telemetry for code on the asyncio loop, which may be another thread."""
-    tell = functools.partial(run.emit, path=work.span, step_name=work.name, attempt=work.attempt)
+
+    def tell(kind: type[Any], **facts: Any) -> None:
+        run.emit(kind.kind, work.span, step_name=work.name, attempt=work.attempt, **facts)
+
     if run.host.asyncio().same_thread:
         return tell
     token = trio.lowlevel.current_trio_token()

@@ -20,7 +20,6 @@ from ..bridge.guard import guarded
 from ..context.isolation import isolated, updated
 from ..core.attempts import Attempt, Done, Failed, Stopped
 from ..core.error_info import message_of
-from ..core.events import AttemptStarted
 from ..core.outcomes import Paused
 from ..dsl.declared import Declared
 from ..dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
@@ -72,7 +71,7 @@ class OneAttempt:
 
     async def _timed(self, step: Declared, work: Work) -> Attempt:
         run = self.run
-        run.emit(AttemptStarted, self.request.path, step_name=step.name, attempt=work.attempt)
+        run.emit("attempt.started", self.request.path, step_name=step.name, attempt=work.attempt)
         if step.timeout_s is None:
             ended = await self._work(step, work)
         else:

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from ..core.events import ArosFallbackStage, ArosRepairFailed, ArosRepairStarted, ArosRepairSuccess
+from ..core.event_kinds import EventKind
 from ..structured.stages import Decision, Deterministic, GiveUp, LlmRepair, StageFailure, stage_of
 from .composites import Work
 from .run import Run
@@ -34,26 +34,26 @@ class RepairEvents:
     def begins(self, decision: Decision, why: str) -> None:
         """A stage begins that asks a model, or falls back on something."""
         if isinstance(decision, LlmRepair):
-            self._emit(ArosRepairStarted, "llm")
+            self._emit("aros.repair.started", "llm")
         elif not isinstance(decision, Deterministic | GiveUp):
-            self._emit(ArosFallbackStage, _TAG[stage_of(decision)], feedback=why or None)
+            self._emit("aros.fallback.stage", _TAG[stage_of(decision)], feedback=why or None)
 
     def succeeded(self, decision: Decision, passes: tuple[str, ...], *, clean: bool) -> None:
         """A stage ended in a value; a text that was fine as it came needed no repair."""
         if isinstance(decision, Deterministic):
             if clean:
                 return
-            self._emit(ArosRepairStarted, "deterministic")
-        self._emit(ArosRepairSuccess, _TAG[stage_of(decision)], passes=passes)
+            self._emit("aros.repair.started", "deterministic")
+        self._emit("aros.repair.success", _TAG[stage_of(decision)], passes=passes)
 
     def failed(self, decision: Decision, failure: StageFailure) -> None:
         """A stage did not end in a value."""
         if isinstance(decision, Deterministic):
-            self._emit(ArosRepairStarted, "deterministic")
+            self._emit("aros.repair.started", "deterministic")
         feedback = self.run.redact(failure.reason)
-        self._emit(ArosRepairFailed, _TAG[stage_of(decision)], feedback=feedback, raw_text=failure.text)
+        self._emit("aros.repair.failed", _TAG[stage_of(decision)], feedback=feedback, raw_text=failure.text)
 
-    def _emit(self, kind: type[Any], stage: str, **facts: Any) -> None:
+    def _emit(self, kind: EventKind, stage: str, **facts: Any) -> None:
         self.run.emit(
             kind,
             self.work.span,

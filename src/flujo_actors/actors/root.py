@@ -7,10 +7,8 @@ from typing import Any
 import trio
 
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
-from ..core.events import RunEnded, RunResumed, RunStarted
 from ..core.outcomes import Aborted, Failure, Paused, PipelineResult, RunStatus
 from ..core.paths import ROOT
-from ..core.payloads import PostRun, PreRun
 from ..core.usage import Usage, UsageLimits
 from ..dsl.pipeline import Pipeline
 from ..errors import ControlError
@@ -30,7 +28,7 @@ async def drive(
     run: Run, pipeline: Pipeline, data: Any, context: Any, *, limits: UsageLimits | None, resumed: bool
 ) -> PipelineResult:
     """Run the pipeline to its result; control errors are raised with the partial result."""
-    run.emit(RunResumed if resumed else RunStarted, ROOT)
+    run.emit("run.resumed" if resumed else "run.started", ROOT)
     tally = Tally()
     tally.attempts, tally.context = 1, context
     quotas = () if limits is None else (run.quota(limits, owner=f"run {run.run_id}"),)
@@ -53,13 +51,13 @@ def _interrupted(ended: Attempt) -> bool:
 
 
 async def _announce(run: Run, result: PipelineResult, usage: Usage) -> Aborted | Failure | None:
-    run.emit(RunEnded, ROOT, status=result.status, feedback=result.feedback, usage=usage)
+    run.emit("run.ended", ROOT, status=result.status, feedback=result.feedback, usage=usage)
     return await _tell_post_run(run, result)
 
 
 async def _ended(run: Run, pipeline: Pipeline, work: Work, *, resumed: bool) -> Attempt:
     if run.hooks and not resumed:
-        veto = await run.hooks.tell(PreRun(run_id=run.run_id, input=work.data, context=work.context))
+        veto = await run.hooks.tell("pre_run", input=work.data, context=work.context)
         if veto is not None:
             return vetoed(veto)
     run.ledger.start(ROOT)
@@ -91,7 +89,7 @@ async def _tell_post_run(run: Run, result: PipelineResult) -> Aborted | Failure 
         return None
     with trio.CancelScope(shield=True, deadline=_grace(result)):
         await tell_late(run, watched=False)
-        return await run.hooks.tell(PostRun(run_id=run.run_id, result=result))
+        return await run.hooks.tell("post_run", result=result)
     return None
 
 

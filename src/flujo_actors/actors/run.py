@@ -5,24 +5,28 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
 
 from ..bridge.host import Host
-from ..core.events import Event
+from ..core.default_settings import default_settings
+from ..core.event_kinds import EventKind
 from ..core.ledger import Ledger
 from ..core.outcomes import RunId, StepOutcome
 from ..core.paths import StepPath
 from ..core.quota import Amount, Quota
-from ..core.settings import Settings
 from ..core.usage import UsageLimits
-from ..telemetry.sinks import Telemetry
-from .hooks import Hooks
 from .journal import Journal
 from .mailbox import Mailbox
 from .messages import Untold
+
+if TYPE_CHECKING:  # what only some runs have, loaded by whoever gives it to them
+    from ..core.settings import Settings
+    from ..telemetry.silence import Silence
+    from ..telemetry.sinks import Telemetry
+    from .hooks import Hooks
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -32,14 +36,15 @@ class Run:
     run_id: RunId
     host: Host
     journal: Journal
-    hooks: Hooks
-    telemetry: Telemetry
+    telemetry: Telemetry | Silence
+    hooks: Hooks | None = None
     resumed: bool = False
     """Whether this is a later part of a run, so that its steps may have records, answers and failed attempts."""
     outlet: Mailbox[StepOutcome] | None = None
     """Where somebody watches the run; `None` if nobody does."""
     resources: Any = None
-    settings: Settings = attrs.field(factory=Settings)
+    configured: Callable[[], Settings] = default_settings
+    """What tells the settings, which are not built before somebody asks."""
     rng: Callable[[], float] = random.random
     ledger: Ledger = attrs.field(factory=Ledger)
     untold: deque[Untold] = attrs.field(factory=deque)
@@ -52,11 +57,15 @@ class Run:
     def _is_quiet(self) -> bool:
         return not (self.resumed or self.hooks or self.telemetry.enabled)
 
-    def emit(self, kind: type[Any], path: StepPath, **facts: Any) -> None:
+    @property
+    def settings(self) -> Settings:
+        """The settings the run goes by."""
+        return self.configured()
+
+    def emit(self, kind: EventKind, path: StepPath, **facts: Any) -> None:
         """Tell telemetry, if anybody listens."""
         if self.telemetry.enabled:
-            event: Event = kind(run_id=self.run_id, path=path, at=trio.current_time(), **facts)
-            self.telemetry.emit(event)
+            self.telemetry.tell(kind, run_id=self.run_id, path=path, at=trio.current_time(), **facts)
 
     def quota(self, limits: UsageLimits, *, owner: str) -> Quota:
         """A budget under this run's settings."""

@@ -14,7 +14,6 @@ import trio
 
 from ..core.outcomes import PipelineResult, RunId
 from ..core.tokens import parse_token
-from ..dsl.changes import ResumeMode as ResumeMode
 from ..errors import LeaseLost, NotPaused, RunExists
 from .journal import Journal, MemoryJournal, Pause
 

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import attrs
 import trio
@@ -21,10 +21,8 @@ from outcome import Value
 from ..bridge.guard import guarded
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
 from ..core.error_info import message_of
-from ..core.events import RunPaused, StepStarted
 from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
 from ..core.paths import StepPath
-from ..core.payloads import PreStep
 from ..core.tokens import approval_hash, make_token
 from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
@@ -40,6 +38,9 @@ from .run import Run
 from .step_events import emit_step_ended, note_swallowed_cancellation
 from .step_results import charge, result_of, unfinished_result, usage_in
 from .telling import tell, tell_later
+
+if TYPE_CHECKING:
+    from .hooks import Hooks
 
 
 @attrs.frozen(eq=False)
@@ -64,9 +65,9 @@ class StepActors:
         request = self._with_own_limits(request)
         run.ledger.start(request.path, request.parent)
         run.journal.started(request.path, request.name)
-        run.emit(StepStarted, request.path, step_name=request.name, input=request.data)
+        run.emit("step.started", request.path, step_name=request.name, input=request.data)
         if run.hooks:
-            refused = await run.hooks.tell(_pre_step(run, request))
+            refused = await _told_before(run.hooks, request)
             if refused is not None:
                 return await self._settle(request, refused, request.context)
         outcome, context = await self._outcome(request)
@@ -160,7 +161,7 @@ class StepActors:
         asked = approval_hash(paused.message, request.data)
         paused = Paused(message=paused.message, state_token=make_token(self.run.run_id, place, asked=asked))
         schema = request.step.input_schema if isinstance(request.step, HumanInTheLoop) else None
-        self.run.emit(RunPaused, request.path, step_name=request.name, message=paused.message)
+        self.run.emit("run.paused", request.path, step_name=request.name, message=paused.message)
         await self.run.journal.paused(
             Pause(
                 path=place,
@@ -226,13 +227,9 @@ def _recalled(request: Request, recorded: Recorded) -> Settled:
     return Settled(index=request.index, outcome=recorded.outcome, context=context)
 
 
-def _pre_step(run: Run, request: Request) -> PreStep:
-    return PreStep(
-        run_id=run.run_id,
-        step_name=request.name,
-        path=request.path,
-        input=request.data,
-        context=request.context,
+async def _told_before(hooks: Hooks, request: Request) -> Aborted | Failure | None:
+    return await hooks.tell(
+        "pre_step", step_name=request.name, path=request.path, input=request.data, context=request.context
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any, assert_never
 import trio
 
 from ..core.attempts import Attempt, Done, Failed, Stopped
-from ..core.events import AttemptEnded, StepEnded, StepUnstoppable
 from ..core.outcomes import Aborted, Failure, Paused, Success, TerminalOutcome
 from ..core.paths import StepPath
 from .messages import Request
@@ -30,13 +29,13 @@ def report_unstoppable(run: Run, name: str, path: StepPath) -> None:
     """Say that a step went on although it was cancelled."""
     text = "it ended only after its cancellation was requested; what it returned is not used"
     logger.info("step %r of run %s: %s", name, run.run_id, text)
-    run.emit(StepUnstoppable, path, step_name=name, feedback=text)
+    run.emit("step.unstoppable", path, step_name=name, feedback=text)
 
 
 def emit_attempt_ended(run: Run, request: Request, ended: Attempt, number: int) -> None:
     """Say how an attempt ended."""
     status, text = _status(ended)
-    run.emit(AttemptEnded, request.path, step_name=request.name, attempt=number, status=status, feedback=text)
+    run.emit("attempt.ended", request.path, step_name=request.name, attempt=number, status=status, feedback=text)
 
 
 def _status(ended: Attempt) -> tuple[str, str | None]:
@@ -67,4 +66,4 @@ def emit_step_ended(run: Run, request: Request, outcome: TerminalOutcome) -> Non
             facts = {"status": "aborted", "feedback": reason}
         case _:
             assert_never(outcome)
-    run.emit(StepEnded, request.path, step_name=request.name, attempts=request.tally.attempts, **facts)
+    run.emit("step.ended", request.path, step_name=request.name, attempts=request.tally.attempts, **facts)

@@ -27,7 +27,7 @@ from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun
 from ..core.settings import DurabilitySettings
 from ..core.tokens import parse_token
 from ..core.wire import encode
-from ..dsl.changes import changes_between
+from ..dsl.changes import ResumeMode, changes_between
 from ..dsl.fingerprint import Fingerprint, read_fingerprint
 from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
@@ -37,7 +37,7 @@ from ..stores.port import Store
 from .asking import waiting_pause
 from .journal import Pause
 from .journal_writer import JournalWriter, new_owner, writer_for
-from .runs import Hold, OpenRun, ResumeMode
+from .runs import Hold, OpenRun
 from .store_journal import StoreJournal
 
 

@@ -11,13 +11,17 @@ Rules:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 import trio
 
 from ..core.outcomes import Aborted, Failure, Paused, TerminalOutcome
-from ..core.payloads import OnPause, OnStepFailure, PostStep
 from .messages import Request, Untold
 from .run import Run
+
+if TYPE_CHECKING:
+    from .hooks import Hooks
 
 
 async def tell(run: Run, request: Request, outcome: TerminalOutcome) -> Aborted | Failure | None:
@@ -44,7 +48,7 @@ async def _tell(run: Run, untold: Untold, *, watched: bool = True) -> Aborted | 
     veto: Aborted | Failure | None = None
     try:
         if run.hooks and not untold.hooks_know:
-            veto = await _tell_hooks(run, untold.request, untold.outcome)
+            veto = await _tell_hooks(run.hooks, untold.request, untold.outcome)
         if run.outlet is not None and watched:
             await run.outlet.put(untold.outcome)
     except trio.Cancelled:
@@ -53,13 +57,13 @@ async def _tell(run: Run, untold: Untold, *, watched: bool = True) -> Aborted | 
     return veto
 
 
-async def _tell_hooks(run: Run, request: Request, outcome: TerminalOutcome) -> Aborted | Failure | None:
-    where = {"run_id": run.run_id, "step_name": request.name, "path": request.path}
-    veto = await run.hooks.tell(PostStep(outcome=outcome, **where))
+async def _tell_hooks(hooks: Hooks, request: Request, outcome: TerminalOutcome) -> Aborted | Failure | None:
+    where = {"step_name": request.name, "path": request.path}
+    veto = await hooks.tell("post_step", outcome=outcome, **where)
     also: Aborted | Failure | None = None
     match outcome:
         case Failure():
-            also = await run.hooks.tell(OnStepFailure(outcome=outcome, **where))
+            also = await hooks.tell("on_step_failure", outcome=outcome, **where)
         case Paused() if request.tally.pauses:
-            also = await run.hooks.tell(OnPause(outcome=outcome, **where))
+            also = await hooks.tell("on_pause", outcome=outcome, **where)
     return veto or also

@@ -11,10 +11,12 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, get_args
 
 import attrs
 
+from .event_kinds import EventKind
 from .outcomes import RunStatus
 from .usage import NO_USAGE, Usage
 
@@ -317,3 +319,6 @@ ArosEvent = ArosRepairStarted | ArosRepairSuccess | ArosRepairFailed | ArosFallb
 
 Event = RunEvent | StepEvent | AttemptEvent | AgentEvent | CallEvent | ArosEvent | HookFailed
 """Everything a sink can be told."""
+
+EVENT_TYPES: Mapping[EventKind, type[Any]] = {event_type.kind: event_type for event_type in get_args(Event)}
+"""Every event by its kind."""

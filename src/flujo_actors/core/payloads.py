@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import attrs
 
@@ -75,3 +76,6 @@ class PostRun:
 
 HookPayload: TypeAlias = PreRun | PreStep | PostStep | OnStepFailure | OnPause | PostRun
 """Everything a hook can be told."""
+
+PAYLOAD_TYPES: Mapping[str, type[Any]] = {payload_type.kind: payload_type for payload_type in get_args(HookPayload)}
+"""Every payload by its kind."""

@@ -12,21 +12,24 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, get_args, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import attrs
 
-from ..core.events import AgentUsage, Event, content_fields, detail_fields, facts
+from ..core.event_kinds import EventKind
+from ..core.events import EVENT_TYPES, AgentUsage, Event, content_fields, detail_fields, facts
 from .redaction import Redactor
 
 _log = logging.getLogger("flujo_actors")
 
-_TYPES: tuple[type[Any], ...] = get_args(Event)
-_CONTENT = {kind.kind: content_fields(kind) for kind in _TYPES}
-_DETAIL = {kind.kind: detail_fields(kind) for kind in _TYPES}
+_CONTENT = {kind: content_fields(event_type) for kind, event_type in EVENT_TYPES.items()}
+_DETAIL = {kind: detail_fields(event_type) for kind, event_type in EVENT_TYPES.items()}
 # What can hold no secret: numbers, words from a closed list, and the run's id, which ties the sinks together.
 _FIXED = frozenset({"run_id", "at", "status", "stage", "attempt", "usage"})
-_FREE = {kind.kind: [name for name in attrs.fields_dict(kind) if name not in _FIXED] for kind in _TYPES}
+_FREE = {
+    kind: [name for name in attrs.fields_dict(event_type) if name not in _FIXED]
+    for kind, event_type in EVENT_TYPES.items()
+}
 
 E = TypeVar("E")
 T = TypeVar("T")
@@ -62,6 +65,10 @@ class Telemetry:
         """The same telemetry, hiding also what `deps` hold under secret-like names."""
         redactor = self.redactor.knowing(deps)
         return self if redactor is self.redactor else attrs.evolve(self, redactor=redactor)
+
+    def tell(self, kind: EventKind, **facts: Any) -> None:
+        """Make the event of this kind, and tell every sink."""
+        self.emit(EVENT_TYPES[kind](**facts))
 
     def emit(self, event: Event) -> None:
         """Tell every sink."""
@@ -107,10 +114,6 @@ class Telemetry:
             return self.redactor.text(value)
         # Counts and amounts hold no text.
         return value if value is None or isinstance(value, int | float) else self.redactor.value(value)
-
-
-SILENT = Telemetry()
-"""Telemetry nobody listens to."""
 
 
 class MemorySink:

@@ -1,0 +1,23 @@
+"""The settings of a program that configures nothing, and where others are looked for."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+CONFIG_FILE = "flujo.toml"
+"""The file of settings, in the current directory."""
+
+PREFIX = "FLUJO_"
+"""How the environment variables begin that are settings."""
+
+
+@functools.cache
+def default_settings() -> Settings:
+    """All settings as they are by default, made when somebody first asks for one of them."""
+    from .settings import Settings  # its classes take a tenth of a plain import to build, and most runs ask for nothing
+
+    return Settings()

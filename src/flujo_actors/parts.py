@@ -1,0 +1,100 @@
+"""The parts that only some runs have: settings, hooks, telemetry, a store, answers.
+
+This is the one place that loads them, and only for those who have them: a pipeline of plain functions runs without
+building their classes, and without cattrs, pydantic or a driver. Every import inside a function says what it saves.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .core.default_settings import CONFIG_FILE, PREFIX, default_settings
+from .dsl.pipeline import Pipeline
+from .dsl.step import Step
+from .dsl.tree import walk_steps
+from .telemetry.silence import Silence
+
+if TYPE_CHECKING:
+    from .actors.hooks import Hooks
+    from .actors.runs import Runs
+    from .core.settings import Settings
+    from .dsl.changes import ResumeMode
+    from .stores.port import Store
+    from .telemetry.sinks import Telemetry
+
+# --- settings -----------------------------------------------------------------------------------------------
+
+
+def settings_of(given: Settings | Mapping[str, Any] | None) -> Callable[[], Settings]:
+    """What tells the settings of a `Flujo`; they are read and checked now, unless nothing is configured."""
+    if given is None and not _is_configured():
+        return default_settings
+    from .settings import resolve_settings  # the classes of all settings, and the reader of TOML
+
+    settings = resolve_settings(given)
+    return lambda: settings
+
+
+def _is_configured() -> bool:
+    return Path(CONFIG_FILE).is_file() or any(name.startswith(PREFIX) for name in os.environ)
+
+
+# --- hooks --------------------------------------------------------------------------------------------------
+
+
+def hooks_of(given: Iterable[Callable[[Any], Any]] | Callable[[Any], Any]) -> Callable[..., Hooks] | None:
+    """What makes the hooks of one run (`run_id`, `host`, `report`); `None` if there are none."""
+    listed = (given,) if callable(given) else tuple(given)
+    if not listed:
+        return None
+    from .actors.hooks import Hooks, plan_hooks  # the types of payloads
+
+    return functools.partial(Hooks, plan_hooks(listed))
+
+
+# --- telemetry ----------------------------------------------------------------------------------------------
+
+
+def telemetry_of(settings: Callable[[], Settings], pipeline: Pipeline, resources: Any) -> Telemetry | Silence:
+    """The telemetry of a `Flujo`. What its resources and deps hold is looked at now, since they may change later."""
+    deps = [each.deps for each in walk_steps(pipeline) if isinstance(each, Step) and each.deps is not None]
+    if resources is None and not deps and settings is default_settings:
+        return Silence(os.environ)
+    from .telemetry.opening import open_telemetry  # the types of events, and the expressions of the redactor
+
+    return open_telemetry(settings(), os.environ, [resources, *deps])
+
+
+# --- durability ---------------------------------------------------------------------------------------------
+
+
+def store_of(given: Any, pipeline: Pipeline, context_model: type | None) -> Store:
+    """The store that was given or named, when the types it will have to read are known."""
+    from .dsl.known_types import register_types_of  # what it takes to write values down
+    from .stores.opening import open_store  # drivers
+
+    store = open_store(given)
+    register_types_of(pipeline, context_model)
+    return store
+
+
+def stored_runs(
+    store: Store, pipeline: Pipeline, settings: Settings, *, redact: Callable[[str], str], mode: ResumeMode
+) -> Runs:
+    """The runs that a store keeps."""
+    from .actors.stored_runs import StoredRuns  # records, and cattrs to write them
+
+    return StoredRuns(store=store, pipeline=pipeline, settings=settings.durability, redact=redact, mode=mode)
+
+
+def checked_answer(answer: Any, schema: Any, *, step_name: str) -> Any:
+    """The answer to a pause as its step takes it; `InvalidAnswer` if it does not."""
+    if schema is None:
+        return answer
+    from .actors import answers  # pydantic
+
+    return answers.checked_answer(answer, schema, step_name=step_name)
