@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-import uuid
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -229,7 +229,7 @@ def _in_trio(start: Callable[[Host, Outlet | None], Any], *, instead: str) -> An
 
 def _checked_id(run_id: str | None) -> RunId:
     if run_id is None:
-        return RunId(uuid.uuid4().hex)
+        return RunId(os.urandom(16).hex())
     if not isinstance(run_id, str) or not run_id:
         raise DeclarationError(f"run_id must be a non-empty text or None, not {run_id!r}")
     return RunId(run_id)

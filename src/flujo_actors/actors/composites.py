@@ -78,7 +78,16 @@ class Work:
                 for quota in self.quotas:
                     quota.spend(usage, self.caller)
 
-    def child(self, step: AnyStep, name: str, path: StepPath, data: Any, context: Any, index: int = 0) -> Request:
+    def child(
+        self,
+        step: AnyStep,
+        name: str,
+        path: StepPath,
+        data: Any,
+        context: Any,
+        index: int = 0,
+        for_object: bool = False,
+    ) -> Request:
         """The request for a child of this attempt."""
         return Request(
             step=step,
@@ -89,6 +98,7 @@ class Work:
             context=context,
             index=index,
             quotas=self.quotas,
+            for_object=for_object,
         )
 
 
@@ -101,8 +111,8 @@ async def sequence(troupe: Troupe, pipeline: Pipeline, work: Work) -> Attempt:
     wanted = pipeline.places_before_objects
     async with troupe.children(work.tally) as children:
         for place, (step, name) in enumerate(pipeline.named_steps):
-            request = work.child(step, name, paths.named(work.path, name), data, context)
-            children.spawn(attrs.evolve(request, for_object=True) if place in wanted else request)
+            path = paths.named(work.path, name)
+            children.spawn(work.child(step, name, path, data, context, for_object=place in wanted))
             settled = await children.settled()
             work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):

@@ -62,18 +62,13 @@ async def _ended(run: Run, pipeline: Pipeline, work: Work, *, resumed: bool) -> 
             return vetoed(veto)
     run.ledger.start(ROOT)
     try:
-        ended = await _top_level(run, pipeline, work)
+        ended = await sequence(StepActors(run), pipeline, work)
+    except BaseExceptionGroup as group:
+        raise _first_cause(group) from None
     finally:
         run.ledger.settle(ROOT)
     run.ledger.close()
     return ended
-
-
-async def _top_level(run: Run, pipeline: Pipeline, work: Work) -> Attempt:
-    try:
-        return await sequence(StepActors(run), pipeline, work)
-    except BaseExceptionGroup as group:
-        raise _first_cause(group) from None
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

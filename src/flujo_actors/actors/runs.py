@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -58,6 +57,10 @@ class Hold:
         """Raise `LeaseLost` if the run was lost."""
         if self._lost is not None:
             raise self._lost
+
+
+_FOR_GOOD = contextlib.nullcontext(Hold())
+"""A run in memory cannot be lost: one hold does for all of them."""
 
 
 class Runs(Protocol):
@@ -130,9 +133,8 @@ class RunsInMemory:
     async def abandoned(self) -> list[RunId]:
         return []
 
-    @contextlib.contextmanager
-    def holding(self, run: OpenRun) -> Iterator[Hold]:
-        yield Hold()
+    def holding(self, run: OpenRun) -> AbstractContextManager[Hold]:
+        return _FOR_GOOD
 
     async def put_back(self, run: OpenRun, result: PipelineResult | None) -> None:
         journal = self._open.pop(run.run_id)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Host(Protocol):
     """How the trio runtime and its host reach each other."""
 
-    async def enter(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
+    def enter(self, fn: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
         """From the host's side: await a trio function; the host's cancellation is its cancellation."""
 
     def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
@@ -44,8 +44,8 @@ class Host(Protocol):
 class TrioHost:
     """A trio program (or anyio on trio, or `run()`): the runtime is part of it."""
 
-    async def enter(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
-        return await fn(*args)
+    def enter(self, fn: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+        return fn(*args)
 
     def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
         trio.lowlevel.spawn_system_task(fn, *args, context=contextvars.copy_context())
@@ -109,8 +109,8 @@ class AsyncioHost:
     guest: Guest
     loop: AsyncioLoop
 
-    async def enter(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
-        return await self.guest.call(fn, *args)
+    def enter(self, fn: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+        return self.guest.call(fn, *args)
 
     def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
         self.guest.spawn(fn, *args)
