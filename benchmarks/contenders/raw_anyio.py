@@ -8,7 +8,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from benchmarks.protocol import Job, in_asyncio, peak_bytes, seconds, serve
 
-CHUNK_BUFFER = 32
+CHUNK_BUFFER = 64
 
 
 async def agent(data: int) -> int:

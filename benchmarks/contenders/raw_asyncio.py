@@ -5,7 +5,7 @@ from functools import partial
 
 from benchmarks.protocol import in_asyncio, peak_bytes, seconds, serve
 
-CHUNK_BUFFER = 32
+CHUNK_BUFFER = 64
 
 
 async def agent(data: int) -> int:

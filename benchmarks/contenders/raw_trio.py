@@ -15,7 +15,7 @@ from benchmarks.protocol import Measure, importing, peak_bytes, seconds, serve
 
 Worker = Callable[[int, trio.MemorySendChannel[int]], Coroutine[Any, Any, None]]
 
-CHUNK_BUFFER = 32
+CHUNK_BUFFER = 64
 """As many as the library lets a run be ahead of its reader."""
 
 

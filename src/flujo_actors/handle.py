@@ -26,7 +26,7 @@ from .actors.mailbox import Mailbox
 from .bridge.host import Host, current_host
 from .core.outcomes import PipelineResult, StepOutcome
 
-OUTCOME_BUFFER = 32
+OUTCOME_BUFFER = 64
 """How many outcomes a run may be ahead of whoever iterates it."""
 
 Outlet: TypeAlias = Mailbox[StepOutcome]
@@ -107,11 +107,18 @@ class OutcomeIterator:
         return self
 
     async def __anext__(self) -> StepOutcome:
-        if self._background is None:
-            self._background = await self._handle.background()
-        background = self._background
-        if (waiting := background.next_nowait()) is not None:
-            return waiting
+        background = self._background or await self._started()
+        try:
+            return background.next_nowait()
+        except (trio.WouldBlock, trio.EndOfChannel):
+            pass  # whatever `next` raises has nothing to do with these
+        return await self._awaited(background)
+
+    async def _started(self) -> _Background:
+        self._background = await self._handle.background()
+        return self._background
+
+    async def _awaited(self, background: _Background) -> StepOutcome:
         try:
             return await background.host.enter(background.next)
         except trio.EndOfChannel:
@@ -141,6 +148,11 @@ class _Background:
         self._ended = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._result: Value[PipelineResult] | Error | None = None
+        self.next_nowait = self._outlet.get_nowait
+        """An outcome that waits already: a host on another library need not cross over for each of them.
+
+        The run cannot go on before its reader gives way, so no more than the outlet holds come this way in a row.
+        """
         host.spawn(self._run)
 
     async def _run(self) -> None:
@@ -151,16 +163,6 @@ class _Background:
         finally:
             self._outlet.close()
             self._ended.set()
-
-    def next_nowait(self) -> StepOutcome | None:
-        """An outcome that waits already: a host on another library need not cross over for each of them.
-
-        The run cannot go on before its reader gives way, so no more than the outlet holds come this way in a row.
-        """
-        try:
-            return self._outlet.get_nowait()
-        except (trio.WouldBlock, trio.EndOfChannel):
-            return None
 
     async def next(self) -> StepOutcome:
         """The next outcome; `EndOfChannel` after the last one, or the error that stopped the run."""

@@ -10,6 +10,7 @@ from scripted import AT_ONCE, PLACES, Scripted, collected, failing, nested, read
 
 from flujo_actors import Aborted, Chunk, Failure, Flujo, Paused, Pipeline, Step, StepResult, Success, step
 from flujo_actors.errors import UsageLimitExceededError
+from flujo_actors.handle import OUTCOME_BUFFER
 
 
 def streaming(*pieces: Any, then: Any = None) -> Any:
@@ -387,13 +388,14 @@ async def test_a_branch_that_ended_is_told_even_if_its_sibling_fails_meanwhile(a
 @pytest.mark.trio
 async def test_what_ended_before_the_time_was_over_is_told_as_it_ended(autojump_clock: Any) -> None:
     """Also if the reader was too slow to hear of it in time."""
-    branches: Any = {n: Step(f"good {n}", same) for n in range(60)}
+    count = OUTCOME_BUFFER + 20
+    branches: Any = {n: Step(f"good {n}", same) for n in range(count)}
     handle = Flujo(Step.parallel("p", branches, timeout_s=5)).run_async(1)
     outcomes = []
     async for outcome in handle:
         outcomes.append(outcome)
         await trio.sleep(1)
     ends = told(outcomes)
-    assert sorted(ends[:-1]) == sorted(f"success good {n}" for n in range(60))
+    assert sorted(ends[:-1]) == sorted(f"success good {n}" for n in range(count))
     assert ends[-1] == "failure p"
     assert all(each.success for each in (await handle).step_history[0].step_history)

@@ -14,8 +14,9 @@ from outcome import Error, Value
 from ..bridge.guard import guarded
 from ..bridge.threads import in_thread
 from ..core.attempts import Attempt, Done, Failed, Stopped
+from ..core.chunks import chunk_maker
 from ..core.error_info import message_of
-from ..core.outcomes import Aborted, Chunk, Failure, Paused, StepResult, Success
+from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success
 from ..core.usage import NO_USAGE, Usage
 from ..dsl.callplan import CallPlan
 from ..dsl.step import Step
@@ -177,14 +178,14 @@ async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: 
 async def _call_stream(run: Run, make: Callable[[], Any], work: Work, numbers: Iterator[int]) -> Any:
     source: Any = run.host.stream(make)
     pieces = work.tally.pieces
-    outlet, name, attempt = run.outlet, work.name, work.attempt
+    outlet, chunk_of = run.outlet, chunk_maker(work.name, work.attempt, numbers)
     try:
         async for piece in source:
             if type(piece) not in PLAIN and isinstance(piece, _OUTCOMES):
                 return piece
             pieces.append(piece)
-            if outlet is not None:
-                await outlet.put(Chunk(data=piece, step_name=name, attempt=attempt, seq=next(numbers)))
+            if outlet is not None and not outlet.offer(chunk := chunk_of(piece)):
+                await outlet.put(chunk)
     finally:
         await source.aclose()
     return joined(pieces)

@@ -19,7 +19,7 @@ import trio
 from outcome import Error, Value
 
 from ..bridge.guard import guarded
-from ..core.outcomes import Chunk
+from ..core.chunks import chunk_maker
 from ..errors import StreamLimitExceeded, StructuredOutputError
 from ..structured.stream import Preview, StreamBuffer
 from .composites import Work
@@ -35,7 +35,8 @@ class Aggregator:
     """Buffers the answer of one call; see the module's rules. `numbers` goes on over all calls of an attempt."""
 
     def __init__(self, run: Run, work: Work, *, numbers: Iterator[int]) -> None:
-        self._run, self._work, self._numbers = run, work, numbers
+        self._run, self._work = run, work
+        self._chunk_of = chunk_maker(work.name, work.attempt, numbers)
         self._settings = settings = run.settings.aros.streaming
         self._buffer = StreamBuffer(max_bytes=settings.max_bytes, max_chunks=settings.max_chunks)
         self._values: list[Any] = []
@@ -76,14 +77,15 @@ class Aggregator:
         return None
 
     async def _aggregate(self) -> None:
+        outlet = self._run.outlet
         async for piece in self._box:
             try:
                 self._keep(piece)
             except StructuredOutputError as error:
                 self._refuse(error)
                 return
-            if self._run.outlet is not None:
-                await self._run.outlet.put(self._chunk(piece))
+            if outlet is not None and not outlet.offer(chunk := self._chunk_of(piece, self._previewed())):
+                await outlet.put(chunk)
 
     def _keep(self, piece: Any) -> None:
         if isinstance(piece, str | bytes) and not self._values:
@@ -113,15 +115,6 @@ class Aggregator:
         except StructuredOutputError as error:
             error.stage = "stream"
             raise
-
-    def _chunk(self, piece: Any) -> Chunk:
-        return Chunk(
-            data=piece,
-            step_name=self._work.name,
-            attempt=self._work.attempt,
-            seq=next(self._numbers),
-            partial_value=self._previewed(),
-        )
 
     def _previewed(self) -> Any:
         if self._values or self._buffer.chars > _PREVIEWED_CHARS:

@@ -77,30 +77,31 @@ class Mailbox(Generic[T]):
 
     def put_nowait(self, item: T) -> None:
         """Add the item now, or raise `WouldBlock` when the box is full."""
+        if not self.offer(item):
+            raise trio.WouldBlock
+
+    def offer(self, item: T) -> bool:
+        """Add the item if there is room for it now, and say whether there was; raises as `put` does after the end."""
         if self._receivers:
             task, _ = self._receivers.popitem(last=False)
             self._taken += 1
             reschedule(task, Value(item))
         elif len(self._items) < self._room:
             self._items.append(item)
+        elif self._closed is None:
+            return False
         else:
-            raise self._refusal()
+            raise self._closed("nobody will read this mailbox any more")
         self._accepted += 1
+        return True
 
     async def _put_slowly(self, item: T) -> None:
         if self._accepted >= self._put_limit:
             await checkpoint()
             self._put_limit = self._accepted + LONGEST_RUN
-        try:
-            self.put_nowait(item)
-        except trio.WouldBlock:
+        if not self.offer(item):
             await _park(self._senders, item)
             self._put_limit = self._accepted + LONGEST_RUN
-
-    def _refusal(self) -> Exception:
-        if self._closed is None:
-            return trio.WouldBlock()
-        return self._closed("nobody will read this mailbox any more")
 
     # --- receiving ----------------------------------------------------------------------------------------
 

@@ -28,7 +28,8 @@ from ..bridge.from_asyncio import TrioCaller
 from ..bridge.guard import guarded
 from ..core import paths
 from ..core.attempts import Attempt, Done, Failed, Stopped
-from ..core.outcomes import Chunk, Paused, StepResult
+from ..core.chunks import chunk_maker
+from ..core.outcomes import Paused, StepResult
 from ..dsl.resumable import Resumable
 from ..dsl.step import Step
 from ..errors import MaxTurnsReached, StructuredOutputError, UncertainUnit
@@ -245,12 +246,12 @@ async def _watched(caller: ModelCaller, request: AgentRequest | GranularRequest)
 
 async def _shown(caller: ModelCaller, source: Any) -> Finished | None:
     work = caller.work
+    chunk_of = chunk_maker(work.name, work.attempt, caller.numbers)
     async for piece in source:
         if isinstance(piece, Finished):
             return piece
         work.tally.pieces.append(piece)
-        chunk = Chunk(data=piece, step_name=work.name, attempt=work.attempt, seq=next(caller.numbers))
-        await caller.run.publish(chunk)
+        await caller.run.publish(chunk_of(piece))
     return None
 
 
