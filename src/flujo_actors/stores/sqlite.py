@@ -92,8 +92,9 @@ class SqliteStore:
         pause = {**self._time(), "run_id": storable(run_id), "path": storable(path), "token": storable(token)}
         with self._connections.writing() as db:
             for (run,) in db.execute(sql.CONSUME, pause).fetchall():
-                [(seq,)] = db.execute(sql.ADVANCE_BY_ANSWER, {"run": run, "wall": self._wall()}).fetchall()
-                _insert_records(db, [(run, seq, record)])
+                answered = {"run": run, "wall": self._wall()}
+                _insert(db, sql.APPEND_ANSWER, record, answered)
+                db.execute(sql.ANSWERED, answered)
                 return
             asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
             current = _owner(db, run_id)
@@ -147,36 +148,25 @@ class SqliteStore:
             return self._append(db, batch)
 
     def _append(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[LeaseLost | None]:
-        verdicts: list[LeaseLost | None] = []
-        records: list[tuple[int, int, Record]] = []
-        for append in batch:
-            place = self._advance(db, append)
-            verdicts.append(None if place else refusals.lost(append.lease, _owner(db, append.lease.run_id)))
-            if place:
-                run, first = place
-                records.extend((run, first + index, record) for index, record in enumerate(append.records))
-                _write_pauses(db, run, append)
-        _insert_records(db, records)
-        return verdicts
+        return [
+            None if self._is_appended(db, append) else refusals.lost(append.lease, _owner(db, append.lease.run_id))
+            for append in batch
+        ]
 
-    def _advance(self, db: sqlite3.Connection, append: Append) -> tuple[int, int] | None:
-        """Reserve the places of the records: the run's key and the first number, or `None` if the lease is stale."""
-        change = {
-            **_lease(append.lease),
-            "wall": self._wall(),
-            "count": len(append.records),
-            "status": append.status,
-            "release": append.release,
-        }
-        rows = db.execute(sql.ADVANCE, change).fetchall()
-        return rows[0] if rows else None
+    def _is_appended(self, db: sqlite3.Connection, append: Append) -> bool:
+        """Write the append; whether its lease is the run's current one, else nothing was written."""
+        under = {**_lease(append.lease), "wall": self._wall()}
+        if not all(_insert(db, sql.APPEND, record, under) for record in append.records):
+            return False
+        return not _changes_run(append) or _change_run(db, append, under)
 
     def _admit(self, db: sqlite3.Connection, admission: Admission, owner: str, lease_s: float) -> Lease | RunExists:
         granted = self._granted(admission.run_id, owner=owner, lease_s=lease_s)
         rows = db.execute(sql.ADMIT, {**granted, "pipeline": storable(admission.pipeline)}).fetchall()
         if not rows:
             return refusals.exists(admission.run_id)
-        _insert_records(db, [(rows[0][0], 1, Record(kind="admitted", path=ROOT, body=admission.body))])
+        first = Record(kind="admitted", path=ROOT, body=admission.body)
+        _insert(db, sql.INSERT_FIRST, first, {"run": rows[0][0]})
         return Lease(run_id=admission.run_id, owner=owner, epoch=1)
 
     def _renew(self, db: sqlite3.Connection, lease: Lease, lease_s: float) -> LeaseLost | None:
@@ -234,7 +224,7 @@ def _owner(db: sqlite3.Connection, run_id: RunId) -> tuple[str | None, int] | No
 
 
 def _record_rows(db: sqlite3.Connection, run_id: RunId, after: int) -> list[Any]:
-    wanted = (storable(run_id), after)
+    wanted = {"run_id": storable(run_id), "after": max(after, 0)}
     try:
         return db.execute(sql.READ, wanted).fetchall()
     except sqlite3.OperationalError as error:
@@ -252,15 +242,27 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _insert_records(db: sqlite3.Connection, records: Iterable[tuple[int, int, Record]]) -> None:
-    blobs, rows = [], []
-    for run, seq, record in records:
-        blob = as_blob(record.body)
-        if blob is not None:
-            blobs.append(blob)
-        rows.append((run, *as_row(record, seq, blob)[:5]))
-    db.executemany(sql.INSERT_BLOB, blobs)
-    db.executemany(sql.INSERT_RECORD, rows)
+def _insert(db: sqlite3.Connection, statement: str, record: Record, where: dict[str, Any]) -> bool:
+    """Insert a record, and its body by itself if it is long; whether the statement let it in."""
+    blob = as_blob(record.body)
+    row = as_row(record, 0, blob)
+    columns = {"kind": row.kind, "path": row.path, "body": row.body, "blob": row.blob}
+    inserted = db.execute(statement, {**where, **columns}).fetchall()
+    if blob is not None and inserted:
+        db.execute(sql.INSERT_BLOB, blob)
+    return bool(inserted)
+
+
+def _changes_run(append: Append) -> bool:
+    """Whether more is written than records, which a run's row does not count while it has an owner."""
+    return append.release or append.status is not None or bool(append.pauses) or not append.records
+
+
+def _change_run(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -> bool:
+    changed = db.execute(sql.CHANGE, {**under, "status": append.status, "release": append.release}).fetchall()
+    for (run,) in changed:
+        _write_pauses(db, run, append)
+    return bool(changed)
 
 
 def _write_pauses(db: sqlite3.Connection, run: int, append: Append) -> None:

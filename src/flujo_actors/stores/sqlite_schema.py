@@ -1,7 +1,13 @@
 """The tables of a SQLite store, and how an older file becomes a newer one.
 
-All names begin with `flujo_`, so that a store can share its file with the tables of an application. Records are
-written at the end of one table, whichever run they belong to: a group commit then touches few pages.
+All names begin with `flujo_`, so that a store can share its file with the tables of an application.
+
+Every page that a commit touches is written to the log and waits for the disk, so a commit of one record touches one:
+
+1. A record's key is its run's key and its number in one integer. No second index has to find it, and the records of
+   a run stand side by side.
+2. While a run has an owner its row stays as it is: what was written last is the run's last record, which also says
+   when. The row's own `updated_at` and `records` hold once nobody owns the run.
 """
 
 from __future__ import annotations
@@ -50,7 +56,28 @@ _FIRST = (
     "CREATE TABLE flujo_blobs (hash BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+_ONE_PAGE_PER_RECORD = (
+    """CREATE TABLE flujo_new_records (
+        id INTEGER PRIMARY KEY,
+        after_us INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        path TEXT NOT NULL,
+        body TEXT NOT NULL,
+        blob BLOB,
+        run INTEGER GENERATED ALWAYS AS (id >> 32) VIRTUAL,
+        seq INTEGER GENERATED ALWAYS AS (id & 0xFFFFFFFF) VIRTUAL
+    )""",
+    """INSERT INTO flujo_new_records (id, after_us, kind, path, body, blob)
+        SELECT (run << 32) + seq, 0, kind, path, body, blob FROM flujo_records ORDER BY run, seq""",
+    "DROP TABLE flujo_records",
+    "ALTER TABLE flujo_new_records RENAME TO flujo_records",
+    "CREATE INDEX flujo_records_by_blob ON flujo_records (blob) WHERE blob IS NOT NULL",
+    "ALTER TABLE flujo_runs RENAME COLUMN next_seq TO records",
+    "UPDATE flujo_runs SET records = records - 1",
+)
+"""`after_us` is when the record was written, in microseconds since the run was admitted: short numbers."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _ONE_PAGE_PER_RECORD)
 """What leads from each version to the next; an empty file has version 0."""
 
 

@@ -1,7 +1,8 @@
 """The SQL of a SQLite store.
 
-Every write to a run has its lease, owner and epoch, in its predicate. That a lease has run out does not end it: it lets
-others claim the run, and the claim ends it. So an owner that was only slow goes on if nobody was waiting.
+A record's key is its run's key and its number, `(run << 32) + seq`. Every write to a run has its lease, owner and
+epoch, in its predicate. That a lease has run out does not end it: it lets others claim the run, and the claim ends it.
+So an owner that was only slow goes on if nobody was waiting.
 """
 
 from __future__ import annotations
@@ -9,10 +10,21 @@ from __future__ import annotations
 HELD = "owner IS NOT NULL AND lease_boot = :boot AND lease_from <= :now AND :now < lease_until"
 """A lease that was granted in the future is of an earlier boot, where the system does not name its boots."""
 
+_LEASE = "run_id = :run_id AND owner = :owner AND epoch = :epoch"
+
+_LAST = """
+    max(flujo_runs.id << 32, coalesce((SELECT max(id) FROM flujo_records WHERE id < (flujo_runs.id + 1) << 32), 0))"""
+"""The key of a run's last record; of no other run's, should all of its records be gone."""
+
+_INSERT_NEXT = f"""
+    INSERT INTO flujo_records (id, after_us, kind, path, body, blob)
+    SELECT {_LAST} + 1, CAST(round((:wall - created_at) * 1e6) AS INTEGER), :kind, :path, :body, :blob
+    FROM flujo_runs"""
+
 ADMIT = """
     INSERT INTO flujo_runs (run_id, pipeline, status, created_at, updated_at, owner, epoch,
-                            lease_boot, lease_from, lease_until, next_seq)
-    VALUES (:run_id, :pipeline, 'running', :wall, :wall, :owner, 1, :boot, :now, :until, 2)
+                            lease_boot, lease_from, lease_until, records)
+    VALUES (:run_id, :pipeline, 'running', :wall, :wall, :owner, 1, :boot, :now, :until, 1)
     ON CONFLICT (run_id) DO NOTHING RETURNING id"""
 
 CLAIM = f"""
@@ -20,19 +32,21 @@ CLAIM = f"""
     SET owner = :owner, epoch = epoch + 1, lease_boot = :boot, lease_from = :now, lease_until = :until
     WHERE run_id = :run_id AND NOT ({HELD}) RETURNING epoch"""
 
-ADVANCE = """
+APPEND = f"{_INSERT_NEXT} WHERE {_LEASE} RETURNING id"
+
+CHANGE = f"""
     UPDATE flujo_runs
-    SET next_seq = next_seq + :count, updated_at = :wall, status = coalesce(:status, status),
+    SET records = {_LAST} & 0xFFFFFFFF, updated_at = :wall, status = coalesce(:status, status),
         owner = CASE WHEN :release THEN NULL ELSE owner END
-    WHERE run_id = :run_id AND owner = :owner AND epoch = :epoch
-    RETURNING id, next_seq - :count"""
+    WHERE {_LEASE} RETURNING id"""
 
-RENEW = """
+RENEW = f"""
     UPDATE flujo_runs SET lease_boot = :boot, lease_from = :now, lease_until = :until
-    WHERE run_id = :run_id AND owner = :owner AND epoch = :epoch RETURNING id"""
+    WHERE {_LEASE} RETURNING id"""
 
-ADVANCE_BY_ANSWER = """
-    UPDATE flujo_runs SET next_seq = next_seq + 1, updated_at = :wall WHERE id = :run RETURNING next_seq - 1"""
+APPEND_ANSWER = f"{_INSERT_NEXT} WHERE id = :run RETURNING id"
+
+ANSWERED = f"UPDATE flujo_runs SET records = {_LAST} & 0xFFFFFFFF, updated_at = :wall WHERE id = :run"
 
 CONSUME = f"""
     UPDATE flujo_pauses SET answered = 1
@@ -48,7 +62,9 @@ OWNER = "SELECT owner, epoch FROM flujo_runs WHERE run_id = ?"
 
 INSERT_BLOB = "INSERT INTO flujo_blobs (hash, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
 
-INSERT_RECORD = "INSERT INTO flujo_records (run, seq, kind, path, body, blob) VALUES (?, ?, ?, ?, ?, ?)"
+INSERT_FIRST = """
+    INSERT INTO flujo_records (id, after_us, kind, path, body, blob)
+    VALUES ((:run << 32) + 1, 0, :kind, :path, :body, :blob) RETURNING id"""
 
 REPLACE_PAUSE = "DELETE FROM flujo_pauses WHERE run = ? AND path = ? AND (answered IS NULL OR token = ?)"
 
@@ -56,16 +72,26 @@ INSERT_PAUSE = "INSERT INTO flujo_pauses (run, path, token, message, body) VALUE
 
 CLOSE_PAUSES = "DELETE FROM flujo_pauses WHERE run = ? AND answered IS NULL"
 
-READ = """
-    SELECT seq, kind, path, body, blob, data FROM flujo_records LEFT JOIN flujo_blobs ON hash = blob
-    WHERE run = (SELECT id FROM flujo_runs WHERE run_id = ?) AND seq > ? ORDER BY seq"""
+_OF_RUN_AFTER = """
+    id > (SELECT (id << 32) + :after FROM flujo_runs WHERE run_id = :run_id)
+    AND id < (SELECT (id + 1) << 32 FROM flujo_runs WHERE run_id = :run_id) ORDER BY id"""
 
-READ_RAW = """
+READ = f"""
+    SELECT seq, kind, path, body, blob, data FROM flujo_records LEFT JOIN flujo_blobs ON hash = blob
+    WHERE {_OF_RUN_AFTER}"""
+
+READ_RAW = f"""
     SELECT seq, CAST(kind AS BLOB), CAST(path AS BLOB), CAST(body AS BLOB) FROM flujo_records
-    WHERE run = (SELECT id FROM flujo_runs WHERE run_id = ?) AND seq > ? ORDER BY seq"""
+    WHERE {_OF_RUN_AFTER}"""
 
 RUNS = f"""
-    SELECT id, run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, next_seq - 1 FROM flujo_runs"""
+    SELECT id, run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, records FROM (
+        SELECT flujo_runs.id, run_id, pipeline, status, created_at, owner, epoch, lease_boot, lease_from, lease_until,
+               coalesce(last.seq, records) AS records,
+               max(updated_at, coalesce(created_at + last.after_us / 1e6, updated_at)) AS updated_at
+        FROM flujo_runs LEFT JOIN flujo_records AS last ON last.id = CASE WHEN owner IS NOT NULL THEN {_LAST} END
+    )"""
+"""What the row of a run with an owner does not say, its last record does."""
 
 OPEN_PAUSES = """
     SELECT run, path, token, message, body FROM flujo_pauses
@@ -73,9 +99,11 @@ OPEN_PAUSES = """
 
 DELETE_RUN = f"DELETE FROM flujo_runs WHERE run_id = :run_id AND NOT ({HELD}) RETURNING id"
 
-BLOBS_OF_RUN = "SELECT DISTINCT blob FROM flujo_records WHERE run = ? AND blob IS NOT NULL"
+_OF_RUN = "id > ?1 << 32 AND id < (?1 + 1) << 32"
 
-DELETE_RECORDS = "DELETE FROM flujo_records WHERE run = ?"
+BLOBS_OF_RUN = f"SELECT DISTINCT blob FROM flujo_records WHERE {_OF_RUN} AND blob IS NOT NULL"
+
+DELETE_RECORDS = f"DELETE FROM flujo_records WHERE {_OF_RUN}"
 
 DELETE_PAUSES = "DELETE FROM flujo_pauses WHERE run = ?"
 

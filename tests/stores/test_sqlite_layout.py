@@ -1,0 +1,115 @@
+"""What a SQLite store writes for a record: statements, pages, and the tables of an earlier version."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import attrs
+import pytest
+
+from flujo_actors.core.outcomes import RunId
+from flujo_actors.core.records import RunQuery
+from flujo_actors.stores import sqlite_schema
+from flujo_actors.stores.sqlite import SqliteStore
+from flujo_actors.testing._store_clauses.samples import admit, bodies, claim, record, write
+
+FRAME = 4096 + 24
+"""A page in the log, with its header."""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path):
+    store = SqliteStore(path)
+    yield store
+    store.close()
+
+
+def statements_of(store, work):
+    """What SQLite is told while some work is done."""
+    seen = []
+    with store._connections.writing() as db:
+        db.set_trace_callback(seen.append)
+    work()
+    with store._connections.writing() as db:
+        db.set_trace_callback(None)
+    return [statement.split(maxsplit=1)[0] for statement in seen[1:-1]]  # without the end and beginning of the blocks
+
+
+def test_a_record_is_one_statement_and_one_commit(store):
+    """The lease is checked, the number given and the record written by a single INSERT."""
+    lease = admit(store)
+    assert statements_of(store, lambda: write(store, lease, record("a"))) == ["BEGIN", "INSERT", "COMMIT"]
+
+
+def test_a_commit_of_one_record_writes_one_page(store, path):
+    """Nothing but the page at whose end the record stands goes to the disk, while a run goes on."""
+    lease = admit(store)
+    log = path.with_name("runs.db-wal")
+    before = log.stat().st_size
+    for number in range(20):
+        write(store, lease, record(str(number)))
+    assert log.stat().st_size - before == 20 * FRAME
+
+
+def test_a_refused_append_leaves_no_blob(store, path):
+    """A long body that may not be written is not kept under its hash either."""
+    stale = attrs.evolve(admit(store), epoch=7)
+    assert write(store, stale, record("x" * 100_000)) is not None
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM flujo_blobs").fetchall() == [(0,)]
+
+
+def test_runs_of_two_leases_are_numbered_by_themselves(store):
+    """Records stand beside those of other runs without getting in their way."""
+    first, second = admit(store, "first"), admit(store, "second")
+    for lease in (second, first, first, second):
+        write(store, lease, record(lease.run_id))
+    for name in ("first", "second"):
+        assert [each.seq for each in store.read(RunId(name))] == [1, 2, 3]
+        assert store.get(RunId(name)).records == 3
+
+
+def test_a_run_whose_records_are_gone_takes_no_number_of_another(store, path):
+    """Damage to one run does not spread to the one before it."""
+    other = admit(store, "other")
+    write(store, other, record("theirs"))
+    lease = admit(store)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM flujo_records WHERE run = 2")
+    write(store, lease, record("mine"))
+    assert bodies(store, "other") == [record("theirs").body]
+    assert bodies(store) == []  # the first record of a run is its admission
+
+
+def test_a_file_of_the_first_version_is_read_and_continued(path):
+    """Its runs, records, numbers and times are there after the migration, and new records follow."""
+    with closing(sqlite3.connect(path)) as db, db:
+        for statement in sqlite_schema.MIGRATIONS[0]:
+            db.execute(statement)
+        db.execute("CREATE TABLE flujo_schema (version INTEGER NOT NULL)")
+        db.execute("INSERT INTO flujo_schema VALUES (1)")
+        for key, name in enumerate(("first", "second"), 1):
+            db.execute(
+                "INSERT INTO flujo_runs VALUES (?, ?, 'p', 'paused', 10.0, ?, NULL, 1, 'boot', 0.0, 0.0, 4)",
+                (key, name, 20.0 + key),
+            )
+        for place in range(6):  # interleaved, as runs at the same time wrote them
+            run, seq = place % 2 + 1, place // 2 + 1
+            row = (run, seq, "started" if seq > 1 else "admitted", f"{run}-{seq}", f'{{"v":1,"n":{seq}}}')
+            db.execute("INSERT INTO flujo_records (run, seq, kind, path, body) VALUES (?, ?, ?, ?, ?)", row)
+    store = SqliteStore(path)
+    assert [(run.run_id, run.records, run.updated_at) for run in store.find(RunQuery())] == [
+        ("second", 3, 22.0),
+        ("first", 3, 21.0),
+    ]
+    assert [each.path for each in store.read(RunId("second"))] == ["2-1", "2-2", "2-3"]
+    lease = claim(store, "first")
+    assert write(store, lease, record("new")) is None
+    assert [each.seq for each in store.read(RunId("first"))] == [1, 2, 3, 4]
+    store.close()
