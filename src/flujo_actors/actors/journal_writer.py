@@ -4,12 +4,15 @@ Rules:
 
 1. There is one writer per store and trio run, so that concurrent runs share commits: while one transaction commits in
    its thread, everything that comes in waits, and goes into the next one together.
-2. A write returns when it is durable. It raises `LeaseLost` if the run has another owner by now, and `StoreError` if
+2. While writes come one at a time, as those of a lone chain do, each is begun at once. When the last commit carried
+   several, the next one waits a scheduling round for company.
+3. A write returns when it is durable. It raises `LeaseLost` if the run has another owner by now, and `StoreError` if
    the store failed: then either nothing of it was written, or all of it and the answer was lost.
-3. A commit that has begun is not cancelled with whoever waits for it.
-4. Leases of open runs are renewed together, three times per lease. A run that lost its lease is told at once, and so
+4. A write that was asked for is not cancelled with whoever waits for it, who waits all the same.
+5. Leases of open runs are renewed together, three times per lease. A run that lost its lease is told at once, and so
    is one whose lease must have expired because the store could not be asked, by this process's monotonic clock.
-5. The writer's task lives while there is something to write, the renewing one while a run is open.
+6. A commit costs one hop to a thread and back, and no task of its own: what comes back from the thread wakes those who
+   wait for it, and begins the next commit. The renewing task lives while a run is open.
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 import trio
-from outcome import Error, Value, acapture
+from outcome import Error, Outcome, Value, capture
 
 from ..core.records import Admission, Append, Lease
 from ..errors import FlujoError, LeaseLost, RunExists, StoreError
@@ -37,18 +40,28 @@ def new_owner() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
-@attrs.define(eq=False)
-class _Waiting(Generic[J, R]):
-    """A job that somebody waits for."""
+@attrs.frozen(eq=False)
+class _Waiting(Generic[J]):
+    """A job, and the task that waits for it."""
 
     job: J
-    done: trio.Event = attrs.field(factory=trio.Event)
-    answer: Value[R] | Error | None = None
+    task: trio.lowlevel.Task
 
-    async def result(self) -> R:
-        await self.done.wait()
-        assert self.answer is not None
-        return self.answer.unwrap()
+
+@attrs.frozen(eq=False)
+class _Batch:
+    """What is written in one go: first the runs that are to exist, then what runs have to say."""
+
+    admissions: list[_Waiting[Admission]]
+    appends: list[_Waiting[Append]]
+
+    def tasks(self) -> list[trio.lowlevel.Task]:
+        """Those who wait for it."""
+        return [*(each.task for each in self.admissions), *(each.task for each in self.appends)]
+
+
+Answer: TypeAlias = Value[Any] | Error
+"""What somebody who waits is told."""
 
 
 class JournalWriter:
@@ -58,9 +71,12 @@ class JournalWriter:
         self._store = store
         self._lease_s = lease_s
         self._owner = new_owner()
-        self._admissions: list[_Waiting[Admission, Lease]] = []
-        self._appends: list[_Waiting[Append, None]] = []
-        self._writing = False
+        self._admissions: list[_Waiting[Admission]] = []
+        self._appends: list[_Waiting[Append]] = []
+        self.writing = False
+        """Whether a commit is under way, or about to begin."""
+        self._crowded = True
+        """Whether the last commit carried more than one write (rule 2)."""
         self._leases: dict[Lease, _Held] = {}
         self._renewing: trio.CancelScope | None = None
         self.commits = 0
@@ -70,46 +86,59 @@ class JournalWriter:
 
     async def admit(self, admission: Admission) -> Lease:
         """Make a run exist; `RunExists` if its id is taken."""
-        waiting: _Waiting[Admission, Lease] = _Waiting(admission)
-        self._admissions.append(waiting)
-        self._wake()
-        return await waiting.result()
+        lease: Lease = await self._answer(self._admissions, admission)
+        return lease
 
     async def write(self, append: Append) -> None:
         """Make the append durable; see the module's rules."""
         if append.release:
             self.let_go(append.lease)  # a renewal that comes after the release must not look like a loss
-        waiting: _Waiting[Append, None] = _Waiting(append)
-        self._appends.append(waiting)
-        self._wake()
-        await waiting.result()
+        await self._answer(self._appends, append)
 
-    def _wake(self) -> None:
-        if not self._writing:
-            self._writing = True
-            trio.lowlevel.spawn_system_task(self._write_all)
+    @trio.lowlevel.enable_ki_protection  # whoever is going to be woken has to wait
+    async def _answer(self, waiting: list[_Waiting[J]], job: J) -> Any:
+        waiting.append(_Waiting(job, trio.lowlevel.current_task()))
+        if not self.writing:
+            self.writing = True
+            if self._crowded:
+                trio.lowlevel.current_trio_token().run_sync_soon(self._begin)
+            else:
+                self._begin()
+        return await trio.lowlevel.wait_task_rescheduled(_not_cancelled)
 
-    async def _write_all(self) -> None:
-        try:
-            while self._admissions or self._appends:
-                admissions, self._admissions = self._admissions, []
-                appends, self._appends = self._appends, []
-                await self._commit(admissions, self._admit_all)
-                await self._commit(appends, self._append_all)
-        finally:
-            self._writing = False
+    def _begin(self) -> None:
+        """Send what waits to a thread."""
+        batch = _Batch(self._admissions[:], self._appends[:])
+        self._admissions.clear()
+        self._appends.clear()
+        tasks, soon = batch.tasks(), trio.lowlevel.current_trio_token().run_sync_soon
+        # Not `to_thread`: its limit is shared with whatever else blocks, and keeping it takes a scheduling round.
+        trio.lowlevel.start_thread_soon(lambda: self._written(batch), lambda got: soon(self._finish, tasks, got))
 
-    async def _commit(self, batch: list[_Waiting[J, R]], write: Callable[[list[J]], list[Any]]) -> None:
-        """Write a batch in one transaction and tell everybody what came of it."""
-        if not batch:
-            return
-        with trio.CancelScope(shield=True):
-            got = await _asked(trio.to_thread.run_sync(write, [waiting.job for waiting in batch]))
-        self.commits += isinstance(got, Value)
-        answers = got.value if isinstance(got, Value) else [_copied(got.error) for _ in batch]
-        for waiting, answer in zip(batch, answers, strict=True):
-            waiting.answer = Error(answer) if isinstance(answer, FlujoError) else Value(answer)
-            waiting.done.set()
+    def _written(self, batch: _Batch) -> list[Answer]:
+        """Write in the thread: a transaction for the admissions, if there are any, and one for the rest."""
+        return [
+            *self._committed(self._admit_all, batch.admissions),
+            *self._committed(self._append_all, batch.appends),
+        ]
+
+    def _committed(self, write: Callable[[list[J]], list[Any]], waiting: list[_Waiting[J]]) -> list[Answer]:
+        if not waiting:
+            return []
+        got = _asked(lambda: write([each.job for each in waiting]))
+        if isinstance(got, Error):
+            return [Error(_copied(got.error)) for _ in waiting]
+        self.commits += 1
+        return [Error(answer) if isinstance(answer, FlujoError) else Value(answer) for answer in got.value]
+
+    def _finish(self, tasks: list[trio.lowlevel.Task], got: Outcome[list[Answer]]) -> None:
+        """Back from the thread: wake everybody with their answer, and begin the next commit if somebody waits."""
+        for task, answer in zip(tasks, got.unwrap(), strict=True):
+            trio.lowlevel.reschedule(task, answer)
+        self._crowded = len(tasks) > 1
+        self.writing = bool(self._admissions or self._appends)
+        if self.writing:
+            self._begin()
 
     def _admit_all(self, admissions: list[Admission]) -> list[Lease | RunExists]:
         return self._store.admit_all(admissions, owner=self._owner, lease_s=self._lease_s)
@@ -143,7 +172,7 @@ class JournalWriter:
 
     async def _renew(self) -> None:
         asked_at, leases, renew = trio.current_time(), list(self._leases), self._store.renew
-        got = await _asked(trio.to_thread.run_sync(lambda: renew(leases, lease_s=self._lease_s)))
+        got = await trio.to_thread.run_sync(_asked, lambda: renew(leases, lease_s=self._lease_s))
         if isinstance(got, Error):
             self._give_up_expired(got.error)
             return
@@ -171,17 +200,15 @@ class _Held:
     """When it expires, at the earliest, if it is not renewed."""
 
 
-async def _asked(call: Awaitable[R]) -> Value[R] | Error:
+def _not_cancelled(_: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED
+
+
+def _asked(call: Callable[[], R]) -> Value[R] | Error:
     """What the store answered, or a `StoreError`: also for what a store may not raise, since runs wait for it."""
-
-    async def wait() -> R:
-        return await call
-
-    got = await acapture(wait)
-    if isinstance(got, Value) or isinstance(got.error, StoreError):
+    got = capture(call)
+    if isinstance(got, Value) or isinstance(got.error, StoreError) or not isinstance(got.error, Exception):
         return got
-    if not isinstance(got.error, Exception):
-        raise got.error
     broken = StoreError(f"the store raised {type(got.error).__name__}: {got.error}")
     broken.__cause__ = got.error
     return Error(broken)
@@ -209,3 +236,11 @@ def writer_for(store: Store, *, lease_s: float) -> JournalWriter:
     if writer is None:
         writer = writers[id(store), lease_s] = JournalWriter(store, lease_s=lease_s)
     return writer
+
+
+def commits_under_way() -> bool:
+    """Whether the current trio run waits for a store."""
+    try:
+        return any(writer.writing for writer in _writers.get().values())
+    except LookupError:
+        return False

@@ -3,7 +3,8 @@
 Rules:
 
 1. Time stands still while anything can be done, and jumps to the next deadline when nothing can.
-2. Work outside the run's loop (model agents, sync steps in threads) goes on in real time; the clock waits for it.
+2. Work outside the run's loop (model agents, stores, sync steps in threads) goes on in real time; the clock waits
+   for it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import trio
 import trio.testing
 
+from ..actors.journal_writer import commits_under_way
 from ..bridge.asyncio_loop import calls_under_way
 
 _PATIENCE_S = 0.01
@@ -49,4 +51,4 @@ class JumpingClock(trio.abc.Clock):
 
 
 def _outside_work() -> bool:
-    return trio.testing.active_thread_count() > 0 or calls_under_way() > 0
+    return trio.testing.active_thread_count() > 0 or calls_under_way() > 0 or commits_under_way()
