@@ -15,8 +15,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import AsyncGenerator, Callable
+from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any
 
@@ -35,6 +35,7 @@ from ..core.events import AgentSystem, AgentUsage, ModelEnded, ModelStarted, Ste
 from ..core.quota import QUOTA_LOCK, Amount, Quota
 from ..core.usage import NO_USAGE, Usage
 from .named_models import model_named
+from .per_agent import PerAgent
 from .pricing import Pricing, estimated_cost
 from .provider_errors import raw_text
 
@@ -115,14 +116,20 @@ class AgentCall:
     def nested(self) -> Usage:
         """What tools used through nested agents, and how many tool calls there were."""
         counted, metered = self.run_usage, self.usage
-        nested = Usage(
-            input_tokens=max(0, counted.input_tokens - metered.input_tokens),
-            output_tokens=max(0, counted.output_tokens - metered.output_tokens),
-            cached_tokens=max(0, counted.cache_read_tokens - metered.cached_tokens),
-            requests=max(0, counted.requests - metered.requests),
+        input_tokens = max(0, counted.input_tokens - metered.input_tokens)
+        output_tokens = max(0, counted.output_tokens - metered.output_tokens)
+        cached_tokens = max(0, counted.cache_read_tokens - metered.cached_tokens)
+        requests = max(0, counted.requests - metered.requests)
+        if not (input_tokens or output_tokens or cached_tokens or requests or counted.tool_calls):
+            return NO_USAGE
+        return Usage(
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            cached_tokens=cached_tokens,
+            requests=requests,
             tool_calls=counted.tool_calls,
+            cost_usd=self._nested_cost() if input_tokens or output_tokens else 0.0,
         )
-        return attrs.evolve(nested, cost_usd=self._nested_cost()) if nested.tokens else nested
 
     def _nested_cost(self) -> float:
         """pydantic-ai prices what it counts by itself; its estimates of the metered responses are taken off again."""
@@ -132,19 +139,15 @@ class AgentCall:
     def finish(self) -> Usage:
         """The call has ended: charge what was not metered, and say what was used in all."""
         nested = self.nested()
-        with QUOTA_LOCK:
-            for quota in self.quotas:
-                quota.spend(nested)
+        if self.quotas:
+            with QUOTA_LOCK:
+                for quota in self.quotas:
+                    quota.spend(nested)
         return self.usage + nested
 
-    @contextlib.contextmanager
-    def current(self) -> Iterator[None]:
+    def current(self) -> _Current:
         """Make this the call that model requests in this context belong to."""
-        token = _current.set(self)
-        try:
-            yield
-        finally:
-            _current.reset(token)
+        return _Current(self)
 
     # --- one request ---
 
@@ -153,9 +156,9 @@ class AgentCall:
     ) -> MeteredRequest:
         """Wait until the request may be made; `UsageLimitExceededError` if it may not."""
         self.model, self.last_text, self.cut_short = model, "", False
-        self.function_tools = frozenset(tool.name for tool in parameters.function_tools)
+        self.function_tools = frozenset([tool.name for tool in parameters.function_tools])
         self._require_price(model)
-        reserved = await self._granted()
+        reserved = await self._granted() if self.quotas else ()
         if self.emit is not None and self.begun == 0:
             self.emit(AgentSystem, text=system_text(messages))
         self.begun += 1
@@ -180,12 +183,14 @@ class AgentCall:
 
     def settle(self, reserved: tuple[Amount, ...], used: Usage) -> None:
         """Count what a request used, instead of what was reserved for it."""
+        if not self.quotas:
+            self.usage += used
+            return
         with QUOTA_LOCK:
             for quota, amount in zip(self.quotas, reserved, strict=True):
                 quota.settle(self.caller, amount, used)
             self.usage += used
-        if self.quotas:
-            _waiting.wake()
+        _waiting.wake()
 
     def take(self, response: ModelResponse, model: Model) -> float | None:
         """Keep a response in mind, and say what it cost; `None` if no price is known."""
@@ -198,6 +203,23 @@ class AgentCall:
         """A complete response counted no tokens: say so, for what is not counted cannot be limited."""
         self.unmeasured += 1
         logger.warning("model %s answered, but reported no tokens: usage is incomplete", model.model_name)
+
+
+@attrs.define(eq=False)
+class _Current:
+    """A stretch of code whose model requests belong to a call."""
+
+    _call: AgentCall
+    _token: Token[AgentCall | None] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._call)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._token is not None
+        _current.reset(self._token)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -230,6 +252,10 @@ class MeteredRequest:
         self.call.settle(self.reserved, used)
         if error is None and not used.tokens:
             self.call.note_unmeasured(self.model)
+        if self.call.emit is not None:
+            self._tell_used(used, cost, response, error)
+
+    def _tell_used(self, used: Usage, cost: float | None, response: ModelResponse, error: BaseException | None) -> None:
         tokens = {
             "input_tokens": used.input_tokens,
             "output_tokens": used.output_tokens,
@@ -314,12 +340,18 @@ class MeteredModel(WrapperModel):
                 yield stream
 
 
+_metered: PerAgent[MeteredModel] = PerAgent()
+
+
 def metered_model(agent: AbstractAgent[Any, Any]) -> MeteredModel | None:
     """The agent's model, metered; `None` if the agent chooses it when it runs, which is for `Metering` to meter."""
     model = getattr(agent, "model", None)
     if model is None or _may_be_overridden(agent):
         return None
-    return MeteredModel(model_named(model) if isinstance(model, str) else model)
+    model, kept = model_named(model) if isinstance(model, str) else model, _metered.get(agent)
+    if kept is None or kept.wrapped is not model:
+        kept = _metered.keep(agent, MeteredModel(model))
+    return kept
 
 
 def _may_be_overridden(agent: AbstractAgent[Any, Any]) -> bool:

@@ -15,25 +15,34 @@ from pydantic_ai.models import Model
 from pydantic_ai.output import NativeOutput, PromptedOutput, StructuredDict, TextOutput, ToolOutput
 
 from ..structured.schema import compile_schema
+from .per_agent import PerAgent
 
 _CHOSEN = (NativeOutput, PromptedOutput, ToolOutput, TextOutput, list, tuple)
 """How a user says in which way an agent shall answer."""
 
 
+_promoted: PerAgent[tuple[Any, Any | None]] = PerAgent()
+"""The output type of an agent, and the schema that it promises."""
+
+
 def promoted_schema(agent: AbstractAgent[Any, Any]) -> Any | None:
     """What the agent's answers must fit: a type or `None` if text is an answer too, or a function makes the value."""
-    return _schema_of(agent.output_type)
+    output, kept = agent.output_type, _promoted.get(agent)
+    if kept is None or kept[0] is not output:
+        kept = _promoted.keep(agent, (output, schema_of(output)))
+    return kept[1]
 
 
-def _schema_of(output: Any) -> Any | None:
+def schema_of(output: Any) -> Any | None:
+    """The schema that an output type promises."""
     if isinstance(output, NativeOutput | PromptedOutput):
-        return _schema_of(output.outputs)
+        return schema_of(output.outputs)
     if isinstance(output, ToolOutput):
-        return _schema_of(output.output)
+        return schema_of(output.output)
     if isinstance(output, list | tuple):
-        return _union([_schema_of(each) for each in output if each is not DeferredToolRequests])
+        return _union([schema_of(each) for each in output if each is not DeferredToolRequests])
     if _is_union(output):
-        return _union([_schema_of(each) for each in typing.get_args(output) if each is not DeferredToolRequests])
+        return _union([schema_of(each) for each in typing.get_args(output) if each is not DeferredToolRequests])
     unread = isinstance(output, TextOutput) or output in (str, None, types.NoneType, BinaryImage, DeferredToolRequests)
     return None if unread or inspect.isroutine(output) else output
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 from genai_prices import calc_price
+from genai_prices.data_snapshot import DataSnapshot, get_snapshot
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
@@ -58,9 +59,15 @@ def estimated_cost(response: ModelResponse) -> float | None:
     """Dollars for a response as its provider reports them, or as `genai-prices` has them."""
     if response.usage.cost is not None:
         return float(response.usage.cost)
+    name = response.model_name, response.provider_name, response.provider_url
+    if name in _unlisted:
+        return None
     try:
         return float(response.cost().total_price)
-    except (LookupError, ValueError, AssertionError):
+    except LookupError as error:
+        _unlisted.note(name, error)
+        return None
+    except (ValueError, AssertionError):
         return None
 
 
@@ -85,7 +92,39 @@ def _cost_by_name(response: ModelResponse, model: Model) -> float | None:
 
 
 def _listed_cost(usage: RequestUsage, model: Model) -> float | None:
+    name = model.model_name, model.system
+    if name in _unlisted:
+        return None
     try:
         return float(calc_price(usage, model.model_name, provider_id=model.system).total_price)
-    except (LookupError, ValueError):
+    except LookupError as error:
+        _unlisted.note(name, error)
         return None
+    except ValueError:
+        return None
+
+
+class _Unlisted:
+    """Which models are not on the list of prices: it need not be searched for them with every response.
+
+    A list that was loaded later may have them, so with a new list everything is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._prices: DataSnapshot | None = None
+        self._names: set[tuple[str | None, ...]] = set()
+
+    def __contains__(self, name: tuple[str | None, ...]) -> bool:
+        return name in self._names and self._prices is get_snapshot()
+
+    def note(self, name: tuple[str | None, ...], error: LookupError) -> None:
+        """The list was searched, and this came of it."""
+        if type(error) is not LookupError:
+            return  # a `KeyError` is about this one response, not about its model
+        prices = get_snapshot()
+        if self._prices is not prices:
+            self._prices, self._names = prices, set()
+        self._names.add(name)
+
+
+_unlisted = _Unlisted()

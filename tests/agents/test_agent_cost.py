@@ -1,0 +1,110 @@
+"""What a step does again with every call of its agent, and what it does once."""
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from genai_prices.data_snapshot import DataSnapshot, set_custom_snapshot
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
+
+from flujo_actors import Flujo, Step
+from flujo_actors.agents import metering, output_schema
+from flujo_actors.agents.per_agent import PerAgent
+from flujo_actors.core.outcomes import PipelineResult
+
+CALLS = 10
+
+
+class CountedPrices(DataSnapshot):
+    """A list of prices that has none, and counts how often it is searched."""
+
+    def __init__(self) -> None:
+        super().__init__(providers=[], from_auto_update=False)
+        self.searches = 0
+
+    def calc(self, *asked: Any, **more: Any) -> Any:
+        self.searches += 1
+        return super().calc(*asked, **more)
+
+
+@pytest.fixture
+def prices() -> Iterator[CountedPrices]:
+    counted = CountedPrices()
+    set_custom_snapshot(counted)
+    yield counted
+    set_custom_snapshot(None)
+
+
+async def called(flujo: Flujo, times: int = CALLS) -> list[PipelineResult]:
+    results = [await flujo.run_async("Hello") for _ in range(times)]
+    assert all(result.success for result in results)
+    return results
+
+
+@pytest.mark.trio
+async def test_the_schema_of_an_agent_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an agent's output type promises does not change between its calls."""
+    asked: list[object] = []
+    read = output_schema.schema_of
+    monkeypatch.setattr(output_schema, "schema_of", lambda output: (asked.append(output), read(output))[1])
+    await called(Flujo(Step("count", Agent(TestModel(), output_type=int))))
+    assert asked == [int]
+
+
+@pytest.mark.trio
+async def test_the_model_of_an_agent_is_wrapped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of one agent share the metered model, which knows its call by a context variable."""
+    made: list[object] = []
+    begin = metering.MeteredModel.__init__
+    monkeypatch.setattr(
+        metering.MeteredModel, "__init__", lambda self, model: (made.append(model), begin(self, model))[1]
+    )
+    model = TestModel()
+    await called(Flujo(Step("greet", Agent(model))))
+    assert made == [model]
+
+
+@pytest.mark.trio
+async def test_an_agent_that_got_another_model_calls_that_one() -> None:
+    """What is kept for an agent holds as long as the agent is the same."""
+    agent = Agent(TestModel(custom_output_text="old"))
+    flujo = Flujo(Step("greet", agent))
+    await called(flujo, 2)
+    agent.model = TestModel(custom_output_text="new")
+    (result,) = await called(flujo, 1)
+    assert result.output == "new"
+
+
+@pytest.mark.trio
+async def test_a_price_that_is_not_listed_is_looked_for_once(prices: CountedPrices) -> None:
+    """The list is searched under both names of a model, and not again with every response."""
+    flujo = Flujo(Step("greet", Agent(TestModel())))
+    await called(flujo, 1)
+    first, prices.searches = prices.searches, 0
+    await called(flujo)
+    assert first - prices.searches / CALLS == 2
+
+
+@pytest.mark.trio
+async def test_a_new_list_of_prices_is_searched_again(prices: CountedPrices) -> None:
+    """Prices that are loaded while a program runs may have what was missing before."""
+    flujo = Flujo(Step("greet", Agent(TestModel())))
+    await called(flujo, 2)
+    newer = CountedPrices()
+    set_custom_snapshot(newer)
+    await called(flujo, 2)
+    assert newer.searches == prices.searches
+
+
+def test_what_is_kept_for_an_agent_is_forgotten_with_it() -> None:
+    """An agent that nobody uses any more takes what was worked out for it along."""
+    kept: PerAgent[str] = PerAgent()
+    agent, other = Agent(TestModel()), Agent(TestModel())
+    kept.keep(agent, "first")
+    kept.keep(other, "second")
+    assert (kept.get(agent), kept.get(other)) == ("first", "second")
+    del agent
+    gc.collect()
+    assert len(kept) == 1
