@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import attrs
@@ -99,9 +100,9 @@ WRONG: dict[str, Any] = {
     "items that are none": lambda: Step.map_over("m", A, items=5),
     "a text as items": lambda: Step.map_over("m", A, items="text"),
     "a selector that cannot be called": lambda: Step.branch_on("b", "x", {"x": A}),
-    "a function as default": lambda: Step.branch_on("b", same, {"x": A}, default=same),
+    "a function as default": lambda: Step.branch_on("b", lambda data, context: "x", {"x": A}, default=same),
     "a condition that cannot be called": lambda: Step.loop_until("l", A, True),
-    "no turns": lambda: Step.loop_until("l", A, same, max_loops=0),
+    "no turns": lambda: Step.loop_until("l", A, lambda output, context: True, max_loops=0),
     "a message that is none": lambda: Step.human_in_the_loop("h", 5),
     "a schema that is none": lambda: Step.human_in_the_loop("h", "?", input_schema=5),
     "a JSON Schema that is none": lambda: Step.human_in_the_loop("h", "?", input_schema={"type": "nothing"}),
@@ -118,6 +119,49 @@ def test_a_wrong_declaration_fails_when_it_is_built(what: str) -> None:
     """Not when it runs."""
     with pytest.raises((DeclarationError, TypeError)):
         WRONG[what]()
+
+
+UNCALLABLE: dict[str, tuple[Any, str]] = {
+    "an agent": (lambda: Step("s", lambda data, key: key), "needs 'key', which nobody passes"),
+    "an agent's keyword": (lambda: Step("s", lambda data, *, key: key), "needs 'key', which nobody passes"),
+    "a validator of two": (lambda: Step("s", same, validators=lambda one, other: True), "needs 'other'"),
+    "a validator of nothing": (lambda: Step("s", same, validators=lambda: True), "takes no argument"),
+    "an input": (
+        lambda: Step("s", same, input=lambda previous: 1),
+        r"\(previous, context\), but this one takes previous",
+    ),
+    "items": (lambda: Step.map_over("s", A, items=lambda previous: []), r"'s': items .* \(previous, context\)"),
+    "a selector": (lambda: Step.branch_on("s", lambda data: 1, {1: A}), r"'s': select .* \(data, context\)"),
+    "a condition": (
+        lambda: Step.loop_until("s", A, lambda: True),
+        r"'s': until .* \(output, context\).* takes nothing",
+    ),
+    "a message": (lambda: Step.human_in_the_loop("s", lambda data: "?"), r"'s': message .* \(data, context\)"),
+}
+
+
+@pytest.mark.parametrize("what", UNCALLABLE)
+def test_a_function_that_cannot_be_called_as_it_will_be_fails_when_it_is_declared(what: str) -> None:
+    """The error says how it will be called."""
+    build, said = UNCALLABLE[what]
+    with pytest.raises(DeclarationError, match=said):
+        build()
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        lambda data, key=1: data,
+        lambda data, *more, **others: data,
+        lambda context, data: data,
+        functools.partial(lambda data, key: data, key=1),
+        functools.partial(lambda key, data: data, "bound"),
+        int,
+    ],
+)
+def test_a_function_that_can_be_called_is_no_wrong_declaration(agent: Any) -> None:
+    """Defaults, variadic parameters and bound arguments need nobody to pass them."""
+    assert Flujo(Step("s", agent)).run(1).output == 1
 
 
 def test_a_pipeline_from_a_step_is_that_step_in_a_row_of_one() -> None:

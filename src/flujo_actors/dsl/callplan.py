@@ -90,6 +90,7 @@ def plan_callable(fn: Callable[..., Any], *, step_name: str) -> CallPlan:
     if inspect.isgeneratorfunction(_innermost(fn)):
         raise DeclarationError(f"step {step_name!r} is a plain generator; make it `async def` to stream")
     keywords = frozenset(name for name in OFFERED if accepts(fn, name))
+    _refuse_unknown_needs(fn, keywords, step_name)
     return CallPlan(
         target=_data_first(fn),
         shape=_shape(fn),
@@ -101,8 +102,39 @@ def plan_callable(fn: Callable[..., Any], *, step_name: str) -> CallPlan:
     )
 
 
+def _refuse_unknown_needs(fn: Callable[..., Any], keywords: frozenset[str], step_name: str) -> None:
+    """A parameter that nobody will ever pass is a mistake in the declaration, not in a run."""
+    given = keywords | {_data_parameter(fn)}
+    needed = [name for name, each in (_parameters(fn) or {}).items() if _must_be_given(each) and name not in given]
+    if needed:
+        raise DeclarationError(
+            f"step {step_name!r} calls a function that needs {', '.join(map(repr, needed))}, which nobody passes: it "
+            f"gets its data, and by keyword what it asks for of {', '.join(sorted(OFFERED))}. Give the parameter a "
+            "default, or bind it with functools.partial"
+        )
+
+
+def _must_be_given(parameter: inspect.Parameter) -> bool:
+    variadic = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and not variadic
+
+
 def _stream_plan(stream: Callable[..., Any], step_name: str) -> CallPlan:
     return attrs.evolve(plan_callable(stream, step_name=step_name), shape="stream", stream=None)
+
+
+def check_takes_pair(fn: Callable[..., Any], *, what: str, first: str) -> None:
+    """Refuse a function that cannot be called on a value and the context; one that cannot be read has the benefit."""
+    parameters = _parameters(fn)
+    if parameters is None:
+        return
+    try:
+        inspect.Signature(list(parameters.values())).bind(object(), object())
+    except TypeError as error:
+        named = ", ".join(parameters) or "nothing"
+        raise DeclarationError(
+            f"{what} is called with two arguments, ({first}, context), but this one takes {named}: {error}"
+        ) from None
 
 
 def is_model_agent(agent: Any) -> bool:

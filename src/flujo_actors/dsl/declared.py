@@ -14,7 +14,7 @@ import attrs
 from ..core.backoff import Backoff
 from ..core.usage import UsageLimits
 from ..errors import DeclarationError
-from .callplan import CallPlan, plan_callable
+from .callplan import CallPlan, check_takes_pair, plan_callable
 
 if TYPE_CHECKING:
     from .pipeline import AnyStep, Pipeline
@@ -45,6 +45,12 @@ def _checked_seconds(instance: Any, attribute: attrs.Attribute[float | None], va
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be seconds > 0, not {value!r}")
+
+
+def checked_source(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    """A value, or a function `(previous, context)` that makes one; a class is a value."""
+    if callable(value) and not isinstance(value, type):
+        check_takes_pair(value, what=f"step {instance.name!r}: {attribute.name}", first="previous")
 
 
 def _as_callables(value: Callable[..., Any] | Iterable[Callable[..., Any]]) -> tuple[Any, ...]:
@@ -78,8 +84,11 @@ def _checked_fallback(instance: Any, _: object, value: object) -> None:
 
 
 def planned(functions: Iterable[Callable[..., Any]], what: str) -> tuple[CallPlan, ...]:
-    """How to call each of a step's own functions."""
-    return tuple(plan_callable(fn, step_name=what) for fn in functions)
+    """How to call each of a step's own functions, which are functions of a value."""
+    plans = tuple(plan_callable(fn, step_name=what) for fn in functions)
+    if not all(plan.takes_data for plan in plans):
+        raise DeclarationError(f"{what}: it is called with the value it is about, but takes no argument")
+    return plans
 
 
 @attrs.frozen(kw_only=True)
@@ -128,7 +137,7 @@ class Declared:
     """A supervised step of any kind."""
 
     name: str = attrs.field(kw_only=False, validator=checked_name)
-    input: Any = None
+    input: Any = attrs.field(default=None, validator=checked_source)
     """Replaces what the previous step handed over: a value, or a callable `(previous, context) -> value`."""
     max_retries: int = attrs.field(default=0, validator=checked_count)
     backoff: Backoff = attrs.field(factory=Backoff, validator=_of_type(Backoff, "a Backoff(…)"))

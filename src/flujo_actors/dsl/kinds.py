@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import attrs
 
 from ..errors import DeclarationError
-from .declared import Declared, checked_limit, frozen_mapping
+from .callplan import check_takes_pair
+from .declared import Declared, checked_limit, checked_source, frozen_mapping
 from .pipeline import AnyStep, as_step
 
 Merge: TypeAlias = Literal["context_update", "overwrite", "keep_first", "error_on_conflict", "no_merge"]
@@ -38,6 +39,8 @@ def _checked_on_failure(instance: Any, _: object, value: str) -> None:
 def _checked_callable(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if not callable(value):
         raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be a callable, not {value!r}")
+    first = "output" if attribute.name == "until" else "data"
+    check_takes_pair(value, what=f"step {instance.name!r}: {attribute.name}", first=first)
 
 
 def _checked_branches(instance: Any, _: object, value: Mapping[Any, object]) -> None:
@@ -61,8 +64,9 @@ def _checked_body(instance: Any, _: object, value: AnyStep) -> None:
     as_step(value, where=f"the body of step {instance.name!r}")
 
 
-def _checked_items(instance: Any, _: object, value: object) -> None:
+def _checked_items(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is None or (callable(value) and not isinstance(value, type)):
+        checked_source(instance, attribute, value)
         return
     if isinstance(value, str | bytes | Iterator) or not isinstance(value, Iterable):
         raise DeclarationError(
@@ -136,6 +140,8 @@ class HumanInTheLoop(Declared):
     def _check(self) -> None:
         if not isinstance(self.message, str) and not callable(self.message):
             raise DeclarationError(f"step {self.name!r}: message must be a text or a callable")
+        if callable(self.message):
+            check_takes_pair(self.message, what=f"step {self.name!r}: message", first="data")
         if self.input_schema is not None:
             from .answer_schema import reader_of  # loads pydantic, which only those who ask for a schema need
 
