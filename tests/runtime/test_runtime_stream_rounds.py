@@ -49,6 +49,22 @@ async def test_a_stream_and_its_reader_change_places_once_per_buffer(steps: Task
 
 
 @pytest.mark.trio
+async def test_an_aggregated_stream_takes_one_more_task_step_per_buffer(steps: TaskSteps) -> None:
+    """The aggregator's, between those of the source and of the reader."""
+
+    async def text(data: Any) -> AsyncIterator[str]:
+        yield "["
+        for _ in range(PIECES - 2):
+            yield "1,"
+        yield "1]"
+
+    structured = Step("s", text, processing={"schema": {"type": "array"}})
+    outcomes = await collected(Flujo(structured).run_async(1))
+    assert len(outcomes) == PIECES + 1
+    assert steps.count <= 3 * PIECES / OUTCOME_BUFFER + 100
+
+
+@pytest.mark.trio
 async def test_an_unwatched_stream_gives_way_now_and_then_and_no_more(steps: TaskSteps) -> None:
     """As often as fairness asks for."""
     await Flujo(Step("s", never_waiting)).run_async(1)

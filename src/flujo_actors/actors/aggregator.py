@@ -27,6 +27,7 @@ from .mailbox import Mailbox
 from .run import Run
 
 _MAILBOX = 64
+_TEXT = (str, bytes)
 _PREVIEWED_CHARS = 1_000_000
 """Beyond, one preview would take the loop more than 10 ms."""
 
@@ -65,9 +66,10 @@ class Aggregator:
         """The producer's side: the box is closed whatever happens, so that the aggregator ends by itself."""
         try:
             async for piece in source:
-                if last and isinstance(piece, last):
+                if type(piece) not in _TEXT and isinstance(piece, last):
                     return piece
-                await self._box.put(piece)
+                if not self._box.offer(piece):
+                    await self._box.put(piece)
         except trio.BrokenResourceError:
             if self._error is None:
                 raise
@@ -88,7 +90,7 @@ class Aggregator:
                 await outlet.put(chunk)
 
     def _keep(self, piece: Any) -> None:
-        if isinstance(piece, str | bytes) and not self._values:
+        if isinstance(piece, _TEXT) and not self._values:
             self._buffer.feed(piece)
             return
         self._values = self._values or self._arrived()
@@ -117,7 +119,8 @@ class Aggregator:
             raise
 
     def _previewed(self) -> Any:
-        if self._values or self._buffer.chars > _PREVIEWED_CHARS:
+        chars = self._buffer.chars
+        if chars < self._preview.next_at or chars > _PREVIEWED_CHARS or self._values:
             return None
         return self._preview.partial_value(self._buffer)
 

@@ -53,17 +53,16 @@ class Mailbox(Generic[T]):
             raise DeclarationError(f"a mailbox holds at least one item, got capacity={capacity!r}")
         self._capacity = capacity
         self._items: deque[T] = deque()
-        self._senders: OrderedDict[Task, T] = OrderedDict()
-        self._receivers: OrderedDict[Task, None] = OrderedDict()
+        # Most boxes live and die without anybody parked at them: the queues for that are made by the first who parks.
+        self._senders: OrderedDict[Task, T] | None = None
+        self._receivers: OrderedDict[Task, None] | None = None
         self._closed: type[Exception] | None = None
         self._suspended = False
         # `_room` is the capacity while the box is open and 0 afterwards; the limits are where rule 4 asks for
         # a round. So the quick paths need one comparison for each, whatever state the box is in.
         self._room = capacity
-        self._accepted = 0
-        self._put_limit = LONGEST_RUN
-        self._taken = 0
-        self._take_limit = LONGEST_RUN
+        self._accepted = self._taken = 0
+        self._put_limit = self._take_limit = LONGEST_RUN
 
     # --- sending ------------------------------------------------------------------------------------------
 
@@ -100,6 +99,8 @@ class Mailbox(Generic[T]):
             await checkpoint()
             self._put_limit = self._accepted + LONGEST_RUN
         if not self.offer(item):
+            if self._senders is None:
+                self._senders = OrderedDict()
             await _park(self._senders, item)
             self._put_limit = self._accepted + LONGEST_RUN
 
@@ -143,6 +144,8 @@ class Mailbox(Generic[T]):
             self._allow_takes()
         if self._items or self._suspended or self._closed is not None:
             return self.get_nowait()
+        if self._receivers is None:
+            self._receivers = OrderedDict()
         item: T = await _park(self._receivers, None)
         self._allow_takes()
         return item
@@ -190,7 +193,7 @@ class Mailbox(Generic[T]):
         self._wake(self._senders, why)
 
     @staticmethod
-    def _wake(parked: OrderedDict[Task, T] | OrderedDict[Task, None], why: type[Exception]) -> None:
+    def _wake(parked: OrderedDict[Task, T] | OrderedDict[Task, None] | None, why: type[Exception]) -> None:
         while parked:
             task, _ = parked.popitem(last=False)
             reschedule(task, Error(why()))
@@ -227,7 +230,7 @@ class Mailbox(Generic[T]):
 
     def untaken(self) -> list[T]:
         """What no receiver has yet: the queue, then what parked senders hold."""
-        return [*self._items, *self._senders.values()]
+        return [*self._items, *(self._senders or {}).values()]
 
 
 async def _park(parked: OrderedDict[Task, S], offer: S) -> Any:

@@ -245,13 +245,14 @@ async def _watched(caller: ModelCaller, request: AgentRequest | GranularRequest)
 
 
 async def _shown(caller: ModelCaller, source: Any) -> Finished | None:
-    work = caller.work
+    work, outlet = caller.work, caller.run.outlet
     chunk_of = chunk_maker(work.name, work.attempt, caller.numbers)
     async for piece in source:
         if isinstance(piece, Finished):
             return piece
         work.tally.pieces.append(piece)
-        await caller.run.publish(chunk_of(piece))
+        if outlet is not None and not outlet.offer(chunk := chunk_of(piece)):
+            await outlet.put(chunk)
     return None
 
 

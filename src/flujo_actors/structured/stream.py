@@ -33,14 +33,22 @@ class StreamBuffer:
 
     def feed(self, chunk: str | bytes) -> str:
         """Keep the chunk and return the text it completes, which may be empty."""
-        self._count(chunk)
-        piece = self._decoded(chunk) if isinstance(chunk, bytes) else self._paired(chunk)
-        self._keep(piece)
+        if isinstance(chunk, bytes):
+            self._count(len(chunk))
+            piece = self._decoded(chunk)
+        elif chunk.isascii() and not self._half:
+            self._count(len(chunk))
+            piece = chunk
+        else:
+            piece = self._paired(chunk)
+        if piece:
+            self._keep(piece)
         return piece
 
     def finish(self) -> str:
         """The whole text; raises `StructuredOutputError` if the stream ended inside a character."""
-        self._keep(self._decoded(b"", final=True))
+        if rest := self._decoded(b"", final=True):
+            self._keep(rest)
         if self._half:
             raise self._broken("the stream ended inside a character")
         return self.text
@@ -53,14 +61,13 @@ class StreamBuffer:
             self._pieces = []
         return self._blocks[0] if self._blocks else ""
 
-    def _count(self, chunk: str | bytes) -> None:
-        plain = isinstance(chunk, bytes) or chunk.isascii()
-        size = len(chunk) if plain else len(str(chunk).encode("utf-8", "surrogatepass"))
-        if self.chunks + 1 > self.max_chunks:
+    def _count(self, size: int) -> None:
+        if self.chunks >= self.max_chunks:
             raise self._over(f"more than {self.max_chunks} chunks")
         if self.bytes + size > self.max_bytes:
             raise self._over(f"more than {self.max_bytes} bytes")
-        self.chunks, self.bytes = self.chunks + 1, self.bytes + size
+        self.chunks += 1
+        self.bytes += size
 
     def _decoded(self, chunk: bytes, *, final: bool = False) -> str:
         try:
@@ -69,7 +76,10 @@ class StreamBuffer:
             raise self._broken(f"the stream is not UTF-8: {error.reason}") from None
 
     def _paired(self, chunk: str) -> str:
-        if chunk.isascii() and not self._half:
+        """Count the text; what comes back has no half of a character whose other half may still come."""
+        size, has_halves = _measured(chunk)
+        self._count(size)
+        if not has_halves and not self._half:
             return chunk
         whole, self._half = self._half + chunk, ""
         if whole and _HIGH_SURROGATES[0] <= whole[-1] <= _HIGH_SURROGATES[1]:
@@ -77,8 +87,6 @@ class StreamBuffer:
         return whole.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
     def _keep(self, piece: str) -> None:
-        if not piece:
-            return
         self.chars += len(piece)
         self._pieces.append(piece)
         if len(self._pieces) >= _PIECES_PER_BLOCK:
@@ -96,17 +104,27 @@ class StreamBuffer:
         return error
 
 
+def _measured(text: str) -> tuple[int, bool]:
+    """The size of a text in UTF-8, and whether there are halves of surrogate pairs in it."""
+    try:
+        return len(text.encode()), False
+    except UnicodeEncodeError:
+        return len(text.encode("utf-8", "surrogatepass")), True
+
+
 class Preview:
     """What a structured stream would be worth if it ended here; never a final value."""
 
     def __init__(self, *, growth: float = 1.5, first_at: int = 32) -> None:
-        self._growth, self._next_at = growth, first_at
+        self._growth = growth
+        self.next_at = first_at
+        """How many characters there must be for the next preview."""
 
     def partial_value(self, buffer: StreamBuffer) -> Any:
         """A new preview if the text has grown enough for one and looks like JSON; else None."""
-        if buffer.chars < self._next_at:
+        if buffer.chars < self.next_at:
             return None
-        self._next_at = int(buffer.chars * self._growth) + 1
+        self.next_at = int(buffer.chars * self._growth) + 1
         return partial_value(buffer.text)
 
 
