@@ -13,7 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
@@ -23,6 +22,7 @@ import trio
 from outcome import Error, Value
 
 from .actors.mailbox import Mailbox
+from .bridge.guard import asyncio_cancellation
 from .bridge.host import Host, current_host
 from .core.outcomes import PipelineResult, StepOutcome
 
@@ -123,7 +123,7 @@ class OutcomeIterator:
             return await background.host.enter(background.next)
         except trio.EndOfChannel:
             raise StopAsyncIteration from None
-        except asyncio.CancelledError:  # it may come while an outcome is on its way here, which then is lost
+        except asyncio_cancellation():  # it may come while an outcome is on its way here, which then is lost
             await background.end()
             raise
 

@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -31,9 +31,16 @@ async def guarded(fn: Callable[..., Awaitable[T]], *args: object) -> Value[T] | 
         return Error(_without_cancellation(error))
 
 
+def asyncio_cancellation() -> tuple[type[BaseException], ...]:
+    """What asyncio cancels with, to be caught; nothing while asyncio is not loaded, since then nobody can raise it."""
+    asyncio = sys.modules.get("asyncio.exceptions")
+    cancelled = getattr(asyncio, "CancelledError", None)  # not there yet while another thread loads asyncio
+    return () if cancelled is None else (cancelled,)
+
+
 def vanished(error: BaseException) -> bool:
     """Whether the error means that the code ended without saying how."""
-    return isinstance(error, trio.Cancelled | asyncio.CancelledError | GeneratorExit)
+    return isinstance(error, (trio.Cancelled, GeneratorExit, *asyncio_cancellation()))
 
 
 def holds_vanished(error: object) -> bool:
@@ -46,7 +53,7 @@ def holds_vanished(error: object) -> bool:
 def _is_cancellation(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(_is_cancellation(member) for member in error.exceptions)
-    return isinstance(error, trio.Cancelled | asyncio.CancelledError)
+    return isinstance(error, (trio.Cancelled, *asyncio_cancellation()))
 
 
 def _without_cancellation(error: BaseException) -> BaseException:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import contextvars
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import CoroutineType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import attrs
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
 
-from .asyncio_loop import AsyncioLoop, helper_loop
-from .guest import Guest, current_guest, end_orphans
+if TYPE_CHECKING:
+    from .asyncio_loop import AsyncioLoop
+    from .guest import Guest
 
 T = TypeVar("T")
 
@@ -61,6 +62,8 @@ class TrioHost:
         return _pieces(make)
 
     def asyncio(self) -> AsyncioLoop:
+        from .asyncio_loop import helper_loop  # loads asyncio, which most trio programs do without
+
         return helper_loop()
 
 
@@ -134,6 +137,15 @@ async def current_host() -> Host:
     """The host of whoever awaits this."""
     if trio.lowlevel.in_trio_task():
         return TRIO
+    return await _asyncio_host()
+
+
+async def _asyncio_host() -> AsyncioHost:
+    import asyncio  # here and below: trio programs do without it, and it takes as long to load as a tenth of trio
+
+    from .asyncio_loop import AsyncioLoop
+    from .guest import current_guest
+
     guest = await current_guest()
     return AsyncioHost(guest, AsyncioLoop(asyncio.get_running_loop(), guest.vigil))
 
@@ -142,6 +154,12 @@ def running_loop() -> str | None:
     """The name of the library whose loop runs in this thread; if none does, the thread is free for one."""
     if trio.lowlevel.in_trio_task():
         return "trio"
+    if "asyncio" not in sys.modules:
+        return None  # then nobody can run a loop of its kind, and nobody has left a guest on one
+    import asyncio
+
+    from .guest import end_orphans
+
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()
         return "asyncio"

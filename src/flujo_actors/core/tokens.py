@@ -13,7 +13,6 @@ from urllib.parse import quote, unquote
 from ..errors import NotPaused, NotSerializable
 from .outcomes import RunId
 from .paths import StepPath
-from .wire import to_json
 
 
 def make_token(run_id: RunId, path: StepPath, *, asked: str) -> str:
@@ -32,6 +31,8 @@ def parse_token(token: str) -> tuple[RunId, StepPath]:
 
 def approval_hash(message: str, data: Any) -> str:
     """What distinguishes one question from another: its text and the data it is about."""
+    from .wire import to_json  # loads cattrs, which only runs that pause need
+
     try:
         about = to_json(data)
     except NotSerializable:
