@@ -26,9 +26,10 @@ from typing import Any, Generic, TypeVar
 import attrs
 import trio
 from outcome import Error, Value
-from sniffio import current_async_library_cvar
 from trio.lowlevel import Abort
 
+from .errand import Errand, cancel_once, context_for_asyncio, dismiss, was_cancelled
+from .rounds import Rounds
 from .vigil import Vigil
 
 T = TypeVar("T")
@@ -42,26 +43,27 @@ class AsyncioLoop:
     """An asyncio loop that trio tasks may call into, from its own thread or another."""
 
     loop: asyncio.AbstractEventLoop
-    vigil: Vigil | None = None
+    rounds: Rounds | None = None
     """Of the guest run on the loop's own thread; `None` if the callers are in another thread."""
 
     @property
     def same_thread(self) -> bool:
         """Whether callers run on the loop's own thread, as a guest."""
-        return self.vigil is not None
+        return self.rounds is not None
+
+    @property
+    def vigil(self) -> Vigil | None:
+        """What keeps the guest run awake."""
+        return None if self.rounds is None else self.rounds.vigil
 
     async def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Await `make()` on the loop and return its result; see the module's rules."""
-        if self.vigil is not None:
-            self.vigil.keep()
-        return await _Trip(self, make).there_and_back()
-
-    def soon(self, fn: Callable[..., object], *args: object) -> None:
-        """Call `fn` on the loop's thread."""
-        if self.same_thread:
-            fn(*args)
-        else:
-            self.loop.call_soon_threadsafe(fn, *args)
+        if self.loop.is_closed():
+            dismiss(make)
+            raise RuntimeError("the asyncio loop that this call needs is closed")
+        if self.rounds is not None:
+            return await Errand(self.loop, self.rounds, make).run()
+        return await _Trip(self.loop, make).there_and_back()
 
     def stream(self, make: Callable[[], AsyncIterator[T] | Awaitable[AsyncIterator[T]]]) -> AsyncioStream[T]:
         """The pieces of an asynchronous iterator that lives on the loop."""
@@ -69,24 +71,14 @@ class AsyncioLoop:
 
 
 class _Trip(Generic[T]):
-    """One call from a trio task to the loop and back."""
+    """One call from a trio task to a loop in another thread and back."""
 
-    __slots__ = (
-        "_begun",
-        "_bridge",
-        "_cancelled",
-        "_make",
-        "_passenger",
-        "_raise_cancel",
-        "_result",
-        "_task",
-        "_token",
-    )
+    __slots__ = ("_begun", "_cancelled", "_loop", "_make", "_passenger", "_raise_cancel", "_result", "_task", "_token")
 
-    def __init__(self, bridge: AsyncioLoop, make: Callable[[], Awaitable[T]]) -> None:
-        self._bridge, self._make = bridge, make
+    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]]) -> None:
+        self._loop, self._make = loop, make
         self._token = trio.lowlevel.current_trio_token()
-        self._task: trio.lowlevel.Task | None = None
+        self._task = trio.lowlevel.current_task()
         self._result: Value[T] | Error | None = None
         self._passenger: asyncio.Task[None] | None = None
         self._begun = self._cancelled = False
@@ -101,42 +93,28 @@ class _Trip(Generic[T]):
             _under_way.discard(self)
 
     async def _travel(self) -> T:
-        if self._bridge.loop.is_closed():
-            self._dismiss()
-            raise RuntimeError("the asyncio loop that this call needs is closed")
-        self._bridge.soon(self._start, _context_for_asyncio())
-        if self._result is None:
-            self._task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        self._loop.call_soon_threadsafe(self._depart, context_for_asyncio(contextvars.copy_context()))
+        await trio.lowlevel.wait_task_rescheduled(self._abort)
         assert self._result is not None
-        if self._raise_cancel is not None and _was_cancelled(self._result):
+        if self._raise_cancel is not None and was_cancelled(self._result):
             self._raise_cancel()
         return self._result.unwrap()
 
     def _abort(self, raise_cancel: Callable[[], Any]) -> Abort:
-        if self._bridge.loop.is_closed():
-            self._task = None
+        if self._loop.is_closed():
             return Abort.SUCCEEDED  # nobody is left to answer
         self._raise_cancel = raise_cancel
-        self._bridge.soon(self._cancel)
+        self._loop.call_soon_threadsafe(self._cancel)
         return Abort.FAILED
 
     def _arrive(self, result: Value[T] | Error) -> None:
         self._result = result
-        if self._task is not None:
-            trio.lowlevel.reschedule(self._task)
+        trio.lowlevel.reschedule(self._task)
 
     # --- on the loop ---
 
-    def _start(self, context: contextvars.Context) -> None:
-        loop = self._bridge.loop
-        if self._bridge.same_thread and loop.get_task_factory() is not None:
-            loop.call_soon(self._depart, context)  # an eager task would begin at once, inside the trio task
-        else:
-            self._depart(context)
-
     def _depart(self, context: contextvars.Context) -> None:
-        self._passenger = self._bridge.loop.create_task(self._ride(), context=context)
+        self._passenger = self._loop.create_task(self._ride(), context=context)
         self._passenger.add_done_callback(self._make_sure)
 
     async def _ride(self) -> None:
@@ -147,57 +125,25 @@ class _Trip(Generic[T]):
             result: Value[T] | Error = Value(await self._make())
         except BaseException as error:  # carried to the trio side, which is where it is dealt with
             result = Error(error)
-        self._send_back(result)
+        self._token.run_sync_soon(self._arrive, result)
 
     def _cancel(self) -> None:
         self._cancelled = True
         if self._begun and self._passenger is not None:
-            _cancel_once(self._passenger)
+            cancel_once(self._passenger)
 
     def _make_sure(self, passenger: asyncio.Task[None]) -> None:
         if not self._begun:
-            self._dismiss()
-            self._send_back(Error(asyncio.CancelledError("cancelled before it began")))
-
-    def _dismiss(self) -> None:
-        """Let go of what will never be awaited, without a warning about it."""
-        close = getattr(self._make(), "close", None)
-        if close is not None:
-            close()
-
-    def _send_back(self, result: Value[T] | Error) -> None:
-        if self._bridge.same_thread:
-            self._arrive(result)
-        else:
-            self._token.run_sync_soon(self._arrive, result)
-
-
-def _context_for_asyncio() -> contextvars.Context:
-    """The caller's contextvars, but for the one in which anyio notes that it runs on trio: over there it does not."""
-    context = contextvars.copy_context()
-    context.run(current_async_library_cvar.set, "asyncio")
-    return context
+            dismiss(self._make)
+            self._token.run_sync_soon(self._arrive, Error(asyncio.CancelledError("cancelled before it began")))
 
 
 _under_way: set[_Trip[Any]] = set()
 
 
 def calls_under_way() -> int:
-    """How many calls of trio tasks have not come back from asyncio, in the whole process."""
+    """How many calls of trio tasks have not come back from another thread's loop, in the whole process."""
     return len(_under_way)
-
-
-def _cancel_once(task: asyncio.Task[None]) -> None:
-    """Cancel a task, unless it is being cancelled: a second time would cut its cleanup short.
-
-    A loop that shuts down cancels every task there is, ours as well as our callers.
-    """
-    if not task.cancelling():
-        task.cancel()
-
-
-def _was_cancelled(result: Value[Any] | Error) -> bool:
-    return isinstance(result, Error) and isinstance(result.error, asyncio.CancelledError)
 
 
 class AsyncioStream(Generic[T]):
@@ -312,7 +258,7 @@ class _Pump(Generic[T]):
 
     def _stop(self, task: asyncio.Task[None]) -> None:
         self._stopped = True
-        _cancel_once(task)
+        cancel_once(task)
 
 
 # --- one loop for programs that have none -------------------------------------------------------------------

@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 import trio
 from outcome import Error, Outcome, Value
 
-from .vigil import Vigil
+from .rounds import Rounds
 
 T = TypeVar("T")
 
@@ -39,12 +39,11 @@ class Guest:
     nursery: trio.Nursery
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.vigil = Vigil()
+        self.rounds = Rounds(loop)
         self.thread = threading.get_ident()
         self._loop = loop
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ended = asyncio.Event()
-        self._ticks: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._scope = trio.CancelScope()
         self._interrupt: KeyboardInterrupt | None = None
         self._calls: set[_Call[Any]] = set()
@@ -64,8 +63,8 @@ class Guest:
     def _begin(self) -> None:
         trio.lowlevel.start_guest_run(
             self._main,
-            run_sync_soon_threadsafe=self._soon_threadsafe,
-            run_sync_soon_not_threadsafe=self._soon,
+            run_sync_soon_threadsafe=self.rounds.soon_threadsafe,
+            run_sync_soon_not_threadsafe=self.rounds.soon,
             done_callback=self._end,
             host_uses_signal_set_wakeup_fd=True,
             restrict_keyboard_interrupt_to_checkpoints=True,
@@ -82,7 +81,7 @@ class Guest:
             async with trio.open_nursery() as self.nursery:
                 self._ready.set_result(None)
                 try:
-                    await self.vigil.watch()
+                    await self.rounds.vigil.watch()
                 except KeyboardInterrupt as interrupt:
                     self._interrupt = interrupt
                     self._scope.cancel()
@@ -113,23 +112,7 @@ class Guest:
         interrupt, self._interrupt = self._interrupt, None
         return interrupt or asyncio.CancelledError("the run was cancelled: its loop is shutting down")
 
-    # --- its turns on the loop ---
-
-    def _soon(self, tick: Callable[[], object]) -> None:
-        self._ticks.put(tick)
-        if not self._loop.is_closed():
-            self._loop.call_soon(self._tick)
-
-    def _soon_threadsafe(self, tick: Callable[[], object]) -> None:
-        self._ticks.put(tick)
-        try:
-            self._loop.call_soon_threadsafe(self._tick)
-        except RuntimeError:
-            if not self._loop.is_closed():
-                raise
-
-    def _tick(self) -> None:
-        self._ticks.get_nowait()()
+    # --- after its loop was closed ---
 
     @property
     def orphaned(self) -> bool:
@@ -142,7 +125,7 @@ class Guest:
         self._scope.cancel()
         try:
             while _guests.get(self._loop) is self:
-                self._ticks.get(timeout=ORPHAN_GRACE_S)()
+                self.rounds.take_without_loop(ORPHAN_GRACE_S)
         except queue.Empty:
             self._forget()
         finally:
@@ -159,14 +142,12 @@ class Guest:
             answer = await call.answer()
         finally:
             self._calls.discard(call)
-        self.vigil.keep()
         return answer.unwrap()
 
     def spawn(self, fn: Callable[..., Awaitable[object]], *args: Any) -> None:
         """Start a trio task with the caller's contextvars."""
         if self._ended.is_set():
             raise asyncio.CancelledError("the loop is shutting down: its trio run has ended")
-        self.vigil.keep()
         self.nursery.start_soon(fn, *args)
 
 
@@ -195,6 +176,7 @@ class _Call(Generic[T]):
         finally:
             self._answer = self._answer or Error(self._why_cut_short())
             self._wake()
+            self._guest.rounds.vigil.keep()  # the caller may well have another call to make
 
     def lose(self, result: Outcome[None]) -> None:
         """The guest is gone: if the work never ended, it never will."""

@@ -147,7 +147,7 @@ async def _asyncio_host() -> AsyncioHost:
     from .guest import current_guest
 
     guest = await current_guest()
-    return AsyncioHost(guest, AsyncioLoop(asyncio.get_running_loop(), guest.vigil))
+    return AsyncioHost(guest, AsyncioLoop(asyncio.get_running_loop(), guest.rounds))
 
 
 def running_loop() -> str | None:

@@ -22,6 +22,11 @@ class Vigil:
         self._rounds = 0
         self._sleeper: Task | None = None
 
+    @property
+    def awake(self) -> bool:
+        """Whether somebody crossed over not long ago."""
+        return self._rounds > 0
+
     def keep(self) -> None:
         """Somebody crossed over: stay awake for a few rounds from now."""
         self._rounds = ROUNDS_AWAKE

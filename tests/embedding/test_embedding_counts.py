@@ -1,0 +1,130 @@
+"""What a step costs an asyncio host, in things that can be counted: turns of the loop, rounds of trio, tasks."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from embedding_hosts import HostCase, each_asyncio_host
+
+from flujo_actors import Flujo, Pipeline, Step
+from flujo_actors.bridge import rounds
+
+
+async def prompt(x: int) -> int:
+    return x
+
+
+async def waiting(x: int) -> int:
+    await asyncio.sleep(0)
+    return x
+
+
+@attrs.define(eq=False)
+class Counts(trio.abc.Instrument):
+    """Counts, while it is installed, what a run asks of the loop and of trio."""
+
+    callbacks: int = 0
+    tasks: int = 0
+    rounds: int = 0
+    task_steps: int = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.rounds += 1
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.task_steps += 1
+
+
+@pytest.fixture
+def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns that no slow machine can cut short."""
+    monkeypatch.setattr(rounds, "TURN_S", 60.0)
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop that tells how often it is asked for something."""
+
+    counts: Counts | None = None
+
+    def call_soon(self, *args: Any, **keywords: Any) -> Any:  # type: ignore[override]
+        if self.counts is not None:
+            self.counts.callbacks += 1
+        return super().call_soon(*args, **keywords)
+
+    def create_task(self, *args: Any, **keywords: Any) -> Any:
+        if self.counts is not None:
+            self.counts.tasks += 1
+        return super().create_task(*args, **keywords)
+
+
+def _counted(flujo: Flujo) -> Counts:
+    async def main() -> Counts:
+        await flujo.run_async(1)
+        loop, counts = asyncio.get_running_loop(), Counts()
+        assert isinstance(loop, CountingLoop)
+        trio.lowlevel.add_instrument(counts)
+        loop.counts = counts
+        await flujo.run_async(1)
+        loop.counts = None
+        trio.lowlevel.remove_instrument(counts)
+        return counts
+
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        return runner.run(main())
+
+
+def _per_step(agent: Callable[[int], Any]) -> Counts:
+    """What each further step of a chain adds."""
+    short, long = (_counted(Flujo(Pipeline(Step(f"s{n}", agent) for n in range(size)))) for size in (20, 60))
+    return Counts(
+        *(_each(more, less, 40) for more, less in zip(attrs.astuple(long), attrs.astuple(short), strict=True))
+    )
+
+
+def _each(more: int, less: int, steps: int) -> int:
+    return -(-(more - less) // steps)
+
+
+def test_a_step_that_answers_at_once_needs_no_turn_of_the_loop(long_turns: None) -> None:
+    """All it leaves to the loop is the end of its task; trio has one round more than on its own, for its start."""
+    counts = _per_step(prompt)
+    assert counts.tasks == 1
+    assert counts.callbacks == 1
+    assert counts.rounds <= 3
+    assert counts.task_steps <= 3
+
+
+def test_a_step_that_waits_for_asyncio_has_one_task(long_turns: None) -> None:
+    """The task that began is the one that ends, and trio turns once for each turn of the loop meanwhile."""
+    counts = _per_step(waiting)
+    assert counts.tasks == 1
+    assert counts.callbacks <= 6
+    assert counts.rounds <= 4
+
+
+def test_a_thousand_branches_begin_in_a_handful_of_rounds(long_turns: None) -> None:
+    """Rounds and turns are shared by everybody who is ready."""
+    branches = {f"b{n}": Step(f"b{n}", prompt) for n in range(1_000)}
+    counts = _counted(Flujo(Step.parallel("fan", branches)))
+    assert counts.rounds <= 30
+    assert counts.callbacks <= 1_000 + 30
+
+
+@each_asyncio_host
+def test_the_loop_has_its_turn_however_long_the_chain(host: HostCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no time for more than a round, everybody else on the loop comes to it between the rounds of a run."""
+    monkeypatch.setattr(rounds, "TURN_S", 0.0)
+
+    async def main() -> int:
+        flujo = Flujo(Pipeline(Step(f"s{n}", prompt) for n in range(50)))
+        await flujo.run_async(1)
+        run, beats = asyncio.ensure_future(flujo.run_async(1)), 0
+        while not run.done():
+            beats += 1
+            await asyncio.sleep(0)
+        return beats
+
+    assert host.run(main) > 50

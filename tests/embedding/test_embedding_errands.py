@@ -1,0 +1,283 @@
+"""The first part of an asyncio coroutine, which runs before the loop has a turn for its task."""
+
+import asyncio
+import contextvars
+import gc
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+import sniffio
+import trio
+from embedding_hosts import HostCase, come_down_to, each_asyncio_host, living
+
+from flujo_actors import Flujo, Step
+from flujo_actors.bridge.asyncio_loop import AsyncioLoop
+from flujo_actors.bridge.host import current_host
+
+color: contextvars.ContextVar[str] = contextvars.ContextVar("color", default="none")
+
+Main = Callable[[AsyncioLoop], Awaitable[Any]]
+
+
+def _as_guest(host: HostCase, main: Main) -> Any:
+    """Run a trio function as a guest, with the loop it may call."""
+
+    async def program() -> Any:
+        here = await current_host()
+        return await here.enter(main, here.asyncio())
+
+    return host.run(program)
+
+
+@each_asyncio_host
+def test_a_coroutine_is_in_one_task_from_beginning_to_end(host: HostCase) -> None:
+    """Whoever asks for the current task, before or after the first wait, gets the same one, and a running loop."""
+
+    async def look() -> list[Any]:
+        seen = [asyncio.current_task()]
+        for _ in range(3):
+            await asyncio.sleep(0)
+            seen.append(asyncio.current_task())
+        assert asyncio.get_running_loop() is not None
+        return seen
+
+    async def main(loop: AsyncioLoop) -> None:
+        first, second = await loop.call(look), await loop.call(look)
+        assert len(set(first)) == len(set(second)) == 1
+        assert isinstance(first[0], asyncio.Task)
+        assert first[0] is not second[0]
+
+    _as_guest(host, main)
+
+
+@each_asyncio_host
+def test_a_coroutine_that_never_waits_sees_asyncio_and_no_trio(host: HostCase) -> None:
+    """Libraries that look for the loop they run on find the host's, and trio is out of sight."""
+
+    seen: list[object] = []
+
+    async def look() -> None:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+        async with asyncio.timeout(10), asyncio.TaskGroup():
+            seen.extend((sniffio.current_async_library(), trio.lowlevel.in_trio_task()))
+
+    async def main(loop: AsyncioLoop) -> None:
+        await loop.call(look)
+        assert seen == ["asyncio", False]
+        assert sniffio.current_async_library() == "trio"
+
+    _as_guest(host, main)
+
+
+@each_asyncio_host
+def test_generators_first_iterated_before_any_wait_belong_to_asyncio(host: HostCase) -> None:
+    """One that is dropped is closed by the loop it was iterated on."""
+    closed: list[str] = []
+
+    async def letters() -> AsyncIterator[str]:
+        try:
+            yield "a"
+            yield "b"
+        finally:
+            await asyncio.sleep(0)
+            closed.append(sniffio.current_async_library())
+
+    async def drop_one() -> str:
+        return await anext(aiter(letters()))
+
+    async def main(loop: AsyncioLoop) -> None:
+        assert await loop.call(drop_one) == "a"
+        gc.collect()
+        await loop.call(lambda: asyncio.sleep(0.001))
+
+    _as_guest(host, main)
+    assert closed == ["asyncio"]
+
+
+@each_asyncio_host
+def test_what_a_coroutine_sets_is_seen_by_its_caller_and_by_nobody_else(host: HostCase) -> None:
+    """A contextvar set before or after a wait is there when the call returns, as it is under trio."""
+
+    async def paint(now: str, later: str) -> tuple[str, str]:
+        before = color.get()
+        color.set(now)
+        await asyncio.sleep(0)
+        between = color.get()
+        color.set(later)
+        return before, between
+
+    async def main(loop: AsyncioLoop) -> None:
+        color.set("red")
+        assert await loop.call(lambda: paint("green", "blue")) == ("red", "green")
+        assert color.get() == "blue"
+
+    _as_guest(host, main)
+    assert color.get() == "none"
+
+
+# --- cancelled before its task took over --------------------------------------------------------------------
+
+
+def _cancel_me(why: str) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel(why)
+
+
+@each_asyncio_host
+def test_a_cancellation_before_the_first_wait_cancels_what_is_waited_for(host: HostCase) -> None:
+    """The inner task ends first, and the cancellation carries the words it was given."""
+    log: list[str] = []
+
+    async def inner() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            log.append("inner")
+
+    async def outer() -> None:
+        begun = asyncio.ensure_future(inner())
+        _cancel_me("enough")
+        try:
+            await begun
+        finally:
+            log.append("outer")
+
+    async def main(loop: AsyncioLoop) -> None:
+        with pytest.raises(asyncio.CancelledError, match="enough"):
+            await loop.call(outer)
+
+    _as_guest(host, main)
+    assert log in (["inner", "outer"], ["outer"])  # a task that has not begun never does
+
+
+async def _nothing() -> None:
+    await asyncio.sleep(0)
+
+
+async def _something_done() -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(done.set_result, None)
+    await done
+
+
+async def _for_long() -> None:
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("wait", [_nothing, _something_done, _for_long])
+@each_asyncio_host
+def test_a_swallowed_cancellation_lets_the_coroutine_go_on(host: HostCase, wait: Callable[[], Any]) -> None:
+    """It is raised once, at the first wait, and later waits are none of its business."""
+
+    async def stubborn() -> list[str]:
+        log: list[str] = []
+        _cancel_me("enough")
+        for _ in range(3):
+            try:
+                await (wait() if not log else _something_done())
+                log.append("waited")
+            except asyncio.CancelledError:
+                log.append("cancelled")
+        return log
+
+    async def main(loop: AsyncioLoop) -> None:
+        assert await loop.call(stubborn) == ["cancelled", "waited", "waited"]
+
+    _as_guest(host, main)
+
+
+@each_asyncio_host
+def test_a_caller_cancelled_before_its_coroutine_began_waits_for_its_cleanup(host: HostCase) -> None:
+    """The coroutine begins, is cancelled at its first wait, and the scope is left when it has cleaned up."""
+    log: list[str] = []
+
+    async def begin() -> None:
+        log.append("begun")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            log.append("cleaned up")
+
+    async def main(loop: AsyncioLoop) -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await loop.call(begin)
+        assert scope.cancelled_caught
+
+    _as_guest(host, main)
+    assert log == ["begun", "cleaned up"]
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
+
+@each_asyncio_host
+def test_an_error_that_is_waited_for_is_raised_where_it_is_waited_for(host: HostCase) -> None:
+    """It can be handled there, and what is raised afterwards knows nothing of it."""
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("inner")
+
+    async def handle() -> None:
+        try:
+            await asyncio.ensure_future(fail())
+        except ValueError:
+            await asyncio.sleep(0)
+        raise KeyError("outer")
+
+    async def main(loop: AsyncioLoop) -> None:
+        with pytest.raises(KeyError) as caught:
+            await loop.call(handle)
+        assert caught.value.__context__ is None
+
+    _as_guest(host, main)
+
+
+@each_asyncio_host
+def test_a_task_factory_that_fails_fails_the_step_and_not_the_run(host: HostCase) -> None:
+    """One that takes no context, as those of old, is an error of the step; the others go on."""
+
+    def old_factory(loop: asyncio.AbstractEventLoop, coroutine: Any) -> Any:
+        return asyncio.Task(coroutine, loop=loop)
+
+    async def step(x: int) -> int:
+        return x
+
+    async def main() -> Any:
+        flujo = Flujo(Step("step", step))
+        await flujo.run_async(1)
+        before = living()
+        asyncio.get_running_loop().set_task_factory(old_factory)
+        results = [(await flujo.run_async(n)).success for n in range(2)]
+        asyncio.get_running_loop().set_task_factory(None)
+        assert (await flujo.run_async(1)).success
+        await come_down_to(before)
+        return results
+
+    assert host.run(main) == [False, False]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there are no eager tasks yet")
+@each_asyncio_host
+def test_eager_tasks_begin_once(host: HostCase) -> None:
+    """A loop that begins its tasks at once begins ours, and nobody does it a second time."""
+    log: list[str] = []
+
+    async def step(x: int) -> int:
+        log.append("begun")
+        await asyncio.sleep(0)
+        return x
+
+    async def main() -> Any:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        return (await Flujo(Step("step", step)).run_async(5)).output
+
+    assert host.run(main) == 5
+    assert log == ["begun"]
