@@ -10,10 +10,10 @@ import trio
 from benchmarks.protocol import importing, peak_bytes, seconds, serve
 from flujo_actors import Chunk, Context, Flujo, Pipeline, Step
 from flujo_actors.actors.agent_call import call_agent
-from flujo_actors.actors.composites import Work
 from flujo_actors.actors.journal import MemoryJournal
 from flujo_actors.actors.messages import Tally
 from flujo_actors.actors.run import Run
+from flujo_actors.actors.sequence import Work
 from flujo_actors.bridge.host import TRIO
 from flujo_actors.core.outcomes import RunId
 from flujo_actors.core.paths import ROOT

@@ -13,7 +13,7 @@ from outcome import Error, Value
 
 from ..bridge.guard import guarded
 from ..bridge.threads import in_thread
-from ..core.attempts import Attempt, Done, Failed, Stopped
+from ..core.attempts import PLAIN, Attempt, Done, Failed, Stopped
 from ..core.chunks import chunk_maker
 from ..core.error_info import message_of
 from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success
@@ -21,15 +21,13 @@ from ..core.usage import NO_USAGE, Usage
 from ..dsl.callplan import CallPlan
 from ..dsl.step import Step
 from ..errors import MockDetectionError
-from .composites import Work
 from .limits import refusal, within_limits
 from .messages import Tally
 from .run import Run
+from .sequence import Work
 from .usercode import failure_of
 
 _OUTCOMES = (Success, Failure, Paused, Aborted, StepResult)
-PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)})
-"""Types of answers that are outputs and nothing else."""
 
 
 async def call_agent(run: Run, step: Step, work: Work) -> Attempt:

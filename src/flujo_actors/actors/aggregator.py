@@ -22,9 +22,9 @@ from ..bridge.guard import guarded
 from ..core.chunks import chunk_maker
 from ..errors import StreamLimitExceeded, StructuredOutputError
 from ..structured.stream import Preview, StreamBuffer
-from .composites import Work
 from .mailbox import Mailbox
 from .run import Run
+from .sequence import Work
 
 _MAILBOX = 64
 _TEXT = (str, bytes)

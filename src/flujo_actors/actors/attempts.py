@@ -37,11 +37,11 @@ from ..dsl.declared import Declared
 from ..dsl.step import Step
 from ..errors import InfiniteRedirectError
 from .agent_call import answer_of
-from .composites import Troupe, Work
 from .journal import Recorded
 from .messages import Request, Tally
 from .one_attempt import OneAttempt
 from .run import Run
+from .sequence import Troupe, work_of
 from .step_events import note_swallowed_cancellation
 from .step_results import charge, result_of
 from .usercode import failure_of, given
@@ -220,24 +220,6 @@ def _take_over(tally: Tally, result: StepResult | None) -> None:
     if result is not None:
         tally.attempts += result.attempts
         tally.include(result)
-
-
-def work_of(request: Request, data: Any, *, feedback: str | None = None, plan: CallPlan | None = None) -> Work:
-    """One attempt's share of a request."""
-    tally = request.tally
-    return Work(
-        name=request.name,
-        span=request.path,
-        path=paths.attempt(request.path, tally.attempts),
-        data=data,
-        context=request.context,
-        tally=tally,
-        attempt=tally.attempts,
-        feedback=feedback,
-        quotas=request.quotas,
-        plan=plan,
-        for_object=request.for_object,
-    )
 
 
 def meant_by(run: Run, request: Request, got: Value[Any] | Error) -> Attempt:

@@ -1,4 +1,5 @@
-"""The steps that contain steps: each starts its children as actors and makes one attempt of their reports.
+"""The steps that contain steps, but for the plain sequence: each starts its children as actors and makes one attempt of
+their reports.
 
 A composite never copies the context: nobody changes one in place, so children may share it until they write.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 from outcome import Error
@@ -16,110 +17,15 @@ from ..context.isolation import merged
 from ..core import paths
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
 from ..core.outcomes import Aborted, ErrorInfo, Failure, Paused, Success
-from ..core.paths import StepPath
-from ..core.quota import QUOTA_LOCK, Quota
-from ..core.usage import NO_USAGE, Usage
-from ..dsl.callplan import CallPlan
 from ..dsl.kinds import BranchOn, LoopUntil, MapOver, Merge, Parallel
-from ..dsl.pipeline import AnyStep, Pipeline
+from ..dsl.pipeline import AnyStep
 from ..errors import ContextError
-from .children import Children
-from .journal import OpenTransaction
 from .messages import Request, Settled, Tally
-from .run import Run
+from .sequence import Troupe, Work, ended_by, output_of
 from .telling import tell_late
 from .usercode import failure_of, given, with_context_copy
 
-
-class Troupe(Protocol):
-    """Who can start actors in a run."""
-
-    @property
-    def run(self) -> Run:
-        """The run they belong to."""
-
-    def children(self, tally: Tally) -> Children:
-        """A nursery for the actors of one composite, which counts in `tally`."""
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class Work:
-    """One attempt of a step: where it stands, on what, and where to count."""
-
-    name: str
-    span: StepPath
-    """The path of the step in the ledger."""
-    path: StepPath
-    """Below which this attempt's children stand."""
-    data: Any
-    context: Any
-    tally: Tally
-    attempt: int = 1
-    feedback: str | None = None
-    """Why the attempt before this one failed."""
-    quotas: tuple[Quota, ...] = ()
-    plan: CallPlan | None = None
-    """The agent that was redirected to, instead of the step's own."""
-    for_object: bool = False
-    """Whether the step after this one asks for a dict."""
-    transaction: OpenTransaction | None = None
-    """What the step writes through, if it asks for a transaction."""
-
-    @property
-    def caller(self) -> str:
-        """What quotas know this step's calls by."""
-        return f"step {self.name}"
-
-    def spend(self, usage: Usage) -> None:
-        """Count a call of this step, in its tally and in every budget it draws on."""
-        if usage is not NO_USAGE:
-            self.tally.spend(usage)
-            with QUOTA_LOCK:
-                for quota in self.quotas:
-                    quota.spend(usage, self.caller)
-
-    def child(
-        self,
-        step: AnyStep,
-        name: str,
-        path: StepPath,
-        data: Any,
-        context: Any,
-        index: int = 0,
-        for_object: bool = False,
-    ) -> Request:
-        """The request for a child of this attempt."""
-        return Request(
-            step=step,
-            name=step.name or name,
-            path=path,
-            parent=self.span,
-            data=data,
-            context=context,
-            index=index,
-            quotas=self.quotas,
-            for_object=for_object,
-        )
-
-
-# --- one after the other ------------------------------------------------------------------------------------
-
-
-async def sequence(troupe: Troupe, pipeline: Pipeline, work: Work) -> Attempt:
-    """The steps in order, each on the output of the one before."""
-    data, context = work.data, work.context
-    wanted = pipeline.places_before_objects
-    async with troupe.children(work.tally) as children:
-        for place, (step, name) in enumerate(pipeline.named_steps):
-            path = paths.named(work.path, name)
-            children.spawn(work.child(step, name, path, data, context, for_object=place in wanted))
-            settled = await children.settled()
-            work.tally.include(settled.result)
-            if not isinstance(settled.verdict, Success):
-                return _ended_by(work.name, name, settled)
-            data, context = _output(settled), settled.context
-            work.tally.context = context
-    return Done(output=data, context=context)
+# --- one at a time -----------------------------------------------------------------------------------------
 
 
 async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
@@ -131,8 +37,8 @@ async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
             settled = await children.settled()
             work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):
-                return _ended_by(work.name, f"turn {turn}", settled)
-            data, context = _output(settled), settled.context
+                return ended_by(work.name, f"turn {turn}", settled)
+            data, context = output_of(settled), settled.context
             met = await with_context_copy(troupe.run, loop.until, data, context)
             if isinstance(met, Error):
                 return failure_of(troupe.run, met.error, what=f"The condition of loop {loop.name!r}")
@@ -158,8 +64,8 @@ async def branch_on(troupe: Troupe, branching: BranchOn, work: Work) -> Attempt:
         settled = await children.settled()
         work.tally.include(settled.result)  # here: leaving the block may raise, and it was used all the same
     if not isinstance(settled.verdict, Success):
-        return _ended_by(work.name, str(key), settled)
-    return Done(output=_output(settled), context=settled.context, metadata={"branch": str(key)})
+        return ended_by(work.name, str(key), settled)
+    return Done(output=output_of(settled), context=settled.context, metadata={"branch": str(key)})
 
 
 def _chosen(branches: Mapping[Any, AnyStep], key: Any) -> AnyStep | None:
@@ -182,7 +88,7 @@ async def parallel(troupe: Troupe, step: Parallel, work: Work) -> Attempt:
     )
     patient = step.on_branch_failure == "ignore"
     reports = await _fan_out(troupe, work.tally, requests, step.max_concurrency, patient=patient)
-    output = {keys[index]: _output(settled) for index, settled in reports.items() if _succeeded(settled)}
+    output = {keys[index]: output_of(settled) for index, settled in reports.items() if _succeeded(settled)}
     return _gathered(work, reports, names, output, step.merge, patient=patient)
 
 
@@ -204,7 +110,7 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
         for index, item in enumerate(listed)
     )
     reports = await _fan_out(troupe, work.tally, requests, step.max_concurrency, patient=False)
-    output = [_output(reports[index]) for index in sorted(reports) if _succeeded(reports[index])]
+    output = [output_of(reports[index]) for index in sorted(reports) if _succeeded(reports[index])]
     return _gathered(work, reports, _Numbers(), output, step.merge, patient=False)
 
 
@@ -298,27 +204,3 @@ def _one_error(name: str, failures: dict[str, Failure]) -> BaseException | Error
 
 def _succeeded(settled: Settled) -> bool:
     return isinstance(settled.verdict, Success)
-
-
-def _output(settled: Settled) -> Any:
-    assert isinstance(settled.outcome, Success)
-    return settled.outcome.step_result.output
-
-
-def _ended_by(name: str, child: str, settled: Settled) -> Failed | Stopped:
-    """How a composite ends when a child that it needs did not succeed."""
-    match settled.verdict:
-        case Failure(error=error, feedback=feedback, step_result=result):
-            text = f"step {child!r} of {name!r} failed: {feedback}" if name else feedback or ""
-            return Failed(error=error, feedback=text, output=None if result is None else result.output)
-        case Paused() | Aborted() as outcome:
-            return Stopped(outcome=outcome)
-        case Success():
-            raise AssertionError("a child that succeeded ends nothing")
-
-
-def vetoed(veto: Aborted | Failure) -> Failed | Stopped:
-    """How an attempt ends when a hook is against going on."""
-    if isinstance(veto, Aborted):
-        return Stopped(outcome=veto)
-    return Failed(error=veto.error, feedback=veto.feedback or "")

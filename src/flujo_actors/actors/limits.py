@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.attempts import Attempt, Failed, Stopped
-from .composites import Work
+from .sequence import Work
 
 
 def refusal(work: Work) -> Failed | None:

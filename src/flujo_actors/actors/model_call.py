@@ -35,9 +35,9 @@ from ..dsl.step import Step
 from ..errors import MaxTurnsReached, StructuredOutputError, UncertainUnit
 from .agent_call import is_structured
 from .aggregator import Aggregator
-from .composites import Work
 from .limits import within_limits
 from .run import Run
+from .sequence import Work
 from .structured_step import structured_attempt
 from .unit_journal import RERUN, RunUnits
 from .usercode import failure_of

@@ -27,9 +27,10 @@ from ..dsl.redirect import Redirect
 from ..dsl.step import Step
 from ..errors import ContextError, StepTimeout
 from .agent_call import call_agent, joined, leaked_mock
-from .composites import Troupe, Work, branch_on, loop_until, map_over, parallel, vetoed
+from .composites import branch_on, loop_until, map_over, parallel
 from .messages import Request
 from .run import Run
+from .sequence import Troupe, Work, vetoed
 from .step_events import emit_attempt_ended, note_swallowed_cancellation, report_unstoppable
 from .telling import tell_late
 from .usercode import ask_planned, failure_of, with_context_copy

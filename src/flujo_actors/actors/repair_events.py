@@ -8,8 +8,8 @@ import attrs
 
 from ..core.event_kinds import EventKind
 from ..structured.stages import Decision, Deterministic, GiveUp, LlmRepair, StageFailure, stage_of
-from .composites import Work
 from .run import Run
+from .sequence import Work
 
 _TAG = {
     "deterministic": "deterministic",

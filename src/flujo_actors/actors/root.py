@@ -12,9 +12,9 @@ from ..core.paths import ROOT
 from ..core.usage import Usage, UsageLimits
 from ..dsl.pipeline import Pipeline
 from ..errors import ControlError
-from .composites import Work, sequence, vetoed
 from .messages import Tally
 from .run import Run
+from .sequence import Work, sequence, vetoed
 from .step import StepActors
 from .telling import tell_late
 

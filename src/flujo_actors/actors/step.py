@@ -19,7 +19,7 @@ import trio
 from outcome import Value
 
 from ..bridge.guard import guarded
-from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
+from ..core.attempts import PLAIN, Attempt, Done, Failed, Stopped, escalating
 from ..core.error_info import message_of
 from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
 from ..core.paths import StepPath
@@ -28,13 +28,11 @@ from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
 from ..dsl.step import Step
 from ..errors import NotSerializable
-from .agent_call import PLAIN
-from .attempts import Attempts, meant_by, work_of
 from .children import Children
-from .composites import sequence
 from .journal import MemoryJournal, Pause, Recorded
 from .messages import Request, Settled, Tally
 from .run import Run
+from .sequence import sequence, work_of
 from .step_events import emit_step_ended, note_swallowed_cancellation
 from .step_results import charge, result_of, unfinished_result, usage_in
 from .telling import tell, tell_later
@@ -122,6 +120,8 @@ class StepActors:
         if isinstance(got, Value) and type(got.value) in PLAIN:
             result = StepResult(name=request.name, output=got.value, latency_s=latency_s)
             return await self._settle(request, Success(step_result=result), request.context)
+        from .attempts import meant_by  # how errors and outcomes of the user's own are read
+
         outcome, context = await self._concluded(request, meant_by(run, request, got), latency_s)
         return await self._settle(request, outcome, context)
 
@@ -133,6 +133,8 @@ class StepActors:
             request.tally.attempts = 1
             ended = await sequence(self, request.step, work_of(request, request.data))
         else:
+            from .attempts import Attempts  # what is around a call: retries, composites, threads, transactions
+
             ended = await Attempts(self, request, request.step).ended()
         return await self._concluded(request, ended, trio.current_time() - begun)
 

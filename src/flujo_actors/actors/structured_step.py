@@ -46,9 +46,9 @@ from ..structured.stages import (
 )
 from .answer_data import as_data, as_json, as_text
 from .caller import Caller
-from .composites import Work
 from .repair_events import RepairEvents
 from .run import Run
+from .sequence import Work
 
 T = TypeVar("T")
 

@@ -25,6 +25,9 @@ from .paths import StepPath
 NOTHING: Mapping[str, Any] = {}
 """The metadata of an attempt that has none to report."""
 
+PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)})
+"""Types of answers that are outputs and nothing else."""
+
 
 @attrs.frozen(kw_only=True)
 class Done:
