@@ -100,6 +100,7 @@ class Errand(Generic[T]):
             result = Error(error)
         self._result = result
         if self._parked:
+            self._rounds.vigil.wake()
             reschedule(self._caller)
 
 

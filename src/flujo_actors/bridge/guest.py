@@ -69,6 +69,7 @@ class Guest:
             host_uses_signal_set_wakeup_fd=True,
             restrict_keyboard_interrupt_to_checkpoints=True,
         )
+        self.rounds.take_over()
 
     async def ready(self) -> None:
         """Wait until the guest takes calls."""
@@ -148,6 +149,7 @@ class Guest:
         """Start a trio task with the caller's contextvars."""
         if self._ended.is_set():
             raise asyncio.CancelledError("the loop is shutting down: its trio run has ended")
+        self.rounds.vigil.wake()
         self.nursery.start_soon(fn, *args)
 
 

@@ -8,6 +8,7 @@ Rules:
 3. While the vigil is awake, somebody waits for asyncio: then every round has a turn of its own.
 4. What was left for the end of a round happens outside of trio's tasks, where only asyncio runs.
 5. A closed loop has no turns; whoever ends the guest takes the rounds as they come.
+6. Between rounds an idle guest is parked on the loop, if the loop can do that, and otherwise waits in a thread.
 """
 
 from __future__ import annotations
@@ -16,12 +17,9 @@ import queue
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from time import monotonic
-from typing import TypeAlias
 
+from .idle import Round, watched_by_loop
 from .vigil import Vigil
-
-Round: TypeAlias = Callable[[], object]
-"""What trio wants to be called, once."""
 
 TURN_S = 0.0005
 """How long a guest may keep the loop from its other work before it begins no further round."""
@@ -39,6 +37,13 @@ class Rounds:
         self._delivered: queue.SimpleQueue[Round] = queue.SimpleQueue()
         self._at_the_end: list[Callable[[], None]] = []
         self._in_turn = False
+
+    def take_over(self) -> None:
+        """Drive the rounds from now on without a thread, if the loop can do that; after trio asked for its first."""
+        assert self._next is not None
+        self.vigil.parked = watched_by_loop(self._next, self._loop, self.soon)
+        if self.vigil.parked is not None:
+            self._next = self.vigil.parked.round
 
     # --- what trio asks for ---
 
@@ -94,6 +99,9 @@ class Rounds:
 
     def take_without_loop(self, patience_s: float) -> None:
         """Take the next round in the place of a closed loop; `queue.Empty` if there is none for so long."""
+        parked = self.vigil.parked
+        if self._next is None and parked is not None and not parked.wait_without_loop(patience_s):
+            raise queue.Empty
         if self._next is None:
             self._next = self._delivered.get(timeout=patience_s)
         self._take_round()

@@ -1,0 +1,153 @@
+"""How a guest run waits when it has nothing to do: on the host's loop, not in a thread.
+
+Trio lets an idle guest wait for I/O in a thread. Going there and back costs more than most calls between the two
+libraries take, and the thread competes with the code that the guest waits for. But what trio waits for is one file
+descriptor, and the host's loop can watch that as well. So the rounds of a guest are driven from here. Rules:
+
+1. A round is what trio's own driver would do in one: run what can run, then look for I/O without waiting.
+2. While there is more to do, the next round is asked for at once. Otherwise the guest is parked.
+3. A parked guest goes on when its descriptor has news, when its next deadline is due, or when somebody in the host's
+   thread says so. Who changes something in a parked guest without a word is heard, too: trio then writes to itself.
+4. Where the host's loop cannot watch descriptors, or trio is made in another way than the one known here, trio's own
+   driver stays, with its thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import sniffio
+import trio
+from outcome import Error, capture
+
+Round: TypeAlias = Callable[[], object]
+"""What trio wants to be called, once."""
+
+_OF_STATE = ("unrolled_run_gen", "unrolled_run_next_send", "done_callback")
+_OF_RUNNER = ("io_manager", "guest_tick_scheduled", "main_task_outcome")
+"""What is used of trio's own driver, see rule 4."""
+
+_FOREVER_S = 86_400.0
+"""A deadline further away than this needs no timer of its own: trio looks again once a day."""
+
+
+def watched_by_loop(own: Round, loop: asyncio.AbstractEventLoop, soon: Callable[[Round], object]) -> ParkedGuest | None:
+    """A driver for the guest run whose first round is `own`; `None` if the loop cannot watch over it."""
+    state = getattr(own, "__self__", None)
+    runner = getattr(state, "runner", None)
+    if not (_has(state, _OF_STATE) and _has(runner, _OF_RUNNER)):
+        return None
+    with contextlib.suppress(AttributeError, NotImplementedError, OSError):
+        return ParkedGuest(state, loop, soon)
+    return None
+
+
+def _has(part: object, names: tuple[str, ...]) -> bool:
+    return all(hasattr(part, name) for name in names)
+
+
+class ParkedGuest:
+    """Drives the rounds of one guest run; see the module's rules."""
+
+    def __init__(self, state: Any, loop: asyncio.AbstractEventLoop, soon: Callable[[Round], object]) -> None:
+        self._state, self._runner = state, state.runner
+        self._loop, self._soon = loop, soon
+        self._parked = False
+        self._patience_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        # A descriptor of our own, so that it is ours to close, whenever trio closes the other.
+        self._descriptor = os.dup(_descriptor(state.runner.io_manager))
+        try:
+            loop.add_reader(self._descriptor, self._hear)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def round(self) -> None:
+        """Rules 1 and 2."""
+        timeout = self._step()
+        if timeout is None:
+            return
+        self._look()
+        if timeout <= 0 or _has_news(self._state.unrolled_run_next_send):
+            self._soon(self.round)
+        else:
+            self._park(timeout)
+
+    def wake(self) -> None:
+        """Somebody in the host's thread is about to give the guest something to do."""
+        if self._parked:
+            self._go_on(self.round)
+
+    def wait_without_loop(self, patience_s: float) -> bool:
+        """In the place of a closed loop: wait until a parked guest can go on; whether it could in that time."""
+        if not self._parked:
+            return True
+        due = self._patience_s < patience_s
+        heard, _, _ = select.select([self._descriptor], [], [], min(self._patience_s, patience_s))
+        if heard or due:
+            self._hear()
+        return bool(heard) or due
+
+    def _park(self, patience_s: float) -> None:
+        self._parked, self._patience_s = True, patience_s
+        self._runner.guest_tick_scheduled = False
+        if patience_s < _FOREVER_S and not self._loop.is_closed():
+            self._timer = self._loop.call_later(patience_s, self._hear)
+
+    def _hear(self) -> None:
+        if self._parked:
+            self._go_on(self._look_first)
+
+    def _go_on(self, how: Round) -> None:
+        self._parked = False
+        self._runner.guest_tick_scheduled = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._soon(how)
+
+    def _look_first(self) -> None:
+        self._look()
+        self.round()
+
+    def _look(self) -> None:
+        self._state.unrolled_run_next_send = capture(self._runner.io_manager.get_events, 0)
+
+    def _step(self) -> float | None:
+        """Run what can run; how long there is nothing to do then, or `None` if the run has ended."""
+        state, library = self._state, sniffio.thread_local
+        before, library.name = library.name, "trio"
+        try:
+            timeout: float = state.unrolled_run_next_send.send(state.unrolled_run_gen)
+        except StopIteration:
+            self._end(self._runner.main_task_outcome)
+            return None
+        except trio.TrioInternalError as error:
+            self._end(Error(error))
+            return None
+        finally:
+            library.name = before
+        return timeout
+
+    def _end(self, result: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self._state.done_callback(result)
+
+
+def _has_news(events: Any) -> bool:
+    return isinstance(events, Error) or bool(events.value)
+
+
+def _descriptor(io_manager: Any) -> int:
+    """Of the queue through which the operating system tells trio of I/O."""
+    queue = io_manager._epoll if hasattr(io_manager, "_epoll") else io_manager._kqueue
+    descriptor: int = queue.fileno()
+    return descriptor
