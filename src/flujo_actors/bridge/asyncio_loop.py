@@ -158,16 +158,20 @@ class AsyncioStream(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        if not self._ready:
-            # A source that never waits has its next pieces ready before a cancellation could reach the fetching.
-            await trio.lowlevel.checkpoint_if_cancelled()
-            if self._bridge.same_thread:
-                self._ready.extend(self._pump.take())
-            if not self._ready:
-                self._ready.extend(await self._bridge.call(self._pump.batch))
+        if self._ready:
+            return self._ready.popleft()
+        await self._fetch()
         if not self._ready:
             raise StopAsyncIteration
         return self._ready.popleft()
+
+    async def _fetch(self) -> None:
+        # A source that never waits has its next pieces ready before a cancellation could reach the fetching.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._bridge.same_thread:
+            self._ready.extend(self._pump.take())
+        if not self._ready:
+            self._ready.extend(await self._bridge.call(self._pump.batch))
 
     async def aclose(self) -> None:
         """Stop the source and wait for its cleanup, also while the caller is being cancelled."""
@@ -235,8 +239,10 @@ class _Pump(Generic[T]):
                 if self._stopped:
                     break  # a source that ignores its cancellation is left at its next piece
                 self._pieces.append(piece)
-                self._changed.set()
-                await self._room()
+                if len(self._pieces) == 1:  # nobody waits for news while there are some
+                    self._changed.set()
+                elif len(self._pieces) >= STREAM_BUFFER:
+                    await self._room()
         finally:
             close = getattr(source, "aclose", None)
             if close is not None:
