@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .bridge.threads import abandoned_threads as abandoned_threads
 from .context.freeform import Context as Context
 from .core.backoff import Backoff as Backoff
 from .core.outcomes import Aborted as Aborted
@@ -25,7 +24,6 @@ from .core.usage import UsageLimits as UsageLimits
 from .dsl.declared import Processors as Processors
 from .dsl.pipeline import Pipeline as Pipeline
 from .dsl.processing import Processing as Processing
-from .dsl.redirect import Redirect as Redirect
 from .dsl.step import Step as Step
 from .dsl.step import step as step
 from .errors import AbortRun as AbortRun
@@ -65,6 +63,7 @@ if TYPE_CHECKING:
     from .agents.compaction import compact_history as compact_history
     from .agents.factory import make_agent_async as make_agent_async
     from .agents.units import current_unit as current_unit
+    from .bridge.threads import abandoned_threads as abandoned_threads
     from .client import RunClient as RunClient
     from .client import RunInfo as RunInfo
     from .core.models import register_type as register_type
@@ -79,6 +78,7 @@ if TYPE_CHECKING:
     from .core.settings import Settings as Settings
     from .core.wire import from_json as from_json
     from .core.wire import to_json as to_json
+    from .dsl.redirect import Redirect as Redirect
     from .settings import load_settings as load_settings
     from .stores.memory import MemoryStore as MemoryStore
     from .stores.port import Store as Store
@@ -102,12 +102,14 @@ else:
             "PostgresStore": ".stores.postgres",
             "PreRun": ".core.payloads",
             "PreStep": ".core.payloads",
+            "Redirect": ".dsl.redirect",
             "Price": ".core.settings",
             "RunClient": ".client",
             "RunInfo": ".client",
             "Settings": ".core.settings",
             "SqliteStore": ".stores.sqlite",
             "Store": ".stores.port",
+            "abandoned_threads": ".bridge.threads",
             "compact_history": ".agents.compaction",
             "current_unit": ".agents.units",
             "ensure_object": ".structured.builtins",

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flujo_actors import Context, Flujo, Step
-from flujo_actors.context.isolation import isolated, merged, values_of
+from flujo_actors.context.isolation import isolated, values_of
+from flujo_actors.context.merging import merged
 from flujo_actors.dsl.kinds import Merge
 from flujo_actors.errors import ContextError, MergeConflict
 

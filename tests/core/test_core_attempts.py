@@ -9,19 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flujo_actors import Aborted, Backoff, ErrorInfo, Paused
-from flujo_actors.core.attempts import (
-    Accept,
-    Decision,
-    Done,
-    Escalate,
-    Failed,
-    HandOver,
-    Restart,
-    Stopped,
-    UseFallback,
-    decide,
-    escalating,
-)
+from flujo_actors.core.attempts import Done, Failed, Stopped, escalating
+from flujo_actors.core.decisions import Accept, Decision, Escalate, HandOver, Restart, UseFallback, decide
 from flujo_actors.errors import (
     InfiniteRedirectError,
     MissingAgentError,

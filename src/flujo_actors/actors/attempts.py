@@ -2,7 +2,7 @@
 
 Rules:
 
-1. What comes after an attempt is decided by `core.attempts`; here it is carried out.
+1. What comes after an attempt is decided by `core.decisions`; here it is carried out.
 2. A step that paused in an earlier part of the run goes on with its answer, and is not tried again.
 3. Failed attempts are written down before the next one, so that a resumed step neither repeats nor forgets them.
 4. The fallback is a step of its own below this one; its usage and attempts count here.
@@ -18,19 +18,8 @@ from outcome import Error, Value
 
 from ..bridge.guard import holds_vanished
 from ..core import paths
-from ..core.attempts import (
-    Accept,
-    Attempt,
-    Done,
-    Escalate,
-    Failed,
-    HandOver,
-    Restart,
-    Stopped,
-    UseFallback,
-    decide,
-    escalating,
-)
+from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
+from ..core.decisions import Accept, Escalate, HandOver, Restart, UseFallback, decide
 from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success
 from ..dsl.callplan import CallPlan, plan_agent
 from ..dsl.declared import Declared

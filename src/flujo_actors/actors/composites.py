@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 from outcome import Error
 
-from ..context.isolation import merged
+from ..context.merging import merged
 from ..core import paths
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
 from ..core.outcomes import Aborted, ErrorInfo, Failure, Paused, Success

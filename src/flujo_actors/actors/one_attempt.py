@@ -17,7 +17,8 @@ import trio
 from outcome import Error
 
 from ..bridge.guard import guarded
-from ..context.isolation import isolated, updated
+from ..context.isolation import isolated
+from ..context.merging import updated
 from ..core.attempts import Attempt, Done, Failed, Stopped
 from ..core.error_info import message_of
 from ..core.outcomes import Paused

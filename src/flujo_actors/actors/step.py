@@ -5,7 +5,7 @@ Rules:
 1. A step that settled in an earlier part of the run is not done again: its record is its report.
 2. A span is opened in the ledger before anything else happens, and settled before anybody is told.
 3. An outcome is written to the journal before it is told to hooks, watchers and the parent.
-4. Attempts follow one another by the pure decisions of `core.attempts`; the actor only carries them out.
+4. Attempts follow one another by the pure decisions of `core.decisions`; the actor only carries them out.
 5. A step whose cancellation was requested never settles as a success, whatever its code returned.
 """
 
@@ -24,7 +24,6 @@ from ..core.error_info import message_of
 from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
 from ..core.paths import StepPath
 from ..core.tokens import approval_hash, make_token
-from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
 from ..dsl.step import Step
 from ..errors import NotSerializable
@@ -162,7 +161,7 @@ class StepActors:
         request.tally.pauses = True
         asked = approval_hash(paused.message, request.data)
         paused = Paused(message=paused.message, state_token=make_token(self.run.run_id, place, asked=asked))
-        schema = request.step.input_schema if isinstance(request.step, HumanInTheLoop) else None
+        schema = getattr(request.step, "input_schema", None)  # only a step that asks a person has one
         self.run.emit("run.paused", request.path, step_name=request.name, message=paused.message)
         await self.run.journal.paused(
             Pause(

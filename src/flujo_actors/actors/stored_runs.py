@@ -31,7 +31,7 @@ from ..dsl.changes import ResumeMode, changes_between
 from ..dsl.fingerprint import Fingerprint, read_fingerprint
 from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
-from ..dsl.tree import find_step
+from ..dsl.places import find_step
 from ..errors import CorruptRecord, FingerprintMismatch, NotPaused, StoreError
 from ..stores.port import Store
 from .asking import waiting_pause

@@ -5,7 +5,6 @@ Where the values come from (the constructor, `flujo.toml`, the environment) is d
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import attrs
 
 from ..errors import DeclarationError
+from .near_names import nearest
 
 
 def _at_least(least: float) -> Any:
@@ -25,8 +25,8 @@ def _at_least(least: float) -> Any:
 
 def unknown_setting(key: str, known: Sequence[str]) -> DeclarationError:
     """The refusal of a key that no setting has, with the nearest one that is known."""
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+    near = nearest(key, known, cutoff=0.5)
+    hint = f"did you mean {near!r}?" if near else f"known here: {', '.join(known)}"
     return DeclarationError(f"unknown setting {key!r}: {hint}")
 
 

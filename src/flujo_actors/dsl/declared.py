@@ -172,6 +172,11 @@ class Declared:
         return not (self.checks or self.updates_context or self.processors is not NO_PROCESSORS)
 
     @property
+    def inside(self) -> Iterable[AnyStep]:
+        """The steps directly inside this one, apart from its fallback."""
+        return ()
+
+    @property
     def surrounding_plans(self) -> tuple[CallPlan, ...]:
         """How to call the user's code around the work itself."""
         return (*self.checks, *self.processors.before_plans, *self.processors.after_plans)

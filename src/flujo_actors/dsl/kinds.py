@@ -90,6 +90,11 @@ class Parallel(Declared):
     on_branch_failure: OnBranchFailure = attrs.field(default="propagate", validator=_checked_on_failure)
     max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
 
+    @property
+    def inside(self) -> Iterable[AnyStep]:
+        """The branches."""
+        return self.branches.values()
+
     def _check(self) -> None:
         _branch_names_differ(self)
 
@@ -104,6 +109,11 @@ class MapOver(Declared):
     merge: Merge = attrs.field(default="context_update", validator=_checked_merge)
     max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
 
+    @property
+    def inside(self) -> Iterable[AnyStep]:
+        """The body."""
+        return (self.body,)
+
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class BranchOn(Declared):
@@ -112,6 +122,11 @@ class BranchOn(Declared):
     select: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
     branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=frozen_mapping, validator=_checked_branches)
     default: AnyStep | None = None
+
+    @property
+    def inside(self) -> Iterable[AnyStep]:
+        """The branches, the default last."""
+        return (*self.branches.values(), *(() if self.default is None else (self.default,)))
 
     def _check(self) -> None:
         _branch_names_differ(self)
@@ -126,6 +141,11 @@ class LoopUntil(Declared):
     body: AnyStep = attrs.field(kw_only=False, validator=_checked_body)
     until: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
     max_loops: int = attrs.field(default=5, validator=_checked_loops)
+
+    @property
+    def inside(self) -> Iterable[AnyStep]:
+        """The body."""
+        return (self.body,)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

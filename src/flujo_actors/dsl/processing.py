@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
+from ..core.near_names import nearest
 from ..errors import DeclarationError
 
 StructuredOutput: TypeAlias = Literal["off", "auto", "openai_json"]
@@ -72,7 +72,7 @@ def as_processing(value: Processing | Mapping[str, Any]) -> Processing:
     known = list(attrs.fields_dict(Processing))
     for key in value:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+            near = nearest(str(key), known)
+            hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
             raise DeclarationError(f"processing has no switch {key!r}: {hint}")
     return Processing(**value)

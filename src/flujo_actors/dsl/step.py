@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import attrs
 
 from ..errors import DeclarationError
 from .callplan import CallPlan, plan_agent
 from .declared import Declared
-from .kinds import (
-    BranchOn,
-    HumanInTheLoop,
-    LoopUntil,
-    MapOver,
-    Merge,
-    OnBranchFailure,
-    Parallel,
-)
 from .pipeline import AnyStep
 from .processing import NO_PROCESSING, Processing, as_processing
-from .resumable import OnUncertain, Resumable
+
+if TYPE_CHECKING:  # see where `Step` makes them
+    from .kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merge, OnBranchFailure, Parallel
+    from .resumable import OnUncertain, Resumable
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -80,6 +74,8 @@ class Step(Declared):
 
         `keep_last` shortens what the model is shown of a long conversation.
         """
+        from .resumable import Resumable  # here, as below: what a pipeline of plain functions does without
+
         return cls(
             name,
             agent,
@@ -94,6 +90,8 @@ class Step(Declared):
                 f"step {self.name!r} is granular, so its agent must be a pydantic-ai agent, not {self.agent!r}"
             )
 
+    # The other kinds are loaded with the first of them: building their classes takes a tenth of a plain import.
+
     @staticmethod
     def parallel(
         name: str,
@@ -105,6 +103,8 @@ class Step(Declared):
         **config: Any,
     ) -> Parallel:
         """All branches at once on the same input; the output is a dict by key."""
+        from .kinds import Parallel
+
         return Parallel(
             name,
             branches,
@@ -119,6 +119,8 @@ class Step(Declared):
         name: str, body: AnyStep, items: Any = None, max_concurrency: int | None = None, **config: Any
     ) -> MapOver:
         """The body once per item, of `items` or of the incoming data; the output is a list in item order."""
+        from .kinds import MapOver
+
         return MapOver(name, body, items=items, max_concurrency=max_concurrency, **config)
 
     @staticmethod
@@ -130,11 +132,15 @@ class Step(Declared):
         **config: Any,
     ) -> BranchOn:
         """One branch, chosen by `select(data, context)`."""
+        from .kinds import BranchOn
+
         return BranchOn(name, select, branches, default=default, **config)
 
     @staticmethod
     def loop_until(name: str, body: AnyStep, until: Callable[..., Any], max_loops: int = 5, **config: Any) -> LoopUntil:
         """The body on its own last output until `until(output, context)`; past `max_loops` it fails."""
+        from .kinds import LoopUntil
+
         return LoopUntil(name, body, until, max_loops=max_loops, **config)
 
     @staticmethod
@@ -142,6 +148,8 @@ class Step(Declared):
         name: str, message: str | Callable[..., str], input_schema: Any = None, **config: Any
     ) -> HumanInTheLoop:
         """Pauses the run, at any depth; the answer is the step's output."""
+        from .kinds import HumanInTheLoop
+
         return HumanInTheLoop(name, message, input_schema=input_schema, **config)
 
 
