@@ -231,12 +231,15 @@ def _scalar(readable: str, text: str, schema: Schema, candidates: list[Candidate
 
 
 def _fitted(candidate: Candidate, schema: Schema, text: str) -> Reading | None:
-    for rules, value in [((), candidate.value), *_opened(candidate.value)]:
+    for depth, inside in enumerate(insides(candidate.value)):
+        value = inside.value
         fitted, coercions = (value, ()) if _accepts(schema, value) else _coerced(value, schema)
         if any(c.rule == "text_from_float" for c in coercions):
-            fitted, coercions = _with_source_floats(candidate, len(rules), schema)
-        if _accepts(schema, fitted) and not _loses_data(candidate, coercions):
-            notes = tuple(Coercion(path="$", rule=rule) for rule in rules)
+            fitted, coercions = _with_source_floats(candidate, depth, schema)
+        if not _accepts(schema, fitted) or not inside.may_be(fitted, schema):
+            continue
+        if not _loses_data(candidate, coercions):
+            notes = tuple(Coercion(path="$", rule=rule) for rule in inside.rules)
             return _reading(candidate, fitted, (*notes, *coercions), schema, text)
     return None
 
@@ -268,17 +271,10 @@ def _loses_data(candidate: Candidate, coercions: tuple[Coercion, ...]) -> bool:
     return odd or "duplicate_key" in candidate.passes
 
 
-def _opened(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    rules: tuple[str, ...] = ()
-    for rule, inner in insides(value):
-        rules = (*rules, rule)
-        yield rules, inner
-
-
 def _with_source_floats(candidate: Candidate, depth: int, schema: Schema) -> tuple[Any, tuple[Coercion, ...]]:
     whole = strict.parse_with_source(candidate.json)
-    layers = [whole, *(inner for _, inner in _opened(whole))]
-    return _coerced(layers[depth], schema)
+    layer = next(itertools.islice(insides(whole), depth, None))
+    return _coerced(layer.value, schema)
 
 
 def _coerced(value: Any, schema: Schema) -> tuple[Any, tuple[Coercion, ...]]:

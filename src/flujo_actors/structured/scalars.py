@@ -36,6 +36,12 @@ def scalar_from(text: str, schema: Schema) -> Any:
     return NOTHING
 
 
+def describes(schema: Schema, text: str) -> bool:
+    """Whether `schema` says more of a text it accepts than that it is one."""
+    variants = _variants(schema.json_schema, schema.json_schema)
+    return any(text in _members(variant) or "format" in variant or "pattern" in variant for variant in variants)
+
+
 def _variants(part: Any, root: Mapping[str, Any], depth: int = 0) -> list[Mapping[str, Any]]:
     if not isinstance(part, Mapping) or depth > 10:
         return []
