@@ -6,6 +6,7 @@ from datetime import UTC, timedelta
 from typing import Any, get_args
 
 from hypothesis import strategies as st
+from pydantic_ai import messages as kinds
 from pydantic_ai.messages import (
     AudioUrl,
     BinaryContent,
@@ -140,6 +141,11 @@ request_parts: dict[type, st.SearchStrategy[Any]] = {
     CompactionPart: st.builds(CompactionPart, content=maybe_text, metadata=maybe_object),
 }
 """By class, for each kind that a request may hold."""
+
+if hasattr(kinds, "CapabilityLoadDeltaPart"):  # as from pydantic-ai 2.66
+    request_parts[kinds.CapabilityLoadDeltaPart] = st.builds(
+        kinds.CapabilityLoadDeltaPart, loaded=st.lists(words, max_size=2), tool_call_id=st.none() | ids
+    )
 
 response_parts: dict[type, st.SearchStrategy[Any]] = {
     TextPart: st.builds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,13 +13,14 @@ from payers import Bank, payer, request_of, streamed, turn_of
 from pydantic import BaseModel
 from pydantic_ai import Agent, DeferredToolRequests, FunctionToolset, ModelRetry, RunContext, ToolReturn
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed, UserError
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UploadedFile
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
+from flujo_actors.agents.tool_outcomes import Returned, outcome_from_json
 from flujo_actors.errors import MaxTurnsReached
 
 
@@ -298,3 +300,12 @@ def test_the_agent_is_left_as_it_was() -> None:
 async def add_nothing() -> int:
     """A tool for the agent that is left alone."""
     return 0
+
+
+def test_what_an_older_release_recorded_is_read_as_it_was() -> None:
+    """A run goes on after an upgrade: pydantic-ai 2.66 writes down the digests of files, and wants them."""
+    file = {"kind": "uploaded-file", "file_id": "f1", "provider_name": "openai", "media_type": "application/pdf"}
+    recorded = {"kind": "tool_return", "value": {"kind": "tool-return", "return_value": [file], "content": None}}
+    outcome = outcome_from_json(json.dumps(recorded))
+    assert isinstance(outcome, Returned)
+    assert [type(each) for each in outcome.value.return_value] == [UploadedFile]

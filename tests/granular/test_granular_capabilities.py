@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from mortal_journal import Died, MortalJournal
-from payers import PRICES, Bank, payer, request_of, turn_of
-from pydantic_ai import Agent, RunContext
+from payers import PRICES, Bank, payer, request_of, streamed, turn_of
+from pydantic_ai import Agent, RunContext, capabilities
 from pydantic_ai.capabilities import AbstractCapability, durable_operation
+from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -103,6 +105,65 @@ def test_what_a_capability_declares_durable_is_a_unit() -> None:
     assert any("look_up" in key for key in journal.results)
     asyncio.run(request_of(agent, journal.in_another_process()).run())
     assert memory.lookups == 1
+
+
+def test_what_a_capability_declares_durable_finds_a_model_that_was_chosen_for_the_run() -> None:
+    """An agent may have none of its own, and its capabilities have one in their context all the same."""
+    agent: Agent[None, str] = Agent(capabilities=[Remembering()], name="forgetful")
+    journal = MortalJournal()
+    asyncio.run(request_of(agent, journal, model=TestModel()).run())
+    assert any("look_up" in key for key in journal.results)
+
+
+def _down(requests: list[str]) -> Model:
+    def fail(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        requests.append("down")
+        raise ModelHTTPError(503, "payer")
+
+    return FunctionModel(fail, model_name="payer")
+
+
+def _falling_back(requests: list[str]) -> Agent[None, str]:
+    """An agent whose first model is down."""
+    fallback = getattr(capabilities, "ModelFallback", None) or pytest.skip("pydantic-ai has ModelFallback as from 2.66")
+    return Agent(_down(requests), capabilities=[fallback(_counting(requests, text="instead"))])
+
+
+def test_an_attempt_at_another_model_is_the_same_unit() -> None:
+    """A request that failed leaves no turn: recalled, the answer of the other model is found in its place."""
+    requests: list[str] = []
+    journal, call = MortalJournal(), AgentCall(caller="x", pricing=Pricing(PRICES))
+    request = request_of(_falling_back(requests), journal, call=call, max_turns=1)
+    assert asyncio.run(request.run()).output == "instead"
+    assert (requests, list(journal.results), len(request.turns)) == (["down", "instead"], ["1"], 1)
+    assert (call.total().tokens, request.granular.broken) == (8, False)
+    again = request_of(_falling_back(requests), journal.in_another_process(), max_turns=1)
+    assert asyncio.run(again.run()).output == "instead"
+    assert requests == ["down", "instead"]
+
+
+def test_an_attempt_at_another_model_is_the_same_unit_in_a_stream() -> None:
+    """Streamed, as when somebody watches the run."""
+    requests: list[str] = []
+
+    async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        requests.append("instead")
+        yield "instead"
+
+    async def fail(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        requests.append("down")
+        raise ModelHTTPError(503, "payer")
+        yield ""
+
+    fallback = getattr(capabilities, "ModelFallback", None) or pytest.skip("pydantic-ai has ModelFallback as from 2.66")
+    agent: Agent[None, str] = Agent(
+        FunctionModel(stream_function=fail, model_name="payer"),
+        capabilities=[fallback(FunctionModel(stream_function=say, model_name="payer"))],
+    )
+    journal = MortalJournal()
+    assert asyncio.run(streamed(request_of(agent, journal)))[0] == ["instead"]
+    assert asyncio.run(streamed(request_of(agent, journal.in_another_process())))[0] == ["instead"]
+    assert (requests, list(journal.results)) == (["down", "instead"], ["1"])
 
 
 def _suspending(requests: list[str]) -> Agent[None, str]:

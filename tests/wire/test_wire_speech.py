@@ -30,8 +30,11 @@ async def test_text_arrives_with_the_words_counted_as_tokens(connect):
         async with connect(stub) as model:
             result = await Agent(model, system_prompt="Be nice").run("Say hello")
     assert result.output == "Hello there, world"
-    assert (result.usage.input_tokens, result.usage.output_tokens) == (4, 3)
-    assert not stub.requests[0].stream
+    [request] = stub.requests
+    assert (result.usage.input_tokens, result.usage.output_tokens) == (len(request.text.split()), 3)
+    assert request.text.startswith("Be nice")
+    assert request.text.endswith("Say hello")
+    assert not request.stream
 
 
 async def test_a_stream_keeps_the_cuts_of_the_script(connect):

@@ -8,6 +8,9 @@ does in its own way, through the public hooks for models and toolsets:
   another capability put in its place is covered, too.
 - The agent's whole toolset is wrapped once instead of each leaf by its id, so that toolsets without an id and toolsets
   of the user's own making are covered like function, MCP and dynamic ones, and what wraps a tool runs with it.
+
+So every hook in which pydantic-ai's engines touch the model or the toolset is overridden here, and nothing that is
+private to pydantic-ai. A release that adds such a hook is found by `tests/granular/test_pydantic_ai_surface.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic_ai.agent import AbstractAgent
-from pydantic_ai.capabilities import WrapModelRequestHandler
+from pydantic_ai.agent import AbstractAgent, WrapperAgent
+from pydantic_ai.capabilities import AbstractCapability, WrapModelRequestHandler
 from pydantic_ai.durable_exec import (
     JSON_CODEC,
     BaseDurabilityCapability,
@@ -30,7 +33,7 @@ from pydantic_ai.durable_exec import (
     durable_unit_scope,
 )
 from pydantic_ai.messages import ModelResponse
-from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.tools import RunContext
 from pydantic_ai.toolsets import AbstractToolset
 
@@ -52,9 +55,9 @@ class Durability(BaseDurabilityCapability[Any]):
         engine_name="flujo_actors", durable_unit_noun="unit", durable_container_noun="granular step", codec=JSON_CODEC
     )
 
-    def __init__(self, call: GranularCall, *, name: str) -> None:
+    def __init__(self, call: GranularCall, *, name: str, model: Model | str | None = None) -> None:
         super().__init__(name=name)
-        self._call = call
+        self._call, self._model = call, model
         self._operations = UnitOperations(call, JournalOperationNamer(name))
 
     @property
@@ -64,13 +67,8 @@ class Durability(BaseDurabilityCapability[Any]):
     def get_durable_operation_backend(self) -> DurableOperationBackend[None]:
         return self._operations
 
-    def _bind_to_agent(self, agent: AbstractAgent[Any, Any]) -> None:
-        """Nothing to register: `get_wrapper_toolset` covers every toolset of the run."""
-
-    def _bind_models(self, agent: AbstractAgent[Any, Any]) -> None:
-        """An agent may choose its model when it runs; only the operations of other capabilities need it by name."""
-        if agent.model is not None:
-            super()._bind_models(agent)
+    def for_agent(self, agent: AbstractAgent[Any, Any]) -> AbstractCapability[Any]:
+        return super().for_agent(_AsBound(agent, self._model or agent.model))
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
         return conversation_id_from_run_id(run_id)
@@ -81,15 +79,41 @@ class Durability(BaseDurabilityCapability[Any]):
     async def wrap_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: WrapModelRequestHandler
     ) -> ModelResponse:
-        request_context.model = durable_model(request_context.model, self._call)
-        return await handler(request_context)
+        return await handler(self._durable(request_context))
 
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         # Again: a capability whose hook ran in between may have put in a model of its own.
+        return self._durable(request_context)
+
+    async def prepare_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        # And again before each attempt at a request, as from pydantic-ai 2.66: the next one may be at another model.
+        return self._durable(request_context)
+
+    def _durable(self, request_context: ModelRequestContext) -> ModelRequestContext:
         request_context.model = durable_model(request_context.model, self._call)
         return request_context
+
+
+class _AsBound(WrapperAgent[Any, Any]):
+    """An agent as pydantic-ai's engines want to bind it: with the model it runs with, and no toolset without an id."""
+
+    def __init__(self, wrapped: AbstractAgent[Any, Any], model: Model | str | None) -> None:
+        super().__init__(wrapped)
+        self._model = model
+
+    @property
+    def model(self) -> Model | str:
+        """Whom the operations of other capabilities find in their context; a name if it is chosen in the run."""
+        return self._model or "chosen in the run"
+
+    @property
+    def toolsets(self) -> Sequence[AbstractToolset[Any]]:
+        """None to register: `get_wrapper_toolset` covers every toolset of the run."""
+        return ()
 
 
 class UnitOperations(DurableOperationBackend[None]):

@@ -10,6 +10,7 @@ import attrs
 from pydantic_ai import AgentRunResult, AgentRunResultEvent
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import UserContent
+from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage, UsageLimits
 
 from .calling import AnswerText, Finished
@@ -58,20 +59,20 @@ class GranularRequest:
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of `Agent.run` for this request."""
+        options = {"model": metered_model(self.agent), **self.options}
         return {
-            "model": metered_model(self.agent),
             "usage": RunUsage(),  # the call's own counter is fed unit by unit
             "usage_limits": UsageLimits(request_limit=None),  # `max_turns` is the limit
             "run_id": str(uuid.uuid5(_NAMESPACE, self.scope)),
             "infer_name": False,
             **({} if self.deps is None else {"deps": self.deps}),
             **({"timeout": self.agent.timeout_s} if isinstance(self.agent, StepAgent) else {}),
-            **self.options,
-            "capabilities": [*self.options.get("capabilities", ()), self._durability()],
+            **options,
+            "capabilities": [*options.get("capabilities", ()), self._durability(options["model"])],
         }
 
-    def _durability(self) -> Durability:
-        return Durability(self.granular, name=self.agent.name or "agent")
+    def _durability(self, model: Model | str | None) -> Durability:
+        return Durability(self.granular, name=self.agent.name or "agent", model=model)
 
     async def run(self) -> AgentRunResult[Any]:
         """The agent's result, on the running asyncio loop."""

@@ -2,8 +2,9 @@
 
 Rules:
 
-1. Turns are counted as model requests are made or recalled. A request that continues a suspended response belongs to
-   the same turn. The request after turn `max_turns` is not made.
+1. Turns are counted as responses come or are recalled. A request that continues a suspended response belongs to the
+   same turn, and one after a request that failed, at the same model or at another, stands in its place. The request
+   after turn `max_turns` is not made.
 2. A unit is recalled, or it is intended, done and committed, in this order; `agents.units` says what each means.
 3. What was done is committed even while the run is being cancelled: only the wait for it is not cut short.
 4. A recalled unit is not billed. Its usage is counted, in the step's total and against the limits, if this process
@@ -54,12 +55,18 @@ class GranularCall:
     turns: list[Turn] = attrs.field(factory=list)
     stopped: FlujoError | None = None
     """Why no further unit may begin."""
-    broken: bool = False
-    """Whether a unit was begun and not committed: another attempt has something to do again."""
+    _undone: set[UnitKey] = attrs.field(factory=set)
     _suspended: bool = False
+    _parts: int = 0
+    """Of how many responses the current turn consists."""
     _seen: dict[tuple[int, str], int] = attrs.field(factory=dict)
     _under_way: set[UnitKey] = attrs.field(factory=set)
     _fewer_under_way: asyncio.Event = attrs.field(factory=asyncio.Event)
+
+    @property
+    def broken(self) -> bool:
+        """Whether a unit was begun and not committed: another attempt has something to do again."""
+        return bool(self._undone)
 
     # --- keys ---
 
@@ -70,14 +77,14 @@ class GranularCall:
 
     def next_request(self, messages: list[ModelMessage]) -> UnitKey:
         """The key of the model request that comes now; `MaxTurnsReached` if there may be none."""
-        turn = self.turn if self._suspended else self.turn + 1
+        turn, nth = (self.turn, self._parts + 1) if self._suspended else (self.turn + 1, 1)
         if turn > self.max_turns:
             text = self.turns[-1].text if self.turns else ""
             raise self.stop(MaxTurnsReached(self.max_turns, messages=tuple(messages), last_text=text))
-        return self.key(turn)
+        return UnitKey(turn=turn, nth=nth)
 
-    def key(self, turn: int, call: str = "") -> UnitKey:
-        """The key of a unit that comes now; the second of the same turn and call gets a number."""
+    def key(self, turn: int, call: str) -> UnitKey:
+        """The key of a call that comes now; the second of the same turn and id gets a number."""
         nth = self._seen[turn, call] = self._seen.get((turn, call), 0) + 1
         return UnitKey(turn=turn, call=call, nth=nth)
 
@@ -100,13 +107,14 @@ class GranularCall:
         try:
             before = await self._heard(self.journal.intend(key, to_json(intent, fallback=str).decode()))
             yield Unit(idempotency_key=self.idempotency_key(key), may_have_run_before=before)
+            self._undone.discard(key)
         except FlujoError:
-            self.broken = True
+            self._undone.add(key)
             self._leave(key)
             await self._require_going()
             raise
         except BaseException:
-            self.broken = True
+            self._undone.add(key)
             raise
         finally:
             self._leave(key)
@@ -162,7 +170,7 @@ class GranularCall:
             self.turns[-1] = joined(self.turns[-1], turn)
         else:
             self.turns.append(turn)
-        self._suspended = response.state == "suspended"
+        self._suspended, self._parts = response.state == "suspended", key.nth
 
     def note_tool(self, tool_call_id: str, *, ended: str, usage: Usage, recalled: bool) -> None:
         """Add the end of a tool call to the current turn."""

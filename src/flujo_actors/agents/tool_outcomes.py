@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import attrs
 from pydantic import TypeAdapter, ValidationError
+from pydantic_ai.durable_exec import JSON_CODEC
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, RunCancelled, RunTimedOut, ToolFailed
 from pydantic_ai.messages import ToolReturn, ToolReturnContent
 from pydantic_core import (
@@ -27,7 +28,6 @@ Signal: TypeAlias = ModelRetry | ToolFailed | CallDeferred | ApprovalRequired | 
 """What a tool raises to say something to the agent that called it."""
 
 _content: TypeAdapter[Any] = TypeAdapter(ToolReturnContent)
-_tool_return: TypeAdapter[ToolReturn[Any]] = TypeAdapter(ToolReturn[Any])
 
 
 @attrs.frozen
@@ -77,7 +77,7 @@ def outcome_to_json(outcome: ToolOutcome, *, tool: str) -> str:
 
 def _returned_to_plain(value: Any) -> dict[str, Any]:
     if isinstance(value, ToolReturn):
-        return {"kind": "tool_return", "value": _tool_return.dump_python(value, mode="json")}
+        return {"kind": "tool_return", "value": JSON_CODEC.dump(ToolReturn[Any], value)}
     return {"kind": "returned", "value": _content.dump_python(value, mode="json")}
 
 
@@ -118,7 +118,7 @@ def outcome_from_json(text: str) -> ToolOutcome:
         case "returned":
             return Returned(_content.validate_python(plain["value"]))
         case "tool_return":
-            return Returned(_tool_return.validate_python(plain["value"]))
+            return Returned(JSON_CODEC.load(ToolReturn[Any], plain["value"]))  # reads what older releases wrote, too
         case _:
             return Raised(_signal_from_plain(plain))
 

@@ -32,6 +32,11 @@ from .model_script import DEFAULT_USAGE, Billed, CallTool
 from .scripted import Script, Streamed, settled
 
 _WORDS = re.compile(r"\s*\S+\s*")
+_PROFILE = ModelProfile(
+    supports_json_schema_output=True,
+    supports_json_object_output=True,
+    supports_inline_system_prompts=True,  # otherwise pydantic-ai adds a note of its own to the system prompt
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -79,7 +84,7 @@ class ScriptedModel(Model):
     def __init__(
         self, *replies: Any, name: str = "scripted", usage: Usage = DEFAULT_USAGE, forever: bool = False
     ) -> None:
-        super().__init__(profile=ModelProfile(supports_json_schema_output=True, supports_json_object_output=True))
+        super().__init__(profile=_PROFILE)
         self.asked: list[ModelAsked] = []
         """The requests, in order."""
         self.billed: Usage = NO_USAGE
