@@ -12,7 +12,7 @@ import trio
 from embedding_hosts import HostCase, come_down_to, each_asyncio_host, each_host, each_trio_host, living
 
 from flujo_actors import Chunk, Flujo, Step, Success
-from flujo_actors.bridge.threads import DEFAULT_LIMIT
+from flujo_actors.core.default_settings import SYNC_STEP_THREADS
 from flujo_actors.errors import LoopAlreadyRunning, NotPaused
 
 flavor: contextvars.ContextVar[str] = contextvars.ContextVar("flavor", default="none")
@@ -357,23 +357,23 @@ def test_a_sync_step_cannot_block_the_loop(host: HostCase) -> None:
 def test_sync_steps_have_a_limit_of_their_own(host: HostCase) -> None:
     """More sync steps than the limit wait for one another, and take nothing of the host's own limit."""
     lock, now, most = threading.Lock(), 0, 0
-    full = threading.Barrier(DEFAULT_LIMIT)
+    full = threading.Barrier(SYNC_STEP_THREADS)
 
     def crowd(n: int) -> int:
         nonlocal now, most
         with lock:
             now += 1
             most = max(most, now)
-        if n < DEFAULT_LIMIT:
+        if n < SYNC_STEP_THREADS:
             full.wait(10)
         with lock:
             now -= 1
         return n
 
     async def main() -> Any:
-        result = await Flujo(Step.map_over("crowd", Step("one", crowd))).run_async(range(DEFAULT_LIMIT + 10))
+        result = await Flujo(Step.map_over("crowd", Step("one", crowd))).run_async(range(SYNC_STEP_THREADS + 10))
         assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
         return result.output
 
-    assert host.run(main) == list(range(DEFAULT_LIMIT + 10))
-    assert most == DEFAULT_LIMIT
+    assert host.run(main) == list(range(SYNC_STEP_THREADS + 10))
+    assert most == SYNC_STEP_THREADS

@@ -166,7 +166,7 @@ async def _call_async(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords:
 
 async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any], label: str) -> Any:
     call = functools.partial(plan.target, *args, **keywords)
-    answer = await in_thread(call, label=label, limit=run.settings.sync_step_threads)
+    answer = await in_thread(call, label=label, limit=run.sync_step_threads)
     return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
 
 

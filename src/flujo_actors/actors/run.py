@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from ..bridge.host import Host
-from ..core.default_settings import default_settings
+from ..core.default_settings import SYNC_STEP_THREADS, default_settings
 from ..core.event_kinds import EventKind
 from ..core.ledger import Ledger
 from ..core.outcomes import RunId, StepOutcome
@@ -61,6 +61,11 @@ class Run:
     def settings(self) -> Settings:
         """The settings the run goes by."""
         return self.configured()
+
+    @property
+    def sync_step_threads(self) -> int:
+        """How many synchronous steps run at once: a default that is known without building the settings."""
+        return SYNC_STEP_THREADS if self.configured is default_settings else self.settings.sync_step_threads
 
     def emit(self, kind: EventKind, path: StepPath, **facts: Any) -> None:
         """Tell telemetry, if anybody listens."""

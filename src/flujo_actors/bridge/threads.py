@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 import trio
 
-T = TypeVar("T")
+from ..core.default_settings import SYNC_STEP_THREADS
 
-DEFAULT_LIMIT = 40
-"""How many sync steps run at once in one trio run, unless settings say otherwise."""
+T = TypeVar("T")
 
 logger = logging.getLogger("flujo_actors")
 
@@ -31,7 +30,7 @@ def abandoned_threads() -> tuple[str, ...]:
         return tuple(_left_behind.values())
 
 
-async def in_thread(fn: Callable[..., T], *args: Any, label: str, limit: int = DEFAULT_LIMIT) -> T:
+async def in_thread(fn: Callable[..., T], *args: Any, label: str, limit: int = SYNC_STEP_THREADS) -> T:
     """Call `fn(*args)` in a worker thread; cancellation leaves the thread behind and says so."""
     ticket = _Ticket(label)
     try:

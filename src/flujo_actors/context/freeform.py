@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.models import register_type
+from ..core.known_models import register_type
 
 
 @register_type

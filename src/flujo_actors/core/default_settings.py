@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 CONFIG_FILE = "flujo.toml"
 """The file of settings, in the current directory."""
 
+SYNC_STEP_THREADS = 40
+"""How many synchronous steps run at once."""
+
 PREFIX = "FLUJO_"
 """How the environment variables begin that are settings."""
 

@@ -1,8 +1,7 @@
-"""Models (attrs, dataclass, pydantic, enum, named tuple): which ones this process knows, and their parts.
+"""Models (attrs, dataclass, pydantic, enum, named tuple) and their parts.
 
-Stored data names a model; it is looked up here, among the types that were registered, declared or written
-before. Nothing is imported to find one. A model is taken apart by field name, whatever aliases it has, and
-put together by its own constructor, so that its converters and validators have the last word.
+A model is taken apart by field name, whatever aliases it has, and put together by its own constructor, so that its
+converters and validators have the last word.
 """
 
 from __future__ import annotations
@@ -13,37 +12,12 @@ import types
 import typing
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 
 from ..errors import NotSerializable
-
-T = TypeVar("T")
-
-_known: dict[str, type] = {}
-
-
-def type_name(cls: type) -> str:
-    """The name under which values of `cls` are stored."""
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def register_type(cls: type[T]) -> type[T]:
-    """Let stored values of `cls` be read back in this process. Usable as a decorator."""
-    _known[type_name(cls)] = cls
-    return cls
-
-
-def known_type(name: object) -> type:
-    """The registered model of this name; `NotSerializable` if there is none."""
-    cls = _known.get(name) if isinstance(name, str) else None
-    if cls is None:
-        raise NotSerializable(
-            f"stored value is a {name!r}, which this process does not know; "
-            "annotate the step that returns it, or call register_type(cls)"
-        )
-    return cls
+from .known_models import register_type, type_name
 
 
 def register_annotation(annotation: object) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from ..errors import DeclarationError
+from .default_settings import SYNC_STEP_THREADS
 from .near_names import nearest
 
 
@@ -165,5 +166,5 @@ class Settings:
     usage: UsageSettings = attrs.field(factory=UsageSettings)
     telemetry: TelemetrySettings = attrs.field(factory=TelemetrySettings)
     durability: DurabilitySettings = attrs.field(factory=DurabilitySettings)
-    sync_step_threads: int = attrs.field(default=40, validator=_at_least(1))
+    sync_step_threads: int = attrs.field(default=SYNC_STEP_THREADS, validator=_at_least(1))
     """How many synchronous steps run at once."""

@@ -30,16 +30,14 @@ from cattrs.v import format_exception
 
 from ..errors import NotSerializable
 from .error_info import describe_error
+from .known_models import known_type, register_type, type_name
 from .models import (
     is_model,
     is_pydantic,
-    known_type,
     own_parts_of,
     parts_of,
     put_together,
     register_annotation,
-    register_type,
-    type_name,
     written_by_pydantic,
 )
 from .outcomes import (

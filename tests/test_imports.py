@@ -1,0 +1,164 @@
+"""What the package loads, by name: at its import, with a plain run, and with what a run has beyond that."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flujo_actors
+
+FOR_EVERY_RUN = {
+    "actors": {
+        *{"children", "journal", "mailbox", "messages", "root", "run", "runs", "sequence", "step"},
+        *{"step_events", "step_results", "telling"},
+    },
+    "bridge": {"guard", "host"},
+    "context": {"freeform", "isolation"},
+    "core": {
+        *{"attempts", "backoff", "default_settings", "error_info", "event_kinds", "known_models", "ledger"},
+        *{"near_names", "outcomes", "paths", "quota", "tokens", "usage"},
+    },
+    "dsl": {"callplan", "declared", "pipeline", "processing", "step", "tree"},
+    "telemetry": {"silence"},
+    "": {"errors", "handle", "late_names", "parts", "runner"},
+}
+"""The modules that a pipeline of async functions needs, by package; think twice before one more."""
+
+FOR_MORE_THAN_ONE_CALL = {
+    "actors": {"agent_call", "attempts", "composites", "limits", "one_attempt", "usercode"},
+    "bridge": {"threads"},
+    "context": {"merging"},
+    "core": {"chunks", "decisions"},
+    "dsl": {"kinds", "redirect"},
+}
+"""What steps need besides that have retries, a worker thread, or other steps inside."""
+
+HEAVY = ["asyncio", "cattrs", "hypothesis", "httpx", "json", "opentelemetry", "pydantic", "pydantic_ai", "sqlite3"]
+"""What takes long to load, and is loaded by those who need it."""
+
+PLAIN_RUN = """
+from flujo_actors import Flujo, Pipeline, Step
+async def double(number: int) -> int:
+    return 2 * number
+assert Flujo(Step("once", double) >> Step("twice", double)).run(1).output == 4
+"""
+
+RUN_IN_THREADS = """
+from flujo_actors import Flujo, Pipeline, Step
+def double(number: int) -> int:
+    return 2 * number
+assert Flujo(Step("once", double, max_retries=1) >> Step.map_over("each", Step("twice", lambda n: n))).run(1)
+"""
+
+PACKAGES = ["flujo_actors", "flujo_actors.actors", "flujo_actors.telemetry"]
+"""Packages with names that are imported when they are first used."""
+
+
+def loaded_by(script: str) -> set[str]:
+    """The modules a fresh interpreter has loaded after the script, without those that trio loads anyway."""
+    observed = (
+        "import sys, trio\n"
+        "async def nothing(): pass\n"
+        "trio.run(nothing)\n"
+        "before = set(sys.modules)\n"
+        f"{script}\n"
+        "print(*sorted(set(sys.modules) - before))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", observed], capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def own(modules: set[str]) -> set[str]:
+    """Those of the package."""
+    return {name for name in modules if name.partition(".")[0] == "flujo_actors"}
+
+
+def named(*by_package: dict[str, set[str]]) -> set[str]:
+    """The full names of modules given by package, and the packages themselves."""
+    modules = {"flujo_actors"}
+    for packages in by_package:
+        for package, names in packages.items():
+            inside = f"flujo_actors.{package}" if package else "flujo_actors"
+            modules |= {inside, *(f"{inside}.{name}" for name in names)}
+    return modules
+
+
+def foreign(modules: set[str]) -> set[str]:
+    """The libraries among them that are neither the package nor part of Python."""
+    return {name.partition(".")[0] for name in modules} - {"flujo_actors"} - sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("script", ["import flujo_actors", "from flujo_actors import Flujo, Step, Pipeline", PLAIN_RUN])
+def test_a_plain_run_needs_what_the_import_loads_and_no_more(script: str) -> None:
+    """The cost of the import does not wait in the next line: all three load the same modules."""
+    modules = loaded_by(script)
+    assert own(modules) == named(FOR_EVERY_RUN)
+    assert foreign(modules) == set()
+    assert sorted(modules & set(HEAVY)) == []
+
+
+def test_a_run_in_threads_loads_no_library_either() -> None:
+    """Retries, threads and composites are this package's own."""
+    modules = loaded_by(RUN_IN_THREADS)
+    assert own(modules) == named(FOR_EVERY_RUN, FOR_MORE_THAN_ONE_CALL)
+    assert foreign(modules) == set()
+    assert sorted(modules & set(HEAVY)) == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "module"),
+    [
+        ("hooks=[print]", "flujo_actors.core.payloads"),
+        ("settings={'telemetry': {'log': True}}", "flujo_actors.core.events"),
+        ("resources={'api_key': 'canary-9000'}", "flujo_actors.telemetry.redaction"),
+        ("settings={'sync_step_threads': 2}", "flujo_actors.core.settings"),
+        ("store='sqlite:///:memory:'", "flujo_actors.stores.sqlite"),
+    ],
+)
+def test_what_a_run_has_is_loaded_when_the_flujo_is_made(extra: str, module: str) -> None:
+    """Whoever asks for a part gets it before the run begins, not in the middle of it."""
+    made = f"from flujo_actors import Flujo, Step\nFlujo(Step('only', lambda data: data), {extra})"
+    assert module in loaded_by(made)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_type_checkers_and_the_interpreter_find_late_names_in_the_same_place(package: str) -> None:
+    """The imports under `TYPE_CHECKING` and the table of late names say the same."""
+    tree = ast.parse(Path(str(importlib.import_module(package).__file__)).read_text(encoding="utf-8"))
+    (branch,) = [each for each in tree.body if isinstance(each, ast.If)]
+    seen = {alias.name: _home(each, package) for each in branch.body for alias in _import(each).names}
+    (table,) = [each for each in ast.walk(ast.Module(branch.orelse, [])) if isinstance(each, ast.Dict)]
+    places = {key: importlib.util.resolve_name(home, package) for key, home in ast.literal_eval(table).items()}
+    assert places == seen
+
+
+def _import(statement: ast.stmt) -> ast.ImportFrom:
+    assert isinstance(statement, ast.ImportFrom)
+    return statement
+
+
+def _home(statement: ast.stmt, package: str) -> str:
+    imported = _import(statement)
+    return importlib.util.resolve_name("." * imported.level + str(imported.module), package)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_late_name_that_is_not_there_is_an_attribute_error(package: str) -> None:
+    """As of any module, with its name."""
+    module: Any = importlib.import_module(package)
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
+        module.nothing
+
+
+def test_import_star_gives_what_needs_no_further_library() -> None:
+    """Late names are among it; agents, stores and structured output are asked for by name."""
+    modules = loaded_by("from flujo_actors import *\nFlujo, Settings, PreRun, to_json")
+    assert foreign(modules) <= {"cattrs", "typing_extensions"}
+    assert set(flujo_actors.__all__) <= set(dir(flujo_actors))
