@@ -21,6 +21,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -28,7 +29,7 @@ import trio
 from outcome import Error, Value
 from trio.lowlevel import Abort
 
-from .errand import Errand, cancel_once, context_for_asyncio, dismiss, was_cancelled
+from .errand import Errand, cancel_once, context_for_asyncio, was_cancelled
 from .rounds import Rounds
 from .vigil import Vigil
 
@@ -58,16 +59,27 @@ class AsyncioLoop:
 
     async def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Await `make()` on the loop and return its result; see the module's rules."""
-        if self.loop.is_closed():
-            dismiss(make)
-            raise RuntimeError("the asyncio loop that this call needs is closed")
         if self.rounds is not None:
-            return await Errand(self.loop, self.rounds, make).run()
+            return await Errand(self.loop, self.rounds, _made(make)).run()
         return await _Trip(self.loop, make).there_and_back()
+
+    def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:
+        """Await what was made elsewhere on the loop, whose thread this is."""
+        assert self.rounds is not None
+        coroutine = awaitable if type(awaitable) is CoroutineType else _awaited(awaitable)
+        return Errand(self.loop, self.rounds, coroutine).run()
 
     def stream(self, make: Callable[[], AsyncIterator[T] | Awaitable[AsyncIterator[T]]]) -> AsyncioStream[T]:
         """The pieces of an asynchronous iterator that lives on the loop."""
         return AsyncioStream(self, make)
+
+
+async def _made(make: Callable[[], Awaitable[T]]) -> T:
+    return await make()
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
 
 
 class _Trip(Generic[T]):
@@ -93,6 +105,9 @@ class _Trip(Generic[T]):
             _under_way.discard(self)
 
     async def _travel(self) -> T:
+        if self._loop.is_closed():
+            _dismiss(self._make)
+            raise RuntimeError("the asyncio loop that this call needs is closed")
         self._loop.call_soon_threadsafe(self._depart, context_for_asyncio(contextvars.copy_context()))
         await trio.lowlevel.wait_task_rescheduled(self._abort)
         assert self._result is not None
@@ -134,8 +149,15 @@ class _Trip(Generic[T]):
 
     def _make_sure(self, passenger: asyncio.Task[None]) -> None:
         if not self._begun:
-            dismiss(self._make)
+            _dismiss(self._make)
             self._token.run_sync_soon(self._arrive, Error(asyncio.CancelledError("cancelled before it began")))
+
+
+def _dismiss(make: Callable[[], Awaitable[Any]]) -> None:
+    """Let go of what will never be awaited, without a warning about it."""
+    close = getattr(make(), "close", None)
+    if close is not None:
+        close()
 
 
 _under_way: set[_Trip[Any]] = set()

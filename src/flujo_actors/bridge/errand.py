@@ -19,7 +19,7 @@ import asyncio
 import contextvars
 import types
 from asyncio.tasks import _enter_task, _leave_task
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from outcome import Error, Value
@@ -34,10 +34,20 @@ T = TypeVar("T")
 class Errand(Generic[T]):
     """One call from a trio task to the loop of its own thread."""
 
-    __slots__ = ("_begun", "_caller", "_loop", "_make", "_parked", "_passenger", "_raise_cancel", "_result", "_rounds")
+    __slots__ = (
+        "_begun",
+        "_caller",
+        "_coroutine",
+        "_loop",
+        "_parked",
+        "_passenger",
+        "_raise_cancel",
+        "_result",
+        "_rounds",
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rounds: Rounds, make: Callable[[], Awaitable[T]]) -> None:
-        self._loop, self._rounds, self._make = loop, rounds, make
+    def __init__(self, loop: asyncio.AbstractEventLoop, rounds: Rounds, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._loop, self._rounds, self._coroutine = loop, rounds, coroutine
         self._caller = current_task()
         self._begun = self._parked = False
         self._result: Value[T] | Error | None = None
@@ -46,6 +56,9 @@ class Errand(Generic[T]):
 
     async def run(self) -> T:
         """The trio side."""
+        if self._loop.is_closed():
+            self._coroutine.close()
+            raise RuntimeError("the asyncio loop that this call needs is closed")
         self._rounds.at_the_end(self._begin)
         await cancel_shielded_checkpoint()
         if self._result is None:
@@ -77,27 +90,36 @@ class Errand(Generic[T]):
             self._passenger = task = self._loop.create_task(ride, context=context)
         except BaseException as error:  # of the program's own task factory; carried to the trio side
             ride.close()
-            dismiss(self._make)
-            self._result = Error(error)
+            self._coroutine.close()
+            self._arrive(Error(error))
             return
+        self._rounds.ask_for_turn()
         if not self._begun:  # a factory of eager tasks has seen to it
             _run_inside(self._loop, task, context, ride)
+        if self._raise_cancel is not None:
+            cancel_once(task)
 
     async def _ride(self) -> None:
         self._begun = True
-        work = self._work()
         try:
-            awaited = work.send(None)
-        except StopIteration:
-            await _take_over(None)
-        else:
-            await _take_over(work, awaited)
-
-    async def _work(self) -> None:
-        try:
-            result: Value[T] | Error = Value(await self._make())
+            awaited = self._coroutine.send(None)
+        except StopIteration as done:
+            self._arrive(Value(done.value))
         except BaseException as error:  # carried to the trio side, which is where it is dealt with
+            self._arrive(Error(error))
+        else:
+            await self._go_on(awaited)
+            return
+        await _first_part_is_over()
+
+    async def _go_on(self, awaited: Any) -> None:
+        try:
+            result: Value[T] | Error = Value(await _rest(self._coroutine, awaited))
+        except BaseException as error:  # the same
             result = Error(error)
+        self._arrive(result)
+
+    def _arrive(self, result: Value[T] | Error) -> None:
         self._result = result
         if self._parked:
             self._rounds.vigil.wake()
@@ -119,39 +141,44 @@ def _run_inside(
 
 
 @types.coroutine
-def _take_over(work: Coroutine[Any, Any, None] | None, awaited: Any = None) -> Generator[Any, None, None]:
-    """Here the first part is over: what comes next is a step of the task, which waits for `awaited`."""
+def _first_part_is_over() -> Generator[Any, None, None]:
+    """Gives way to whoever ran the first part; what comes next is a step of the task."""
+    yield
+
+
+@types.coroutine
+def _rest(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, None, T]:
+    """The rest of a coroutine that waits for `awaited`, which is left to the task to wait for."""
     owed: BaseException | None = None
     try:
-        yield
+        yield from _first_part_is_over()
     except asyncio.CancelledError as cancellation:
         if awaited is None or not awaited.cancel(*cancellation.args):
             owed = cancellation
-    if work is not None:
-        yield from _wait(work, awaited, owed)
+    return (yield from _wait(coroutine, awaited, owed))
 
 
 def _wait(
-    work: Coroutine[Any, Any, None], awaited: Any, owed: BaseException | None = None
-) -> Generator[Any, None, None]:
+    coroutine: Coroutine[Any, Any, T], awaited: Any, owed: BaseException | None = None
+) -> Generator[Any, None, T]:
     try:
         yield awaited
     except BaseException as error:  # meant for the coroutine, which gets it
         owed = error
-    yield from _resume(work, owed)
+    return (yield from _resume(coroutine, owed))
 
 
-def _resume(work: Coroutine[Any, Any, None], owed: BaseException | None) -> Generator[Any, None, None]:
+def _resume(coroutine: Coroutine[Any, Any, T], owed: BaseException | None) -> Generator[Any, None, T]:
     if owed is None:
-        yield from work.__await__()
-        return
+        return (yield from coroutine.__await__())
     try:
-        awaited = work.throw(owed)
-    except StopIteration:
-        return
+        awaited = coroutine.throw(owed)
+    except StopIteration as done:
+        value: T = done.value
+        return value
     finally:
         owed = None  # it holds this frame, and the frame holds it
-    yield from _wait(work, awaited)
+    return (yield from _wait(coroutine, awaited))
 
 
 def context_for_asyncio(context: contextvars.Context) -> contextvars.Context:
@@ -161,13 +188,6 @@ def context_for_asyncio(context: contextvars.Context) -> contextvars.Context:
     context = context.copy()
     context.run(current_async_library_cvar.set, "asyncio")
     return context
-
-
-def dismiss(make: Callable[[], Awaitable[Any]]) -> None:
-    """Let go of what will never be awaited, without a warning about it."""
-    close = getattr(make(), "close", None)
-    if close is not None:
-        close()
 
 
 def cancel_once(task: asyncio.Task[None]) -> None:

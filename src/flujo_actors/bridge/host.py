@@ -29,7 +29,7 @@ class Host(Protocol):
     def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
         """From the host's side: start a trio task that outlives the caller."""
 
-    async def finish(self, awaitable: Awaitable[T]) -> T:
+    def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         """From the runtime's side: await something of the user's on the library the user wrote it for."""
 
     def call(self, fn: Callable[[Any], Any], data: Any) -> Awaitable[Any]:
@@ -111,8 +111,8 @@ class AsyncioHost:
     def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
         self.guest.spawn(fn, *args)
 
-    async def finish(self, awaitable: Awaitable[T]) -> T:
-        return await self.loop.call(lambda: awaitable)
+    def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:
+        return self.loop.finish(awaitable)
 
     def call(self, fn: Callable[[Any], Any], data: Any) -> Awaitable[Any]:
         answer = fn(data)
