@@ -30,6 +30,9 @@ from .rounds import Rounds
 
 T = TypeVar("T")
 
+TASK_NAME = "flujo_actors step"
+"""What the tasks are called in a list of all tasks."""
+
 
 class Errand(Generic[T]):
     """One call from a trio task to the loop of its own thread."""
@@ -87,7 +90,7 @@ class Errand(Generic[T]):
     def _begin(self) -> None:
         ride, context = self._ride(), context_for_asyncio(self._caller.context)
         try:
-            self._passenger = task = self._loop.create_task(ride, context=context)
+            self._passenger = task = self._loop.create_task(ride, name=TASK_NAME, context=context)
         except BaseException as error:  # of the program's own task factory; carried to the trio side
             ride.close()
             self._coroutine.close()
@@ -110,7 +113,7 @@ class Errand(Generic[T]):
         else:
             await self._go_on(awaited)
             return
-        await _first_part_is_over()
+        await _the_end_of_the_first_part
 
     async def _go_on(self, awaited: Any) -> None:
         try:
@@ -121,6 +124,7 @@ class Errand(Generic[T]):
 
     def _arrive(self, result: Value[T] | Error) -> None:
         self._result = result
+        del self._coroutine  # ten thousand branches that answered may wait for the round in which they go on
         if self._parked:
             self._rounds.vigil.wake()
             reschedule(self._caller)
@@ -140,10 +144,14 @@ def _run_inside(
         _leave_task(loop, task)
 
 
-@types.coroutine
-def _first_part_is_over() -> Generator[Any, None, None]:
-    """Gives way to whoever ran the first part; what comes next is a step of the task."""
-    yield
+class _FirstPart:
+    """Awaited at the end of the first part: gives way to whoever ran it; what comes next is a step of the task."""
+
+    def __await__(self) -> Any:
+        return iter((None,))
+
+
+_the_end_of_the_first_part = _FirstPart()
 
 
 @types.coroutine
@@ -151,7 +159,7 @@ def _rest(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Non
     """The rest of a coroutine that waits for `awaited`, which is left to the task to wait for."""
     owed: BaseException | None = None
     try:
-        yield from _first_part_is_over()
+        yield  # the end of the first part
     except asyncio.CancelledError as cancellation:
         if awaited is None or not awaited.cancel(*cancellation.args):
             owed = cancellation

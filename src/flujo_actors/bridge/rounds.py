@@ -100,9 +100,9 @@ class Rounds:
         assert round_ is not None
         round_()
         if self._at_the_end:
-            left, self._at_the_end = self._at_the_end, []
-            for do in left:
-                do()
+            left, self._at_the_end = self._at_the_end[::-1], []
+            while left:
+                left.pop()()
 
     def take_without_loop(self, patience_s: float) -> None:
         """Take the next round in the place of a closed loop; `queue.Empty` if there is none for so long."""
