@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flujo_actors.core.settings import Settings
 from flujo_actors.errors import StructuredOutputError
 from flujo_actors.structured import Limits, normalize_json_text, parse_and_validate, read_structured
 
@@ -155,10 +156,30 @@ def test_the_error_says_where_and_why() -> None:
     assert caught.value.schema_hash
 
 
+def test_a_text_too_long_to_be_searched_is_read_if_it_is_json_as_it_stands() -> None:
+    """As much of it as a stream may bring; what is refused says why."""
+    limits = Limits(max_chars=100, max_searched_chars=10, max_commas_beyond=2)
+    assert read_structured('{"text": "a long, long text"}', None, limits).value == {"text": "a long, long text"}
+    for text, reason in (
+        ("Here you are: [1, 2]", "of more than 10, only strict JSON"),
+        ("[1, 2, 3, 4, 5]", "of more than 10, only JSON of up to 2 values"),
+        (f'"{"x" * 100}"', "102 characters, more than 100"),
+    ):
+        with pytest.raises(StructuredOutputError, match=reason) as caught:
+            read_structured(text, None, limits)
+        assert caught.value.stage == "limits"
+    assert read_structured("[1, 2,]", None, limits).value == [1, 2]
+
+
+def test_the_reader_takes_as_much_as_a_stream_may_bring() -> None:
+    """The two bounds agree, unless somebody changes the setting."""
+    assert Limits().max_chars == Settings().aros.streaming.max_bytes
+
+
 def test_limits_refuse_and_never_cut() -> None:
     """A text over the length or the depth is refused as a whole."""
     with pytest.raises(StructuredOutputError) as caught:
-        read_structured("[1]" * 10, None, Limits(max_chars=5))
+        read_structured("[1]" * 10, None, Limits(max_chars=5, max_searched_chars=5))
     assert caught.value.stage == "limits"
     with pytest.raises(StructuredOutputError, match="deeper"):
         read_structured("[1,] " + "[" * 300)

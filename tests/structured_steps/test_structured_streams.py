@@ -306,8 +306,9 @@ def test_fifty_megabytes_in_100_000_chunks_are_flat_beyond_the_buffer():
     size = 500 * 100_000
     tracemalloc.start()
     try:
-        trio.run(many(100_000, 500))
+        result = trio.run(many(100_000, 500))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+    assert result.output == {"text": "x" * size}
     assert sys.getsizeof("x" * size) < peak < 2.5 * size

@@ -37,12 +37,10 @@ def read_structured(text: str, schema: Any = None, limits: Limits = DEFAULT_LIMI
     """The value of `text` under `schema` and how it was found; raises `StructuredOutputError` if there is none."""
     text = _as_text(text)
     compiled = None if schema is None else compile_schema(schema)
-    if len(text) > limits.max_chars:
-        raise refusal("limits", f"the text has {len(text)} characters, more than {limits.max_chars}", text, compiled)
-    whole = _strict_whole(text)
-    if whole is not None and (compiled is None or _accepts(compiled, whole.value)):
-        return _reading(whole, whole.value, (), compiled, text)
     try:
+        whole = _whole_within(text, limits)
+        if whole is not None and (compiled is None or _accepts(compiled, whole.value)):
+            return _reading(whole, whole.value, (), compiled, text)
         return _search(text, whole, compiled, limits)
     except TooMuchWork as problem:
         raise refusal("limits", str(problem), text, compiled) from None
@@ -71,11 +69,11 @@ def normalize_json_text(text: str) -> str:
     """The JSON of a model's answer as strict JSON text, without anything around it."""
     text = _as_text(text)
     limits = DEFAULT_LIMITS
-    whole = _strict_whole(text) if len(text) <= limits.max_chars else None
-    if whole is not None:
-        return whole.json
-    reading_text, _ = marks.unwrapped_text(text)
     try:
+        whole = _whole_within(text, limits)
+        if whole is not None:
+            return whole.json
+        reading_text, _ = marks.unwrapped_text(text)
         best = next(_without_schema(find_candidates(reading_text, limits), reading_text, limits), None)
     except TooMuchWork as problem:
         raise refusal("limits", str(problem), text, None) from None
@@ -85,6 +83,21 @@ def normalize_json_text(text: str) -> str:
 
 
 # --- search ---------------------------------------------------------------------------------------------------
+
+
+def _whole_within(text: str, limits: Limits) -> Candidate | None:
+    """The text as one JSON value; raises `TooMuchWork` if it is longer than may be read, or than may be searched."""
+    if len(text) <= limits.max_searched_chars:
+        return _strict_whole(text)
+    if len(text) > limits.max_chars:
+        raise TooMuchWork(f"the text has {len(text):,} characters, more than {limits.max_chars:,}")
+    long = f"the text has {len(text):,} characters; of more than {limits.max_searched_chars:,}"
+    if text.count(",") > limits.max_commas_beyond:
+        raise TooMuchWork(f"{long}, only JSON of up to {limits.max_commas_beyond:,} values is read")
+    whole = _strict_whole(text)
+    if whole is None:
+        raise TooMuchWork(f"{long}, only strict JSON with nothing around it is read")
+    return whole
 
 
 def _strict_whole(text: str) -> Candidate | None:
