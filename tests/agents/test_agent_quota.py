@@ -54,6 +54,25 @@ def test_a_caller_of_known_size_is_refused_before_it_passes_the_limit():
     assert not quota.exceeded
 
 
+def test_a_refusal_says_what_the_next_call_was_reckoned_at():
+    """Spend and limit alone do not explain it: there is room left, only not enough."""
+    quota = Quota(UsageLimits(total_cost_usd_limit=1.0, total_tokens_limit=250), owner="run", guess=Amount())
+    call(quota, "a", input_tokens=60, output_tokens=40, cost_usd=0.25)
+    call(quota, "a", input_tokens=90, cost_usd=0.5)
+    assert quota.ask("a") == "refused"
+    spend = "190 of 250 tokens (total_tokens_limit) and $0.75 of $1 (total_cost_usd_limit)"
+    reckoned = "; the next call was reckoned at 100 tokens and $0.5"
+    assert str(quota.error("a")) == f"usage limit reached: run has used {spend}{reckoned}"
+    assert str(quota.error("b")) == str(quota.error()) == f"usage limit reached: run has used {spend}"
+
+
+def test_a_limit_that_was_passed_explains_itself():
+    """Once more was spent than allowed, the size of the next call does not matter."""
+    quota = tokens(100)
+    call(quota, "a", input_tokens=150)
+    assert "reckoned" not in str(quota.error("a"))
+
+
 def test_a_caller_of_unknown_size_is_granted_while_anything_is_left():
     """A guess refuses nobody; what is left may be enough."""
     quota = tokens(250)

@@ -10,8 +10,11 @@ import pytest
 from mortal_journal import Died, Fate, MortalJournal
 from payers import PRICES, Bank, payer, request_of, streamed, turn_of
 from pydantic_ai import Agent, RunContext
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models import Model
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RequestUsage
 
 from flujo_actors.agents.metering import AgentCall
@@ -141,3 +144,31 @@ def test_what_agents_inside_of_parallel_tools_use_is_theirs() -> None:
     replayed = asyncio.run(request_of(_delegating(), journal.in_another_process(), call=again).run())
     assert replayed.usage.input_tokens == 6200
     assert _rounded(again.total()) == _rounded(call.total())
+
+
+class Swap(AbstractCapability[Any]):
+    """Puts another model in the place of the agent's, at the last moment."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def get_ordering(self) -> CapabilityOrdering:
+        return CapabilityOrdering(position="innermost")
+
+    def get_wrapper_model(self, model: Model) -> Model:
+        return self._model
+
+
+def test_a_model_that_is_put_in_at_the_last_moment_is_metered_once() -> None:
+    """Also for an agent whose own model is not known before it runs, as under `override`."""
+    bank, call = Bank(), _call()
+    agent = payer(bank, Fate(), turns=0)
+    assert isinstance(agent.model, Model)
+    agent = payer(bank, Fate(), turns=0, capabilities=[Swap(agent.model)])
+
+    async def asked() -> None:
+        with agent.override(model=TestModel()):
+            await request_of(agent, MortalJournal(), call=call).run()
+
+    asyncio.run(asked())
+    assert (bank.requests, call.usage.requests, call.usage.input_tokens) == (1, 1, 100)

@@ -11,7 +11,7 @@ def refusal(work: Work) -> Failed | None:
     refusing = next((quota for quota in work.quotas if quota.refuses(work.caller)), None)
     if refusing is None:
         return None
-    error = refusing.error()
+    error = refusing.error(work.caller)
     return Failed(error=error, feedback=str(error))
 
 

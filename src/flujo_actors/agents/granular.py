@@ -17,7 +17,7 @@ from .calling import AnswerText, Finished
 from .durable_agent import Durability
 from .factory import StepAgent
 from .granular_call import GranularCall
-from .metering import AgentCall, metered_model
+from .metering import AgentCall, Metering, metered_model
 from .turns import Turn
 from .units import OnUncertain, UnitJournal
 
@@ -60,6 +60,7 @@ class GranularRequest:
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of `Agent.run` for this request."""
         options = {"model": metered_model(self.agent), **self.options}
+        metering = [Metering()] if options["model"] is None else []  # for what is asked of the model past the units
         return {
             "usage": RunUsage(),  # the call's own counter is fed unit by unit
             "usage_limits": UsageLimits(request_limit=None),  # `max_turns` is the limit
@@ -68,7 +69,7 @@ class GranularRequest:
             **({} if self.deps is None else {"deps": self.deps}),
             **({"timeout": self.agent.timeout_s} if isinstance(self.agent, StepAgent) else {}),
             **options,
-            "capabilities": [*options.get("capabilities", ()), self._durability(options["model"])],
+            "capabilities": [*options.get("capabilities", ()), *metering, self._durability(options["model"])],
         }
 
     def _durability(self, model: Model | str | None) -> Durability:

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any
@@ -175,7 +175,7 @@ class AgentCall:
             with QUOTA_LOCK:
                 verdicts = {quota.ask(self.caller): quota for quota in self.quotas}
                 if "refused" in verdicts:
-                    raise verdicts["refused"].error()
+                    raise verdicts["refused"].error(self.caller)
                 if "wait" not in verdicts:
                     return tuple(quota.reserve(self.caller) for quota in self.quotas)
                 settled = _waiting.join()
@@ -367,4 +367,17 @@ class Metering(AbstractCapability[Any]):
     """Meters whatever model an agent calls in the end. It costs time: agents with a model of their own do without."""
 
     def get_wrapper_model(self, model: Model) -> Model:
-        return model if isinstance(model, MeteredModel) else MeteredModel(model)
+        return model if is_metered(model) else MeteredModel(model)
+
+
+def is_metered(model: Model) -> bool:
+    """Whether requests of this model are counted, at whatever layer."""
+    return any(isinstance(layer, MeteredModel) for layer in layers_of(model))
+
+
+def layers_of(model: Model) -> Iterator[Model]:
+    """The model and what it wraps, from the outermost to the innermost."""
+    yield model
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+        yield model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,24 +13,15 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 
 from .granular_call import GranularCall
-from .metering import MeteredModel
+from .metering import MeteredModel, is_metered, layers_of
 from .units import RecordedUnit, UnitKey, entered
 
 
 def durable_model(model: Model, call: GranularCall) -> Model:
     """The model with its requests as units, and metered where they are really made; wrapped once."""
-    layers = list(_layers(model))
-    if any(isinstance(layer, UnitModel) for layer in layers):
+    if any(isinstance(layer, UnitModel) for layer in layers_of(model)):
         return model
-    metered = any(isinstance(layer, MeteredModel) for layer in layers)
-    return UnitModel(model if metered else MeteredModel(model), call)
-
-
-def _layers(model: Model) -> Iterator[Model]:
-    yield model
-    while isinstance(model, WrapperModel):
-        model = model.wrapped
-        yield model
+    return UnitModel(model if is_metered(model) else MeteredModel(model), call)
 
 
 class UnitModel(WrapperModel):

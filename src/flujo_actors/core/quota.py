@@ -124,9 +124,17 @@ class Quota:
             parts.append(f"${spent:.6g} of ${limit:.6g} (total_cost_usd_limit)")
         return f"{self.owner} has used {' and '.join(parts)}"
 
-    def error(self) -> UsageLimitExceededError:
-        """The error of a limit that was reached."""
-        return UsageLimitExceededError(f"usage limit reached: {self.describe()}")
+    def error(self, refused: str | None = None) -> UsageLimitExceededError:
+        """The error of a limit that was reached, or would be with the next call of the caller that was refused."""
+        known = None if refused is None else self._known.get(refused)
+        reckoned = "" if known is None or self.exceeded else f"; the next call was reckoned at {self._measured(known)}"
+        return UsageLimitExceededError(f"usage limit reached: {self.describe()}{reckoned}")
+
+    def _measured(self, amount: Amount) -> str:
+        """An amount in what the limits are given in, for people."""
+        tokens, cost = self.limits.total_tokens_limit, self.limits.total_cost_usd_limit
+        parts = [] if tokens is None else [f"{amount.tokens:g} tokens"]
+        return " and ".join(parts if cost is None else [*parts, f"${amount.cost_usd:.6g}"])
 
     def _learn(self, caller: str, actual: Amount) -> None:
         self._known[caller] = self._known.get(caller, NOTHING).largest(actual)
