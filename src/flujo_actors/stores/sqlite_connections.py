@@ -18,6 +18,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
@@ -70,11 +71,9 @@ class SqliteConnections:
         self._forking = False
         self._inherited = False
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[StoreConnection]:
+    def writing(self) -> AbstractContextManager[StoreConnection]:
         """The writing connection, in a transaction that commits at the end of the block."""
-        with self.errors(), self._begun() as db:
-            yield db
+        return _Write(self)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[StoreConnection]:
@@ -95,7 +94,7 @@ class SqliteConnections:
     def lent(self) -> Iterator[StoreConnection]:
         """A connection of its own for one transaction, which begins at its first write."""
         if self.in_memory:
-            with self._begun() as db, _lending(db):
+            with _Write(self, errors_are_ours=False) as db, _lending(db):
                 yield db
             return
         with self._gate.passing():
@@ -149,24 +148,34 @@ class SqliteConnections:
             self._gate.open()
         return stopped
 
-    @contextlib.contextmanager
-    def _begun(self) -> Iterator[StoreConnection]:
-        with self._locked():
-            with self.errors():
-                db = self._open_writer()
-                db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-                with self.errors():
-                    _commit(db)
-            finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+    def begin(self) -> StoreConnection:
+        """Wait for the turn to write, and begin."""
+        self._lock()
+        try:
+            db = self._open_writer()
+            db.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            self._writing.release()
+            raise
+        return db
+
+    def end(self, db: StoreConnection, *, commit: bool) -> None:
+        """Commit, or undo what was begun, and let the next one write."""
+        try:
+            if commit:
+                _commit(db)
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            self._writing.release()
+
+    def _lock(self) -> None:
+        if not self._writing.acquire(timeout=self._timeout_s):
+            raise StoreError(f"{self.path}: another transaction of this process took more than {self._timeout_s:g} s")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        if not self._writing.acquire(timeout=self._timeout_s):
-            raise StoreError(f"{self.path}: another transaction of this process took more than {self._timeout_s:g} s")
+        self._lock()
         try:
             yield
         finally:
@@ -178,7 +187,11 @@ class SqliteConnections:
         try:
             yield
         except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: {error}") from error
+            raise self.failure(error) from error
+
+    def failure(self, error: sqlite3.Error) -> StoreError:
+        """What SQLite complains about, as a store says it."""
+        return StoreError(f"{self.path}: {error}")
 
     def _open_writer(self) -> StoreConnection:
         if self._writer is None:
@@ -250,6 +263,36 @@ class SqliteConnections:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+class _Write:
+    """A transaction of the writing connection: what `writing` gives.
+
+    Every commit passes here, and generators for the lock, the transaction and its errors cost as much as the commit
+    itself does without its fsync; so this is a class.
+    """
+
+    __slots__ = ("_connections", "_db", "_errors_are_ours")
+
+    def __init__(self, connections: SqliteConnections, *, errors_are_ours: bool = True) -> None:
+        self._connections = connections
+        self._errors_are_ours = errors_are_ours
+        """Whether what SQLite complains about in the block is a `StoreError`, or the borrower's own error."""
+
+    def __enter__(self) -> StoreConnection:
+        try:
+            self._db = self._connections.begin()
+        except sqlite3.Error as error:
+            raise self._connections.failure(error) from error
+        return self._db
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            self._connections.end(self._db, commit=error is None)
+        except sqlite3.Error as broken:
+            raise self._connections.failure(broken) from broken
+        if self._errors_are_ours and isinstance(error, sqlite3.Error):
+            raise self._connections.failure(error) from error
 
 
 @contextlib.contextmanager
