@@ -43,14 +43,29 @@ class Fingerprint:
         name = pipeline.name or " >> ".join(pipeline.step_names())
         return cls(dict(_facts_by_path(pipeline)), name if len(name) <= 200 else name[:199] + "…")
 
-    def data(self) -> list[list[Any]]:
-        """The fingerprint as JSON data."""
-        return [[path, dict(facts)] for path, facts in self.steps.items()]
+    def data(self) -> dict[str, Any]:
+        """The fingerprint as JSON data; facts that several steps share are told once, and counted from 0."""
+        facts: list[Facts] = []
+        places: dict[str, int] = {}
+        steps = [[path, _place_of(each, facts, places)] for path, each in self.steps.items()]
+        return {"facts": facts, "steps": steps}
+
+
+def _place_of(each: Facts, facts: list[Facts], places: dict[str, int]) -> int:
+    place = places.setdefault(repr(each), len(facts))
+    if place == len(facts):
+        facts.append(dict(each))
+    return place
 
 
 def read_fingerprint(data: Any) -> dict[StepPath, Facts]:
     """The steps of a stored fingerprint; `ValueError` if it is none."""
-    steps = {StepPath(path): facts for path, facts in data}
+    try:
+        # Records of version 1 repeated the facts for every step.
+        pairs = data if isinstance(data, list) else [(path, data["facts"][place]) for path, place in data["steps"]]
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"a fingerprint has facts and steps ({error!r})") from error
+    steps = {StepPath(path): facts for path, facts in pairs}
     if not all(isinstance(path, str) and isinstance(facts, dict) for path, facts in steps.items()):
         raise ValueError("a fingerprint is a list of paths and facts")
     return steps
