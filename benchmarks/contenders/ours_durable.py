@@ -94,7 +94,7 @@ def payload(size: int, rounds: int) -> float:
 def interrupted(size: int) -> Pipeline:
     """A pipeline that writes so many records and then asks."""
     body = Step("each", agent)
-    many = Step.map_over("many", body, items=range(max(1, size // 2 - 3)), max_concurrency=100)
+    many = Step.map_over("many", body, items=range(max(1, size - 7)), max_concurrency=100)
     return many >> Step("forget", lambda _: 0) >> Step.human_in_the_loop("ask", "Go on?")
 
 

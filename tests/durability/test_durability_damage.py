@@ -75,12 +75,12 @@ def refused(place: Place, flujo: Flujo, seq: int, why: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('"outcome"', '"outcome', "JSON"),
-        ('{"v":1', '{"v":99', "version 99"),
-        ('{"v":1', '{"v":"1"', "version '1'"),
+        ('"success"', '"success', "JSON"),
+        ('{"v":2', '{"v":99', "version 99"),
+        ('{"v":2', '{"v":"2"', "version '2'"),
         ('"output":"small"', '"output":{"$":"pickle","value":"gASV"}', "unknown type tag 'pickle'"),
         ('"output":"small"', '"output":{"$":"model","type":"antigravity.Flying","value":{}}', "antigravity.Flying"),
-        ('"kind":"success"', '"kind":"triumph"', "triumph"),
+        ('"success"', '"triumph"', "triumph"),
     ],
     ids=["not JSON", "unknown version", "odd version", "unknown tag", "unknown model", "unknown outcome"],
 )

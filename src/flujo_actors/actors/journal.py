@@ -111,7 +111,7 @@ class Journal(Protocol):
         """The pause at `path` that nobody has answered yet."""
 
     def started(self, path: StepPath, name: str) -> None:
-        """Take note that a step begins; written with whatever is written next."""
+        """Take note that a step begins; written with whatever is written next, unless that is how it ended."""
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         """Remember how a step ended; what comes back is what the run goes on with."""

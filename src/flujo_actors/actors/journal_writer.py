@@ -20,14 +20,14 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 import trio
 from outcome import Error, Outcome, Value, capture
 
-from ..core.records import Admission, Append, Lease
+from ..core.records import Admission, Append, Lease, Record
 from ..errors import FlujoError, LeaseLost, RunExists, StoreError
 from ..stores.port import Store
 
@@ -40,24 +40,18 @@ def new_owner() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
-@attrs.frozen(eq=False)
-class _Waiting(Generic[J]):
-    """A job, and the task that waits for it."""
-
-    job: J
-    task: trio.lowlevel.Task
+Notes: TypeAlias = Callable[[], Sequence[Record]]
+"""What else a run has to say, asked for when the commit begins."""
 
 
 @attrs.frozen(eq=False)
 class _Batch:
     """What is written in one go: first the runs that are to exist, then what runs have to say."""
 
-    admissions: list[_Waiting[Admission]]
-    appends: list[_Waiting[Append]]
-
-    def tasks(self) -> list[trio.lowlevel.Task]:
-        """Those who wait for it."""
-        return [*(each.task for each in self.admissions), *(each.task for each in self.appends)]
+    admissions: list[Admission]
+    appends: list[Append]
+    tasks: list[trio.lowlevel.Task]
+    """Those who wait for it, in the same order."""
 
 
 Answer: TypeAlias = Value[Any] | Error
@@ -71,8 +65,8 @@ class JournalWriter:
         self._store = store
         self._lease_s = lease_s
         self._owner = new_owner()
-        self._admissions: list[_Waiting[Admission]] = []
-        self._appends: list[_Waiting[Append]] = []
+        self._admissions: list[tuple[trio.lowlevel.Task, Admission]] = []
+        self._appends: list[tuple[trio.lowlevel.Task, Append, Notes]] = []
         self.writing = False
         """Whether a commit is under way, or about to begin."""
         self._crowded = True
@@ -84,20 +78,23 @@ class JournalWriter:
         self.written = 0
         """How many records were written."""
 
+    @trio.lowlevel.enable_ki_protection  # whoever is going to be woken must have begun to wait
     async def admit(self, admission: Admission) -> Lease:
         """Make a run exist; `RunExists` if its id is taken."""
-        lease: Lease = await self._answer(self._admissions, admission)
+        self._admissions.append((trio.lowlevel.current_task(), admission))
+        lease: Lease = await self._answer()
         return lease
 
-    async def write(self, append: Append) -> None:
-        """Make the append durable; see the module's rules."""
+    @trio.lowlevel.enable_ki_protection
+    async def write(self, append: Append, notes: Notes = tuple) -> None:
+        """Make the append durable, and what `notes` returns before it; see the module's rules."""
         if append.release:
             self.let_go(append.lease)  # a renewal that comes after the release must not look like a loss
-        await self._answer(self._appends, append)
+        self._appends.append((trio.lowlevel.current_task(), append, notes))
+        await self._answer()
 
-    @trio.lowlevel.enable_ki_protection  # whoever is going to be woken has to wait
-    async def _answer(self, waiting: list[_Waiting[J]], job: J) -> Any:
-        waiting.append(_Waiting(job, trio.lowlevel.current_task()))
+    async def _answer(self) -> Any:
+        """What the store says to what the current task has asked for."""
         if not self.writing:
             self.writing = True
             if self._crowded:
@@ -108,12 +105,19 @@ class JournalWriter:
 
     def _begin(self) -> None:
         """Send what waits to a thread."""
-        batch = _Batch(self._admissions[:], self._appends[:])
-        self._admissions.clear()
-        self._appends.clear()
-        tasks, soon = batch.tasks(), trio.lowlevel.current_trio_token().run_sync_soon
+        batch = self._take()
+        soon = trio.lowlevel.current_trio_token().run_sync_soon
         # Not `to_thread`: its limit is shared with whatever else blocks, and keeping it takes a scheduling round.
-        trio.lowlevel.start_thread_soon(lambda: self._written(batch), lambda got: soon(self._finish, tasks, got))
+        trio.lowlevel.start_thread_soon(lambda: self._written(batch), lambda got: soon(self._finish, batch.tasks, got))
+
+    def _take(self) -> _Batch:
+        admissions, self._admissions = self._admissions, []
+        appends, self._appends = self._appends, []
+        return _Batch(
+            [admission for _, admission in admissions],
+            [_with_notes(append, notes()) for _, append, notes in appends],
+            [*(task for task, _ in admissions), *(task for task, _, _ in appends)],
+        )
 
     def _written(self, batch: _Batch) -> list[Answer]:
         """Write in the thread: a transaction for the admissions, if there are any, and one for the rest."""
@@ -122,12 +126,12 @@ class JournalWriter:
             *self._committed(self._append_all, batch.appends),
         ]
 
-    def _committed(self, write: Callable[[list[J]], list[Any]], waiting: list[_Waiting[J]]) -> list[Answer]:
-        if not waiting:
+    def _committed(self, write: Callable[[list[J]], list[Any]], jobs: list[J]) -> list[Answer]:
+        if not jobs:
             return []
-        got = _asked(lambda: write([each.job for each in waiting]))
+        got = _asked(lambda: write(jobs))
         if isinstance(got, Error):
-            return [Error(_copied(got.error)) for _ in waiting]
+            return [Error(_copied(got.error)) for _ in jobs]
         self.commits += 1
         return [Error(answer) if isinstance(answer, FlujoError) else Value(answer) for answer in got.value]
 
@@ -198,6 +202,10 @@ class _Held:
     tell: Callable[[LeaseLost], None]
     until: float
     """When it expires, at the earliest, if it is not renewed."""
+
+
+def _with_notes(append: Append, notes: Sequence[Record]) -> Append:
+    return attrs.evolve(append, records=(*notes, *append.records)) if notes else append
 
 
 def _not_cancelled(_: object) -> trio.lowlevel.Abort:

@@ -3,8 +3,9 @@
 Rules:
 
 1. What an earlier part of the run has written is read once, when the run is opened: what cannot be read is found before
-   anything is done. Steps inside a settled step are left alone, nobody will ask for them.
-2. `started` records wait for company: they are written together with the next record that somebody waits for.
+   anything is done. Steps inside a settled step are read as far as they are parts of its result.
+2. `started` records wait for company: they are written together with the next record that somebody waits for, and not
+   at all if their step has settled by then, whose record says so.
 3. A pause can be answered once the run has come to rest: its open pauses are written with its status.
 """
 
@@ -29,6 +30,7 @@ from ..errors import CorruptRecord, InvalidAnswer
 from ..stores.port import Store, Transaction
 from .journal import Answered, CountedUnits, KeptUnit, Pause, Recorded
 from .journal_writer import JournalWriter
+from .recorded_results import RecordedResults
 
 MakeAppend = Callable[[StepPath, Recorded], Append]
 """What is written when a step has settled."""
@@ -59,7 +61,9 @@ class StoreJournal:
         self._pauses: dict[StepPath, Pause] = {}
         self._answers: dict[StepPath, Answered] = {}
         self._told: Counter[StepPath] = Counter()
-        self._notes: list[Record] = []
+        self._started: dict[StepPath, str] = {}
+        """What has begun, by name, and has not been written down."""
+        self._results = RecordedResults()
         self._intents: set[StepPath] = set()
         self._units: dict[StepPath, Record | KeptUnit] = {}
         self._counted = CountedUnits()
@@ -84,23 +88,36 @@ class StoreJournal:
                 case "unit":
                     self._units[record.path] = record
                     self._counted.done(record.path)
-        for path, record in self._settled.items():
-            if not any(above in self._settled for above in above_of(path)):
-                self._read[path] = self._recorded(record)
+        found = self._bodies_to_read()
+        for path in sorted(found, key=lambda path: self._settled[path].seq):  # what is inside a step settles before it
+            recorded = self._read[path] = self._recorded(path, found[path])
+            self._results.note(path, recorded.outcome)
+
+    def _bodies_to_read(self) -> dict[StepPath, dict[str, Any]]:
+        """What settled steps wrote, with the steps that their results refer to."""
+        found: dict[StepPath, dict[str, Any]] = {}
+        wanted = [path for path in self._settled if not any(above in self._settled for above in above_of(path))]
+        while wanted:
+            path = wanted.pop()
+            record = self._settled[path]
+            found[path] = bodies.read_body(record.body, where=self._where(record))
+            inside = bodies.steps_inside(path, found[path])
+            wanted.extend(each for each in inside if each in self._settled and each not in found)
+        return found
+
+    def _recorded(self, path: StepPath, body: dict[str, Any]) -> Recorded:
+        where = self._where(self._settled[path])
+        outcome = bodies.read_settled(path, body, self._outcome_at, where=where)
+        same = "context" not in body
+        context = None if same else bodies.read_value(body["context"], where=where)
+        return Recorded(outcome=outcome, context=context, same_context=same)
+
+    def _outcome_at(self, path: StepPath) -> TerminalOutcome | None:
+        recorded = self._read.get(path)
+        return None if recorded is None else recorded.outcome
 
     def recall(self, path: StepPath) -> Recorded | None:
-        record = self._settled.get(path)
-        if record is None:
-            return None
-        return self._read.get(path) or self._recorded(record)
-
-    def _recorded(self, record: Record) -> Recorded:
-        where = self._where(record)
-        body = bodies.read_body(record.body, where=where)
-        outcome = bodies.read_outcome(body.get("outcome"), where=where)
-        same = bool(body.get("same_context"))
-        context = None if same else bodies.read_value(body.get("context"), where=where)
-        return Recorded(outcome=outcome, context=context, same_context=same)
+        return self._read.get(path)
 
     def answered(self, path: StepPath) -> Answered | None:
         return self._answers.get(path)
@@ -142,17 +159,24 @@ class StoreJournal:
     # --- what is ---
 
     def started(self, path: StepPath, name: str) -> None:
-        self._notes.append(Record(kind="started", path=path, body=bodies.make_body(name=name)))
+        self._started[path] = name
+
+    def _take_started(self) -> list[Record]:
+        """A record for each step that has begun and not settled, and that none was written for."""
+        started, self._started = self._started, {}
+        return [Record(kind="started", path=path, body=bodies.make_body(name=name)) for path, name in started.items()]
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
-        await self._write("settled", path, self._settled_body(record))
-        return await self._read_back(path, record) if self._cold else record
+        body = self._settled_body(path, record)
+        self._started.pop(path, None)
+        await self._write("settled", path, body)
+        kept = await self._read_back(path, record) if self._cold else record
+        self._results.note(path, kept.outcome)
+        return kept
 
-    def _settled_body(self, record: Recorded) -> str:
-        parts: dict[str, Any] = {"outcome": bodies.outcome_data(record.outcome, self._redact)}
-        if record.same_context:
-            parts["same_context"] = True
-        else:
+    def _settled_body(self, path: StepPath, record: Recorded) -> str:
+        parts = bodies.settled_data(record.outcome, self._redact, self._results.below(path))
+        if not record.same_context:
             parts["context"] = encode(record.context)
         return bodies.make_body(**parts)
 
@@ -161,7 +185,7 @@ class StoreJournal:
         if isinstance(kept, Record):
             where = self._where(kept)
             body = bodies.read_body(kept.body, where=where)
-            usage = bodies.read_usage(body["usage"], where=where)
+            usage = bodies.read_usage(body.get("usage"), where=where)
             kept = KeptUnit(result=body["result"], usage=usage, counted=path in self._counted)
         return kept
 
@@ -180,9 +204,9 @@ class StoreJournal:
         return await StoreTransaction.begin(self._store, self._settled_append)
 
     def _settled_append(self, path: StepPath, record: Recorded) -> Append:
-        settled = Record(kind="settled", path=path, body=self._settled_body(record))
-        notes, self._notes = self._notes, []
-        return Append(lease=self.lease, records=(*notes, settled))
+        settled = Record(kind="settled", path=path, body=self._settled_body(path, record))
+        self._started.pop(path, None)
+        return Append(lease=self.lease, records=(*self._take_started(), settled))
 
     async def _read_back(self, path: StepPath, record: Recorded) -> Recorded:
         """What the store says the step came to, instead of what is in memory; all of the run is read for it.
@@ -217,12 +241,9 @@ class StoreJournal:
         status: StoredStatus | None = None,
         release: bool = False,
     ) -> None:
-        notes, self._notes = self._notes, []
-        records = (*notes, Record(kind=kind, path=path, body=body))
-        append = Append(lease=self.lease, records=records, pauses=pauses, status=status, release=release)
-        # What happened must not be forgotten because somebody stopped waiting for it.
-        with trio.CancelScope(shield=True):
-            await self._writer.write(append)
+        record = Record(kind=kind, path=path, body=body)
+        append = Append(lease=self.lease, records=(record,), pauses=pauses, status=status, release=release)
+        await self._writer.write(append, self._take_started)
 
 
 class StoreTransaction:

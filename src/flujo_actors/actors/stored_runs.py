@@ -55,9 +55,7 @@ class StoredRuns:
         fingerprint = Fingerprint.of(self.pipeline)
         body = bodies.make_body(input=encode(data), context=encode(context), fingerprint=fingerprint.data())
         admission = Admission(run_id=run_id, pipeline=fingerprint.name, body=body)
-        # Whoever is cancelled now must still learn of the lease, to give it up.
-        with trio.CancelScope(shield=True):
-            lease = await self._writer().admit(admission)
+        lease = await self._writer().admit(admission)  # also for who is cancelled meanwhile: it must be given up
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled:
@@ -131,11 +129,8 @@ class StoredRuns:
 
     async def _release(self, lease: Lease) -> None:
         """Let another process have the run at once, instead of when the lease expires."""
-        with trio.CancelScope(shield=True):
-            try:
-                await self._writer().write(Append(lease=lease, records=(), release=True))
-            except StoreError:
-                return  # the lease expires by itself
+        with contextlib.suppress(StoreError):  # then the lease expires by itself
+            await self._writer().write(Append(lease=lease, records=(), release=True))
 
     @contextlib.contextmanager
     def holding(self, run: OpenRun) -> Iterator[Hold]:

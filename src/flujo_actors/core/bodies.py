@@ -4,21 +4,25 @@ Rules:
 
 1. A body of an unknown version is refused.
 2. An exception is stored as what it said, after redaction.
-3. A context that a step left as it found it is not stored again.
+3. Nothing is stored twice or needlessly: not a context that a step left as it found it, not a result inside another
+   one if it has a record of its own, not a field that is as by default.
+4. Bodies of earlier versions are read as they were meant:
+   version 1 said `same_context`, and held every result that was inside another one.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import cattrs
 
 from ..errors import CorruptRecord, NotSerializable
 from .error_info import describe_error
-from .outcomes import ErrorInfo, Failure, PipelineResult, StepOutcome, TerminalOutcome
+from .outcomes import ErrorInfo, Failure, PipelineResult, StepOutcome, StepResult, TerminalOutcome
+from .paths import StepPath, inside
 from .records import RECORD_VERSION
 from .usage import Usage
 from .wire import decode, from_data, to_data
@@ -26,11 +30,19 @@ from .wire import decode, from_data, to_data
 Redact = Callable[[str], str]
 """Takes the secrets out of a text."""
 
+Place = Callable[[StepResult], str | None]
+"""The way from a step to one inside it whose result has a record of its own; `None` if it has none."""
+
+OutcomeAt = Callable[[StepPath], TerminalOutcome | None]
+"""How the step at a path ended, by its own record."""
+
+_write = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
+
 
 def make_body(**parts: Any) -> str:
     """A body of the current version; the parts are JSON data."""
     try:
-        return json.dumps({"v": RECORD_VERSION, **parts}, separators=(",", ":"), allow_nan=False)
+        return _write({"v": RECORD_VERSION, **parts})
     except RecursionError:
         raise NotSerializable("the value is nested too deeply to be stored, or contains itself") from None
 
@@ -56,30 +68,83 @@ def read_value(data: Any, *, where: str) -> Any:
         raise CorruptRecord(f"{where}: {error}") from error
 
 
-def outcome_data(outcome: TerminalOutcome, redact: Redact) -> Any:
-    """An outcome as JSON data, its error redacted."""
-    if isinstance(outcome, Failure) and outcome.error is not None:
-        info = outcome.error if isinstance(outcome.error, ErrorInfo) else describe_error(outcome.error)
-        outcome = attrs.evolve(outcome, error=redacted_error(info, redact))
-    return to_data(outcome)
+def settled_data(outcome: TerminalOutcome, redact: Redact, place: Place) -> dict[str, Any]:
+    """How a step ended, under the kind of its outcome, and its history where it is not empty."""
+    outcome, history = _apart(_redacted(outcome, redact))
+    data = to_data(outcome, brief=True)
+    kind = data.pop("kind")
+    parts = {kind: data["step_result"] if kind == "success" else data}
+    if history:
+        parts["history"] = [place(result) or to_data(result, brief=True) for result in history]
+    return parts
 
 
-def read_outcome(data: Any, *, where: str) -> Any:
-    """A stored outcome."""
+def _apart(outcome: TerminalOutcome) -> tuple[Any, tuple[StepResult, ...]]:
+    """The outcome without its history, and the history."""
+    result = getattr(outcome, "step_result", None)
+    if result is None or not result.step_history:
+        return outcome, ()
+    return attrs.evolve(outcome, step_result=attrs.evolve(result, step_history=())), result.step_history
+
+
+def _redacted(outcome: TerminalOutcome, redact: Redact) -> TerminalOutcome:
+    if not isinstance(outcome, Failure) or outcome.error is None:
+        return outcome
+    info = outcome.error if isinstance(outcome.error, ErrorInfo) else describe_error(outcome.error)
+    return attrs.evolve(outcome, error=redacted_error(info, redact))
+
+
+def read_settled(path: StepPath, body: dict[str, Any], outcome_at: OutcomeAt, *, where: str) -> Any:
+    """How the step at `path` ended; the records that its history refers to must have been read."""
+    outcome = _read_message(_outcome_in(body, where=where), StepOutcome, where=where)
+    if "history" not in body:
+        return outcome
+    if not isinstance(body["history"], list) or getattr(outcome, "step_result", None) is None:
+        raise CorruptRecord(f"{where}: its history cannot be read")
+    history = tuple(_read_part(path, part, outcome_at, where=where) for part in body["history"])
+    return attrs.evolve(outcome, step_result=attrs.evolve(outcome.step_result, step_history=history))
+
+
+def steps_inside(path: StepPath, body: dict[str, Any]) -> list[StepPath]:
+    """The steps whose own records hold parts of this one's history."""
+    history = body.get("history")
+    return [inside(path, part) for part in history if isinstance(part, str)] if isinstance(history, list) else []
+
+
+def _outcome_in(body: dict[str, Any], *, where: str) -> Any:
+    if "outcome" in body:  # version 1
+        return body["outcome"]
+    if "success" in body:
+        return {"kind": "success", "step_result": body["success"]}
+    if isinstance(body.get("failure"), dict):
+        return {"kind": "failure", **body["failure"]}
+    raise CorruptRecord(f"{where}: it does not say how the step ended, only {', '.join(body)}")
+
+
+def _read_part(path: StepPath, part: Any, outcome_at: OutcomeAt, *, where: str) -> StepResult:
+    if not isinstance(part, str):
+        return cast(StepResult, _read_message(part, StepResult, where=where))
+    result = getattr(outcome_at(inside(path, part)), "step_result", None)
+    if result is None:
+        raise CorruptRecord(f"{where}: it refers to the result of {inside(path, part)!r}, which is not there")
+    return cast(StepResult, result)
+
+
+def _read_message(data: Any, kind: Any, *, where: str) -> Any:
     try:
-        return from_data(data, StepOutcome)
+        return from_data(data, kind)
     except NotSerializable as error:
         raise CorruptRecord(f"{where}: {error}") from error
 
 
 def result_data(result: PipelineResult) -> dict[str, Any]:
-    """What a result adds to the records before it: how the run stands, and its totals."""
-    return {
-        "status": result.status,
+    """What a result adds to the records before it: how the run stands, and its totals where there are any."""
+    totals = {
         "feedback": result.feedback,
         "total_tokens": result.total_tokens,
         "total_cost_usd": result.total_cost_usd,
     }
+    return {"status": result.status, **{name: total for name, total in totals.items() if total}}
 
 
 def redacted_error(info: ErrorInfo, redact: Redact) -> ErrorInfo:
@@ -93,13 +158,13 @@ def redacted_error(info: ErrorInfo, redact: Redact) -> ErrorInfo:
 
 
 def read_usage(data: Any, *, where: str) -> Usage:
-    """A stored usage."""
+    """A stored usage; none at all if there is none."""
     try:
-        return cattrs.structure(data, Usage)
+        return cattrs.structure(data or {}, Usage)
     except (cattrs.BaseValidationError, TypeError) as error:
         raise CorruptRecord(f"{where}: its usage cannot be read ({error})") from error
 
 
 def usage_data(usage: Usage) -> dict[str, Any]:
-    """A usage as JSON data."""
-    return attrs.asdict(usage)
+    """A usage as JSON data, without what is zero."""
+    return {name: amount for name, amount in attrs.asdict(usage).items() if amount}

@@ -74,6 +74,17 @@ def above_of(path: StepPath) -> Iterator[StepPath]:
         yield path
 
 
+def below(path: StepPath, other: StepPath) -> str | None:
+    """How to get from a step, or from where its failed attempts are remembered, to one inside it."""
+    around = f"{path.removesuffix(TRIED)}/"
+    return other.removeprefix(around) if other.startswith(around) else None
+
+
+def inside(path: StepPath, way: str) -> StepPath:
+    """Where `below` leads."""
+    return StepPath(f"{path.removesuffix(TRIED)}/{way}")
+
+
 def unescaped(segment: str) -> str:
     """The name behind a segment that a name was made of."""
     return segment.replace("~1", "/").replace("~0", "~")

@@ -122,13 +122,13 @@ class _Projector:
         self._since[path] = self._since.get(path, NO_USAGE) + used
 
     def _settle(self, path: StepPath, body: dict[str, Any], where: str) -> None:
-        outcome = bodies.read_outcome(body.get("outcome"), where=where)
+        outcome = bodies.read_settled(path, body, self._outcomes.get, where=where)
         if path.endswith(TRIED):
             self._try(StepPath(path.removesuffix(TRIED)), outcome)
             return
         self._open.pop(path, None)
         self._outcomes[path] = outcome
-        if "/" not in path and not body.get("same_context"):
+        if "/" not in path and "context" in body:
             self._facts["context"] = bodies.read_value(body.get("context"), where=where)
 
     def _try(self, path: StepPath, failed: TerminalOutcome) -> None:

@@ -18,12 +18,12 @@ import attrs
 from .outcomes import RunId
 from .paths import StepPath
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 """The version of record bodies that this code writes; it reads all versions up to this one."""
 
 RecordKind: TypeAlias = Literal[
     "admitted",  # the run exists: input, context, fingerprint
-    "started",  # a step began
+    "started",  # a step began, and something else was written before it ended
     "intent",  # a unit (model turn, tool call) is about to be done
     "unit",  # a unit is done: its result and usage
     "settled",  # a step has its outcome, with the context it left and its usage

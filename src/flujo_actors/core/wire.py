@@ -17,7 +17,7 @@ import itertools
 import json
 import math
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from pathlib import PurePath, PurePosixPath
 from typing import Any, TypeVar
@@ -244,7 +244,8 @@ def _error_from_json(data: Any, _: object) -> ErrorInfo | None:
 
 
 @functools.cache
-def _converter() -> cattrs.Converter:
+def _converter(*, brief: bool = False) -> cattrs.Converter:
+    """Fields by name; a brief one leaves out those that are as by default, and counts time in whole microseconds."""
     converter = cattrs.Converter(detailed_validation=True)
     for cls in (ErrorInfo, Usage, StepResult, Success, Failure, Paused, Aborted, Chunk, PipelineResult):
         attrs.resolve_types(cls)
@@ -253,14 +254,27 @@ def _converter() -> cattrs.Converter:
             for field in attrs.fields(cls)
             if field.type in (Any, Mapping[str, Any])
         }
+        if brief:
+            overrides |= _brief_overrides(cls)
         if cls is Failure:
             overrides["error"] = cattrs.override(
                 struct_hook=_error_from_json,
                 unstruct_hook=_error_to_json,
             )
-        converter.register_unstructure_hook(cls, make_dict_unstructure_fn(cls, converter, **overrides))
+        write = make_dict_unstructure_fn(cls, converter, _cattrs_omit_if_default=brief, **overrides)
+        converter.register_unstructure_hook(cls, write)
         converter.register_structure_hook(cls, make_dict_structure_fn(cls, converter, **overrides))
     return converter
+
+
+def _brief_overrides(cls: type) -> dict[str, Any]:
+    if cls is not StepResult:
+        return {}
+    return {
+        # A value of the user's is not asked whether it equals the default: it may answer anything.
+        "output": cattrs.override(unstruct_hook=encode, omit_if_default=False),
+        "latency_s": cattrs.override(unstruct_hook=lambda seconds: round(seconds, 6)),
+    }
 
 
 def _decode_hook(data: Any, _: object) -> Any:
@@ -269,27 +283,24 @@ def _decode_hook(data: Any, _: object) -> Any:
 
 def to_json(value: Any) -> str:
     """An outcome, a result or any value the library can keep, as JSON text."""
-    with _as_not_serializable(value):
-        return json.dumps(_data_of(value), allow_nan=False, separators=(",", ":"))
+    return _written(value, lambda: json.dumps(_data_of(value), allow_nan=False, separators=(",", ":")))
 
 
-def to_data(value: Any) -> Any:
-    """The same as JSON data, for whoever makes it part of a larger text."""
-    with _as_not_serializable(value):
-        return _data_of(value)
+def to_data(value: Any, *, brief: bool = False) -> Any:
+    """The same as JSON data, for whoever makes it part of a larger text; briefly, what is as by default is left out."""
+    return _written(value, lambda: _data_of(value, brief=brief))
 
 
-def _data_of(value: Any) -> Any:
+def _data_of(value: Any, *, brief: bool = False) -> Any:
     kind = _KIND_OF.get(type(value))
-    data = encode(value) if kind is None else {"kind": kind, **_converter().unstructure(value)}
+    data = encode(value) if kind is None else {"kind": kind, **_converter(brief=brief).unstructure(value)}
     _refuse_depth(data)
     return data
 
 
-@contextlib.contextmanager
-def _as_not_serializable(value: Any) -> Iterator[None]:
+def _written(value: Any, write: Callable[[], T]) -> T:
     try:
-        yield
+        return write()
     except RecursionError:
         raise NotSerializable(
             f"this {type(value).__name__} is nested too deeply to be written, or contains itself"
