@@ -31,14 +31,16 @@ FOR_EVERY_RUN = {
 }
 """The modules that a pipeline of async functions needs, by package; think twice before one more."""
 
-FOR_MORE_THAN_ONE_CALL = {
-    "actors": {"agent_call", "attempts", "composites", "limits", "one_attempt", "usercode"},
+FOR_ATTEMPTS = {
+    "actors": {"agent_call", "attempts", "limits", "one_attempt", "usercode"},
     "bridge": {"threads"},
-    "context": {"merging"},
     "core": {"chunks", "decisions"},
-    "dsl": {"kinds", "redirect"},
+    "dsl": {"redirect"},
 }
-"""What steps need besides that have retries, a worker thread, or other steps inside."""
+"""What steps need besides that have more around them than one call: retries, a worker thread."""
+
+FOR_OTHER_KINDS = {"actors": {"composites"}, "context": {"merging"}, "dsl": {"kinds"}}
+"""What steps need besides that have other steps inside, or ask a person."""
 
 HEAVY = ["asyncio", "cattrs", "hypothesis", "httpx", "json", "opentelemetry", "pydantic", "pydantic_ai", "sqlite3"]
 """What takes long to load, and is loaded by those who need it."""
@@ -54,7 +56,12 @@ RUN_IN_THREADS = """
 from flujo_actors import Flujo, Pipeline, Step
 def double(number: int) -> int:
     return 2 * number
-assert Flujo(Step("once", double, max_retries=1) >> Step.map_over("each", Step("twice", lambda n: n))).run(1)
+assert Flujo(Step("once", double, max_retries=1) >> Step("twice", double)).run(1).output == 4
+"""
+
+RUN_OF_BRANCHES = """
+from flujo_actors import Flujo, Step
+assert Flujo(Step.map_over("each", Step("negated", lambda number: -number))).run([1, 2]).output == [-1, -2]
 """
 
 PACKAGES = ["flujo_actors", "flujo_actors.actors", "flujo_actors.telemetry"]
@@ -104,10 +111,17 @@ def test_a_plain_run_needs_what_the_import_loads_and_no_more(script: str) -> Non
     assert sorted(modules & set(HEAVY)) == []
 
 
-def test_a_run_in_threads_loads_no_library_either() -> None:
-    """Retries, threads and composites are this package's own."""
-    modules = loaded_by(RUN_IN_THREADS)
-    assert own(modules) == named(FOR_EVERY_RUN, FOR_MORE_THAN_ONE_CALL)
+@pytest.mark.parametrize(
+    ("script", "needed"),
+    [
+        (RUN_IN_THREADS, named(FOR_EVERY_RUN, FOR_ATTEMPTS)),
+        (RUN_OF_BRANCHES, named(FOR_EVERY_RUN, FOR_ATTEMPTS, FOR_OTHER_KINDS)),
+    ],
+)
+def test_retries_threads_and_branches_load_no_library_either(script: str, needed: set[str]) -> None:
+    """They are this package's own, and come with the first step that needs them."""
+    modules = loaded_by(script)
+    assert own(modules) == needed
     assert foreign(modules) == set()
     assert sorted(modules & set(HEAVY)) == []
 

@@ -1,5 +1,4 @@
-"""The steps that contain steps, but for the plain sequence: each starts its children as actors and makes one attempt of
-their reports.
+"""Every kind of step but an agent's: each starts its children as actors and makes one attempt of their reports.
 
 A composite never copies the context: nobody changes one in place, so children may share it until they write.
 """
@@ -17,13 +16,43 @@ from ..context.merging import merged
 from ..core import paths
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
 from ..core.outcomes import Aborted, ErrorInfo, Failure, Paused, Success
-from ..dsl.kinds import BranchOn, LoopUntil, MapOver, Merge, Parallel
+from ..dsl.declared import Declared
+from ..dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merge, Parallel
 from ..dsl.pipeline import AnyStep
 from ..errors import ContextError
 from .messages import Request, Settled, Tally
+from .run import Run
 from .sequence import Troupe, Work, ended_by, output_of
 from .telling import tell_late
 from .usercode import failure_of, given, with_context_copy
+
+
+async def attempt_of_kind(troupe: Troupe, step: Declared, work: Work) -> Attempt:
+    """One attempt of a step that is not an agent's."""
+    match step:
+        case Parallel():
+            return await parallel(troupe, step, work)
+        case MapOver():
+            return await map_over(troupe, step, work)
+        case BranchOn():
+            return await branch_on(troupe, step, work)
+        case LoopUntil():
+            return await loop_until(troupe, step, work)
+        case HumanInTheLoop():
+            return await ask_a_person(troupe.run, step, work)
+        case _:
+            raise TypeError(f"the runtime does not know steps of type {type(step).__name__}")
+
+
+async def ask_a_person(run: Run, step: HumanInTheLoop, work: Work) -> Attempt:
+    """A pause: whoever answers it goes on with the step."""
+    if isinstance(step.message, str):
+        return Stopped(outcome=Paused(message=step.message))
+    asked = await with_context_copy(run, step.message, work.data, work.context)
+    if isinstance(asked, Error):
+        return failure_of(run, asked.error, what=f"The message of step {step.name!r}")
+    return Stopped(outcome=Paused(message=str(asked.value)))
+
 
 # --- one at a time -----------------------------------------------------------------------------------------
 

@@ -18,23 +18,19 @@ from outcome import Error
 
 from ..bridge.guard import guarded
 from ..context.isolation import isolated
-from ..context.merging import updated
-from ..core.attempts import Attempt, Done, Failed, Stopped
+from ..core.attempts import Attempt, Done, Failed
 from ..core.error_info import message_of
-from ..core.outcomes import Paused
 from ..dsl.declared import Declared
-from ..dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
 from ..dsl.redirect import Redirect
 from ..dsl.step import Step
 from ..errors import ContextError, StepTimeout
 from .agent_call import call_agent, joined, leaked_mock
-from .composites import branch_on, loop_until, map_over, parallel
 from .messages import Request
 from .run import Run
 from .sequence import Troupe, Work, vetoed
 from .step_events import emit_attempt_ended, note_swallowed_cancellation, report_unstoppable
 from .telling import tell_late
-from .usercode import ask_planned, failure_of, with_context_copy
+from .usercode import ask_planned, failure_of
 
 
 @attrs.frozen(eq=False)
@@ -108,29 +104,11 @@ class OneAttempt:
         return finished
 
     async def _of_its_kind(self, step: Declared, work: Work) -> Attempt:
-        match step:
-            case Step():
-                return await call_agent(self.run, step, work)
-            case Parallel():
-                return await parallel(self.troupe, step, work)
-            case MapOver():
-                return await map_over(self.troupe, step, work)
-            case BranchOn():
-                return await branch_on(self.troupe, step, work)
-            case LoopUntil():
-                return await loop_until(self.troupe, step, work)
-            case HumanInTheLoop():
-                return await self._ask_a_person(step, work)
-            case _:
-                raise TypeError(f"the runtime does not know steps of type {type(step).__name__}")
+        if isinstance(step, Step):
+            return await call_agent(self.run, step, work)
+        from .composites import attempt_of_kind  # the classes of all other kinds, and how contexts are merged
 
-    async def _ask_a_person(self, step: HumanInTheLoop, work: Work) -> Attempt:
-        if isinstance(step.message, str):
-            return Stopped(outcome=Paused(message=step.message))
-        asked = await with_context_copy(self.run, step.message, work.data, work.context)
-        if isinstance(asked, Error):
-            return failure_of(self.run, asked.error, what=f"The message of step {step.name!r}")
-        return Stopped(outcome=Paused(message=str(asked.value)))
+        return await attempt_of_kind(self.troupe, step, work)
 
     async def finish(self, step: Declared, done: Done) -> Attempt:
         """Processors, validators and the context update on an output."""
@@ -153,6 +131,8 @@ class OneAttempt:
                 error = got.error if isinstance(got, Error) else None
                 return Failed(error=error, feedback=self.run.redact(f"Validation failed: {reason}"), output=output)
         if step.updates_context:
+            from ..context.merging import updated  # only for those who change the context
+
             try:
                 context = updated(context, output, step_name=step.name)
             except ContextError as error:
