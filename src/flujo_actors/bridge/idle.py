@@ -4,11 +4,14 @@ Trio lets an idle guest wait for I/O in a thread. Going there and back costs mor
 libraries take, and the thread competes with the code that the guest waits for. But what trio waits for is one file
 descriptor, and the host's loop can watch that as well. So the rounds of a guest are driven from here. Rules:
 
-1. A round is what trio's own driver would do in one: run what can run, then look for I/O without waiting.
-2. While there is more to do, the next round is asked for at once. Otherwise the guest is parked.
+1. A round is what trio's own driver would do in one: run what can run.
+2. While there is more to do, the next round is asked for at once. Otherwise the guest is parked, if a last look shows
+   no I/O.
 3. A parked guest goes on when its descriptor has news, when its next deadline is due, or when somebody in the host's
    thread says so. Who changes something in a parked guest without a word is heard, too: trio then writes to itself.
-4. Where the host's loop cannot watch descriptors, or trio is made in another way than the one known here, trio's own
+4. Other rounds leave it to the turn of the loop they are in to look for I/O: looking is a system call, and the rounds
+   of a turn have less than a millisecond between them.
+5. Where the host's loop cannot watch descriptors, or trio is made in another way than the one known here, trio's own
    driver stays, with its thread.
 """
 
@@ -23,14 +26,14 @@ from typing import Any, TypeAlias
 
 import sniffio
 import trio
-from outcome import Error, capture
+from outcome import Error, Value, capture
 
 Round: TypeAlias = Callable[[], object]
 """What trio wants to be called, once."""
 
 _OF_STATE = ("unrolled_run_gen", "unrolled_run_next_send", "done_callback")
 _OF_RUNNER = ("io_manager", "guest_tick_scheduled", "main_task_outcome")
-"""What is used of trio's own driver, see rule 4."""
+"""What is used of trio's own driver, see rule 5."""
 
 _FOREVER_S = 86_400.0
 """A deadline further away than this needs no timer of its own: trio looks again once a day."""
@@ -73,16 +76,27 @@ class ParkedGuest:
         timeout = self._step()
         if timeout is None:
             return
-        self._look()
-        if timeout <= 0 or _has_news(self._state.unrolled_run_next_send):
+        self._state.unrolled_run_next_send = Value([])
+        if timeout > 0:
+            self.look()
+        if timeout <= 0 or self._has_news():
             self._soon(self.round)
         else:
             self._park(timeout)
 
+    def look(self) -> None:
+        """Rule 4; what was seen is kept until the next round, since it is not seen twice."""
+        if not self._has_news():
+            self._state.unrolled_run_next_send = capture(self._runner.io_manager.get_events, 0)
+
+    def _has_news(self) -> bool:
+        seen = self._state.unrolled_run_next_send
+        return isinstance(seen, Error) or bool(seen.value)
+
     def wake(self) -> None:
         """Somebody in the host's thread is about to give the guest something to do."""
         if self._parked:
-            self._go_on(self.round)
+            self._go_on()
 
     def wait_without_loop(self, patience_s: float) -> bool:
         """In the place of a closed loop: wait until a parked guest can go on; whether it could in that time."""
@@ -91,7 +105,7 @@ class ParkedGuest:
         due = self._patience_s < patience_s
         heard, _, _ = select.select([self._descriptor], [], [], min(self._patience_s, patience_s))
         if heard or due:
-            self._hear()
+            self._go_on()
         return bool(heard) or due
 
     def _park(self, patience_s: float) -> None:
@@ -102,22 +116,15 @@ class ParkedGuest:
 
     def _hear(self) -> None:
         if self._parked:
-            self._go_on(self._look_first)
+            self._go_on()
 
-    def _go_on(self, how: Round) -> None:
+    def _go_on(self) -> None:
         self._parked = False
         self._runner.guest_tick_scheduled = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._soon(how)
-
-    def _look_first(self) -> None:
-        self._look()
-        self.round()
-
-    def _look(self) -> None:
-        self._state.unrolled_run_next_send = capture(self._runner.io_manager.get_events, 0)
+        self._soon(self.round)
 
     def _step(self) -> float | None:
         """Run what can run; how long there is nothing to do then, or `None` if the run has ended."""
@@ -140,10 +147,6 @@ class ParkedGuest:
             self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
         self._state.done_callback(result)
-
-
-def _has_news(events: Any) -> bool:
-    return isinstance(events, Error) or bool(events.value)
 
 
 def _descriptor(io_manager: Any) -> int:

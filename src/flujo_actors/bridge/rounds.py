@@ -85,6 +85,8 @@ class Rounds:
 
     def _turn(self) -> None:
         until = monotonic() + TURN_S
+        if self.vigil.parked is not None:
+            self.vigil.parked.look()
         self._in_turn = True
         try:
             self._take_round()
@@ -111,4 +113,6 @@ class Rounds:
             raise queue.Empty
         if self._next is None:
             self._next = self._delivered.get(timeout=patience_s)
+        if parked is not None:
+            parked.look()
         self._take_round()
