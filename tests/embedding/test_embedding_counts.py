@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import attrs
 import pytest
 import trio
@@ -128,3 +129,19 @@ def test_the_loop_has_its_turn_however_long_the_chain(host: HostCase, monkeypatc
         return beats
 
     assert host.run(main) > 50
+
+
+@each_asyncio_host
+def test_a_busy_guest_hears_of_its_threads(host: HostCase) -> None:
+    """A run that always has another round to go leaves trio's I/O, and with it the end of a sync step, its turn."""
+
+    async def main() -> int:
+        heard: list[int] = []
+        busy = Flujo(Step.loop_until("busy", Step("again", prompt), lambda *_: bool(heard), max_loops=1_000_000))
+        with anyio.fail_after(20):
+            run = asyncio.ensure_future(busy.run_async(1))
+            heard.append((await Flujo(Step("in a thread", lambda x: x)).run_async(7)).output)
+            assert (await run).success
+        return heard[0]
+
+    assert host.run(main) == 7

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import gc
 import sys
+from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -281,3 +282,52 @@ def test_eager_tasks_begin_once(host: HostCase) -> None:
 
     assert host.run(main) == 5
     assert log == ["begun"]
+
+
+# --- loops in loops -----------------------------------------------------------------------------------------
+
+
+class NestedLoop(asyncio.SelectorEventLoop):
+    """A loop that may be run by the code it runs, as `nest_asyncio` makes one; to be told from others by its mark."""
+
+    _nest_patched = True
+
+    def _run_once(self) -> None:
+        """As the loop's own, but for ending when a turn inside this one has left nothing to do."""
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        self._process_events(self._selector.select(0))  # type: ignore[attr-defined]
+        for _ in range(len(ready)):
+            if ready:
+                ready.popleft()._run()
+
+    def run_inside(self, awaitable: Any) -> Any:
+        """Wait for something in the middle of a task."""
+        inner, outer = asyncio.ensure_future(awaitable), asyncio.current_task()
+        assert outer is not None
+        _leave_task(self, outer)
+        while not inner.done():
+            self._run_once()
+        _enter_task(self, outer)
+        return inner.result()
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after a wait"])
+def test_a_loop_may_be_run_inside_a_step(waits: bool) -> None:
+    """As notebooks do: a run that a step waits for without `await` comes to its end, and so does the step."""
+    inner = Flujo(Step("inner", lambda x: x + 1))
+
+    async def outer(x: int) -> Any:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NestedLoop)
+        if waits:
+            await asyncio.sleep(0)
+        got = loop.run_inside(inner.run_async(x)).output
+        await asyncio.sleep(0)
+        return got
+
+    async def main() -> Any:
+        flujo = Flujo(Step.parallel("both", {"a": Step("a", outer), "b": Step("b", outer)}))
+        return (await flujo.run_async(1)).output
+
+    with asyncio.Runner(loop_factory=NestedLoop) as runner:
+        assert runner.run(main()) == {"a": 2, "b": 2}

@@ -5,7 +5,8 @@ Rules:
 1. The coroutine belongs to a task of the loop, with the contextvars of the trio task that called it: what it sets,
    its caller sees, as if it had been awaited there.
 2. It begins when the trio round is over, not when the loop has a turn for its task. Most steps answer without ever
-   waiting, and those cost no turn at all: the caller stays awake for one round, and the answer is there.
+   waiting, and those cost no turn at all: the caller stays awake for one round, and the answer is there. Loops that
+   may be run inside themselves are the exception.
 3. What it does first is done inside its task, too: `asyncio.current_task()` is the same from beginning to end.
 4. Its task takes over where it first waits. A cancellation that comes before that cancels what it waits for, as it
    does in any task.
@@ -96,11 +97,8 @@ class Errand(Generic[T]):
             self._coroutine.close()
             self._arrive(Error(error))
             return
-        self._rounds.ask_for_turn()
-        if not self._begun:  # a factory of eager tasks has seen to it
+        if not self._begun and not _runs_inside_itself(self._loop):  # a factory of eager tasks may have seen to it
             _run_inside(self._loop, task, context, ride)
-        if self._raise_cancel is not None:
-            cancel_once(task)
 
     async def _ride(self) -> None:
         self._begun = True
@@ -128,6 +126,14 @@ class Errand(Generic[T]):
         if self._parked:
             self._rounds.vigil.wake()
             reschedule(self._caller)
+
+
+def _runs_inside_itself(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the loop was patched, as notebooks do it with `nest_asyncio`, to be run by the code that it runs.
+
+    Such code must be in a step of its task from the beginning: the loop could come to the task before it takes over.
+    """
+    return getattr(loop, "_nest_patched", False)
 
 
 def _run_inside(

@@ -28,7 +28,7 @@ TURN_S = 0.0005
 class Rounds:
     """The rounds of one guest run."""
 
-    __slots__ = ("_asked", "_at_the_end", "_delivered", "_in_turn", "_loop", "_next", "vigil")
+    __slots__ = ("_at_the_end", "_delivered", "_in_turn", "_loop", "_next", "vigil")
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.vigil = Vigil()
@@ -36,7 +36,7 @@ class Rounds:
         self._next: Round | None = None
         self._delivered: queue.SimpleQueue[Round] = queue.SimpleQueue()
         self._at_the_end: list[Callable[[], None]] = []
-        self._asked = self._in_turn = False
+        self._in_turn = False
 
     def take_over(self) -> None:
         """Drive the rounds from now on without a thread, if the loop can do that; after trio asked for its first."""
@@ -51,7 +51,7 @@ class Rounds:
         """Trio has work left and wants another round."""
         self._next = round_
         if not self._in_turn:
-            self.ask_for_turn()
+            self._ask_for_turn()
 
     def soon_threadsafe(self, round_: Round) -> None:
         """The thread in which trio waited for I/O has news for it."""
@@ -68,16 +68,9 @@ class Rounds:
 
     # --- turns of the loop ---
 
-    def ask_for_turn(self) -> None:
-        """Let the loop come back to the guest; before user code runs, since some of it runs the loop inside itself."""
-        if not self._asked and not self._loop.is_closed():
-            self._asked = True
-            self._loop.call_soon(self._turn_as_asked)
-
-    def _turn_as_asked(self) -> None:
-        self._asked = False
-        if self._next is not None:
-            self._turn()
+    def _ask_for_turn(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon(self._turn)
 
     def _turn_with_news(self) -> None:
         self._next = self._delivered.get_nowait()
@@ -95,7 +88,7 @@ class Rounds:
         finally:
             self._in_turn = False
             if self._next is not None:
-                self.ask_for_turn()
+                self._ask_for_turn()
 
     def _take_round(self) -> None:
         round_, self._next = self._next, None
