@@ -64,6 +64,16 @@ class KeepingClauses:
         assert bodies(store, "second") == [record(LONG).body]
         assert place.count_blobs() == 1
 
+    @pytest.mark.parametrize("millions", [1, 3])
+    def test_a_body_of_megabytes_comes_back(self, store: Store, millions: int) -> None:
+        """More than a socket takes at once, alone and among others of its batch."""
+        first, second = admit(store, "first"), admit(store, "second")
+        huge = [record(f"{number} " + "é" * 1_000_000 * millions) for number in range(2)]
+        batch = [Append(lease=first, records=tuple(huge)), Append(lease=second, records=(record("small"), huge[0]))]
+        assert store.append(batch) == [None, None]
+        assert bodies(store, "first") == [each.body for each in huge]
+        assert bodies(store, "second") == [record("small").body, huge[0].body]
+
     def test_a_blob_goes_with_the_last_run_that_uses_it(self, store: Store, place: StorePlace) -> None:
         """Deleting one run leaves what another one still needs."""
         for run_id in ("first", "second"):
