@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 
@@ -74,7 +74,7 @@ class RunClient:
     ) -> Sequence[RunInfo]:
         """The runs that fit, latest change first; times are seconds since the epoch."""
         query = RunQuery(
-            status=status,
+            status=None if status is None else _checked_status(status),
             pipeline=pipeline,
             updated_after=updated_after,
             updated_before=updated_before,
@@ -156,8 +156,16 @@ class RunClient:
     def forget(self, *, older_than_s: float, statuses: tuple[StoredStatus, ...] = _ENDED) -> int:
         """Delete runs that have not changed for so long; how many there were."""
         before = time.time() - older_than_s
-        found = [run for status in statuses for run in self._store.find(RunQuery(status=status, updated_before=before))]
+        queries = [RunQuery(status=_checked_status(status), updated_before=before) for status in statuses]
+        found = [run for query in queries for run in self._store.find(query)]
         return self._store.delete([run.run_id for run in found])
+
+
+def _checked_status(status: StoredStatus) -> StoredStatus:
+    """The status, if there is such a one: no run has any other, and an empty answer would say so of the runs."""
+    if status not in get_args(StoredStatus):
+        raise ValueError(f"there is no status {status!r}; a run is {', '.join(get_args(StoredStatus))}")
+    return status
 
 
 def _info(run: StoredRun) -> RunInfo:

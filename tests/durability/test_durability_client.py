@@ -60,6 +60,15 @@ def test_runs_are_listed_by_status_pipeline_and_time(place: Place) -> None:
     assert info.created_at <= info.updated_at
 
 
+def test_a_status_that_there_is_not_is_refused() -> None:
+    """An empty list would say that no run has it yet."""
+    client = RunClient(MemoryStore())
+    with pytest.raises(ValueError, match="no status 'done'; a run is running, paused, completed, failed, aborted"):
+        client.list("done")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no status 'zz'"):
+        client.forget(older_than_s=0, statuses=("completed", "zz"))  # type: ignore[arg-type]
+
+
 def test_outcomes_are_known_by_path(place: Place) -> None:
     """Also those of steps inside others, and what went wrong, as text."""
     store = place.open()
