@@ -168,8 +168,14 @@ def test_a_context_that_cannot_be_stored_fails_the_step_that_made_it_so() -> Non
 def test_an_input_that_cannot_be_stored_starts_nothing() -> None:
     """There is no run without its input."""
     store = MemoryStore()
-    with pytest.raises(NotSerializable):
+    with pytest.raises(NotSerializable, match="was not started: its input cannot be stored; a value of type"):
         Flujo(spenders(Points()), store=store).run(object())
+    endless: list[object] = []
+    endless.append(endless)
+    with pytest.raises(NotSerializable, match="its input cannot be stored; it is nested too deeply"):
+        Flujo(spenders(Points()), store=store).run(endless)
+    with pytest.raises(NotSerializable, match="its context cannot be stored"):
+        Flujo(spenders(Points()), store=store, initial_context_data={"handle": object()}).run(0)
     assert RunClient(store).list() == []
 
 

@@ -21,6 +21,7 @@ import attrs
 import trio
 
 from ..core import bodies
+from ..core.error_info import message_of
 from ..core.outcomes import PipelineResult, RunId
 from ..core.paths import ROOT
 from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun
@@ -32,7 +33,7 @@ from ..dsl.fingerprint import Fingerprint, read_fingerprint
 from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
 from ..dsl.places import find_step
-from ..errors import CorruptRecord, FingerprintMismatch, NotPaused, StoreError
+from ..errors import CorruptRecord, FingerprintMismatch, NotPaused, NotSerializable, StoreError
 from ..stores.port import Store
 from .asking import waiting_pause
 from .journal import Pause
@@ -53,7 +54,8 @@ class StoredRuns:
 
     async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
         fingerprint = Fingerprint.of(self.pipeline)
-        body = bodies.make_body(input=encode(data), context=encode(context), fingerprint=fingerprint.data())
+        given = {"input": _stored(data, "input"), "context": _stored(context, "context")}
+        body = bodies.make_body(**given, fingerprint=fingerprint.data())
         admission = Admission(run_id=run_id, pipeline=fingerprint.name, body=body)
         lease = await self._writer().admit(admission)  # also for who is cancelled meanwhile: it must be given up
         try:
@@ -167,6 +169,15 @@ class StoredRuns:
     def _schema_of(self, path: Any) -> Any:
         step = find_step(self.pipeline, path)
         return step.input_schema if isinstance(step, HumanInTheLoop) else None
+
+
+def _stored(value: Any, what: str) -> Any:
+    """What a run is given, as it is stored."""
+    try:
+        return encode(value)
+    except (NotSerializable, RecursionError) as error:
+        why = "it is nested too deeply, or contains itself" if isinstance(error, RecursionError) else message_of(error)
+        raise NotSerializable(f"the run was not started: its {what} cannot be stored; {why}") from error
 
 
 def _refuse_if_ended(run: StoredRun) -> None:

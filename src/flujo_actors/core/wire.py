@@ -160,7 +160,7 @@ def _encode_other(value: Any) -> Any:
             return _ENCODERS[plain](plain(value))
     raise NotSerializable(
         f"a value of type {type_name(cls)} cannot be written as JSON: {value!r:.100}; "
-        "return plain data, a dataclass, an attrs class or a pydantic model"
+        "make it plain data, a dataclass, an attrs class or a pydantic model"
     )
 
 
