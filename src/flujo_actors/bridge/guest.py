@@ -37,6 +37,8 @@ class Guest:
     """The trio run of one asyncio loop."""
 
     nursery: trio.Nursery
+    host: Any = None
+    """Who makes calls for the programs on this loop, once somebody has asked."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.rounds = Rounds(loop)

@@ -141,12 +141,20 @@ async def current_host() -> Host:
 
 
 async def _asyncio_host() -> AsyncioHost:
-    import asyncio  # here and below: trio programs do without it, and it takes as long to load as a tenth of trio
-
-    from .asyncio_loop import AsyncioLoop
-    from .guest import current_guest
+    from .guest import current_guest  # loads asyncio, as below: trio programs do without it
 
     guest = await current_guest()
+    if guest.host is None:
+        guest.host = _host_of(guest)
+    host: AsyncioHost = guest.host
+    return host
+
+
+def _host_of(guest: Guest) -> AsyncioHost:
+    import asyncio  # it takes as long to load as a tenth of trio
+
+    from .asyncio_loop import AsyncioLoop
+
     return AsyncioHost(guest, AsyncioLoop(asyncio.get_running_loop(), guest.rounds))
 
 

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 
 import sniffio
 import trio
-from outcome import Error, Value, capture
+from outcome import Error
 
 Round: TypeAlias = Callable[[], object]
 """What trio wants to be called, once."""
@@ -58,7 +58,10 @@ class ParkedGuest:
     """Drives the rounds of one guest run; see the module's rules."""
 
     def __init__(self, state: Any, loop: asyncio.AbstractEventLoop, soon: Callable[[Round], object]) -> None:
-        self._state, self._runner = state, state.runner
+        self._runner, self._run, self._done = state.runner, state.unrolled_run_gen, state.done_callback
+        self._get_events = state.runner.io_manager.get_events
+        self._events: Any = state.unrolled_run_next_send.value
+        self._broken: OSError | None = None
         self._loop, self._soon = loop, soon
         self._parked = False
         self._patience_s = 0.0
@@ -76,22 +79,26 @@ class ParkedGuest:
         timeout = self._step()
         if timeout is None:
             return
-        self._state.unrolled_run_next_send = Value([])
+        self._events = ()
         if timeout > 0:
             self.look()
-        if timeout <= 0 or self._has_news():
+        if timeout <= 0 or self._has_news:
             self._soon(self.round)
         else:
             self._park(timeout)
 
     def look(self) -> None:
         """Rule 4; what was seen is kept until the next round, since it is not seen twice."""
-        if not self._has_news():
-            self._state.unrolled_run_next_send = capture(self._runner.io_manager.get_events, 0)
+        if self._has_news:
+            return
+        try:
+            self._events = self._get_events(0)
+        except OSError as error:  # trio's to deal with: its run ends with it
+            self._broken = error
 
+    @property
     def _has_news(self) -> bool:
-        seen = self._state.unrolled_run_next_send
-        return isinstance(seen, Error) or bool(seen.value)
+        return bool(self._events) or self._broken is not None
 
     def wake(self) -> None:
         """Somebody in the host's thread is about to give the guest something to do."""
@@ -128,10 +135,10 @@ class ParkedGuest:
 
     def _step(self) -> float | None:
         """Run what can run; how long there is nothing to do then, or `None` if the run has ended."""
-        state, library = self._state, sniffio.thread_local
+        library = sniffio.thread_local
         before, library.name = library.name, "trio"
         try:
-            timeout: float = state.unrolled_run_next_send.send(state.unrolled_run_gen)
+            timeout: float = self._run.send(self._events) if self._broken is None else self._run.throw(self._broken)
         except StopIteration:
             self._end(self._runner.main_task_outcome)
             return None
@@ -146,7 +153,7 @@ class ParkedGuest:
         if not self._loop.is_closed():
             self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
-        self._state.done_callback(result)
+        self._done(result)
 
 
 def _descriptor(io_manager: Any) -> int:
