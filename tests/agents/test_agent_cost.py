@@ -1,18 +1,25 @@
 """What a step does again with every call of its agent, and what it does once."""
 
+import asyncio
 import gc
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 from genai_prices.data_snapshot import DataSnapshot, set_custom_snapshot
 from pydantic_ai import Agent
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from flujo_actors import Flujo, Step
+from flujo_actors import Flujo, Settings, Step
 from flujo_actors.agents import metering, output_schema
 from flujo_actors.agents.per_agent import PerAgent
+from flujo_actors.bridge.asyncio_loop import _Trip, helper_loop
 from flujo_actors.core.outcomes import PipelineResult
+from flujo_actors.core.settings import TelemetrySettings
+from flujo_actors.telemetry.sinks import MemorySink
 
 CALLS = 10
 
@@ -108,3 +115,46 @@ def test_what_is_kept_for_an_agent_is_forgotten_with_it() -> None:
     del agent
     gc.collect()
     assert len(kept) == 1
+
+
+# --- ways there and back ------------------------------------------------------------------------------------
+
+
+def talker() -> Agent[None, str]:
+    """An agent of four turns, with a tool call in each but the last."""
+
+    async def converse(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        turn = sum(isinstance(message, ModelResponse) for message in messages)
+        return ModelResponse(parts=[ToolCallPart("look", {"number": turn}) if turn < 3 else TextPart("done")])
+
+    agent = Agent(FunctionModel(converse))
+    agent.tool_plain(look)
+    return agent
+
+
+async def look(number: int) -> int:
+    await asyncio.sleep(0)
+    return number
+
+
+@pytest.mark.trio
+async def test_a_call_from_trio_crosses_threads_once_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many turns and tools an agent needs: all of its work is done on asyncio's side."""
+    bridge, crossings = helper_loop(), []
+    there, back = bridge.loop.call_soon_threadsafe, _Trip._arrive
+    loop_thread = lambda *args, **more: (crossings.append("there"), there(*args, **more))[1]  # noqa: E731
+    monkeypatch.setattr(bridge.loop, "call_soon_threadsafe", loop_thread)
+    monkeypatch.setattr(_Trip, "_arrive", lambda trip, result: (crossings.append("back"), back(trip, result))[1])
+    await called(Flujo(Step("talk", talker())), 1)
+    assert crossings == ["there", "back"]
+
+
+@pytest.mark.parametrize("agent", [talker(), Agent(TestModel()), Agent(TestModel(custom_output_text="x"), retries=0)])
+@pytest.mark.parametrize("output", [str, int])
+def test_a_question_comes_to_the_same_with_and_without_listeners(agent: Agent[None, Any], output: Any) -> None:
+    """A step that is one question takes a shorter way where nobody listens, and ends as it would on the long one."""
+    step = Step("ask", agent, processing={"schema": output} if output is int else {})
+    ways = [Flujo(step), Flujo(step, settings=Settings(telemetry=TelemetrySettings(sinks=(MemorySink(),))))]
+    quiet, told = (attrs.evolve(flujo.run("Hello").step_history[0], latency_s=0.0) for flujo in ways)
+    assert quiet == told
+    assert quiet.attempts == 1

@@ -124,6 +124,20 @@ class StepActors:
         outcome, context = await self._concluded(request, meant_by(run, request, got), latency_s)
         return await self._settle(request, outcome, context)
 
+    def _is_just_a_question(self, request: Request) -> bool:
+        return self.run.quiet and isinstance(request.step, Step) and request.step.is_just_a_question
+
+    async def _just_ask(self, request: Request) -> Attempt:
+        """The only attempt of a step that is one question to a model agent: there is nothing to decide after it."""
+        from .model_call import call_model_agent  # loads pydantic-ai, which only model agents need
+
+        run, step = self.run, request.step
+        assert isinstance(step, Step)
+        request.tally.attempts = 1
+        ended = await call_model_agent(run, step, work_of(request, request.data), step.plan.target)
+        await note_swallowed_cancellation(run, request)
+        return ended
+
     # --- from attempts to an outcome ---
 
     async def _outcome(self, request: Request) -> tuple[TerminalOutcome, Any]:
@@ -131,6 +145,8 @@ class StepActors:
         if isinstance(request.step, Pipeline):
             request.tally.attempts = 1
             ended = await sequence(self, request.step, work_of(request, request.data))
+        elif self._is_just_a_question(request):
+            ended = await self._just_ask(request)
         else:
             from .attempts import Attempts  # what is around a call: retries, composites, threads, transactions
 
