@@ -61,6 +61,22 @@ def test_what_is_seen_at_a_point_needs_no_later_record() -> None:
         assert client.state_at("run", record.seq).seq == record.seq
 
 
+def test_results_are_stored_and_read_at_any_depth() -> None:
+    """No record holds more than its own step, so none is too deep to be written, or to be read on resuming."""
+    deep = Pipeline((Step("leaf", _same),))
+    for _ in range(300):
+        deep = Pipeline((deep,), name="level")
+    store = MemoryStore()
+    flujo = Flujo(Pipeline((deep, Step.human_in_the_loop("ask", "Go on?"))), store=store)
+    paused = flujo.run(1, run_id="run")
+    assert paused.state_token is not None
+    [result, _] = flujo.resume(paused.state_token, "yes").step_history
+    depth = 0
+    while result.step_history:
+        [result], depth = result.step_history, depth + 1
+    assert (result.name, depth) == ("leaf", 301)
+
+
 def test_a_reference_to_a_record_that_is_not_there_is_named() -> None:
     """Damage in one record is not taken for an empty history."""
     store = MemoryStore()

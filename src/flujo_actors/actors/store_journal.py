@@ -72,6 +72,11 @@ class StoreJournal:
 
     def load(self, records: Iterable[Record]) -> None:
         """Take in what earlier parts of the run have written."""
+        self._take_in(records)
+        for path, recorded in self._read.items():
+            self._results.note(path, recorded.outcome)
+
+    def _take_in(self, records: Iterable[Record]) -> None:
         for record in records:
             match record.kind:
                 case "settled":
@@ -90,8 +95,7 @@ class StoreJournal:
                     self._counted.done(record.path)
         found = self._bodies_to_read()
         for path in sorted(found, key=lambda path: self._settled[path].seq):  # what is inside a step settles before it
-            recorded = self._read[path] = self._recorded(path, found[path])
-            self._results.note(path, recorded.outcome)
+            self._read[path] = self._recorded(path, found[path])
 
     def _bodies_to_read(self) -> dict[StepPath, dict[str, Any]]:
         """What settled steps wrote, with the steps that their results refer to."""
@@ -215,7 +219,7 @@ class StoreJournal:
         """
         with trio.CancelScope(shield=True):
             records = await trio.to_thread.run_sync(self._store.read, self.lease.run_id)
-        self.load(each for each in records if each.kind == "settled")
+        self._take_in(each for each in records if each.kind == "settled")
         stored = self._read.pop(path)
         context = record.context if stored.same_context else stored.context
         return attrs.evolve(stored, outcome=_with_original(stored.outcome, record.outcome), context=context)

@@ -1,4 +1,7 @@
-"""What a store must do. Every method blocks and is called from a worker thread, from several at once."""
+"""What a store must do. Every method blocks and is called from a worker thread, from several at once.
+
+Nothing is known there of the run that writes: no trio token, no context variables.
+"""
 
 from __future__ import annotations
 

@@ -246,8 +246,8 @@ def _insert(db: sqlite3.Connection, statement: str, record: Record, where: dict[
     """Insert a record, and its body by itself if it is long; whether the statement let it in."""
     blob = as_blob(record.body)
     row = as_row(record, 0, blob)
-    columns = {"kind": row.kind, "path": row.path, "body": row.body, "blob": row.blob}
-    inserted = db.execute(statement, {**where, **columns}).fetchall()
+    columns = {**where, "kind": row.kind, "path": row.path, "body": row.body, "blob": row.blob}
+    inserted = db.execute(statement, columns).fetchall()
     if blob is not None and inserted:
         db.execute(sql.INSERT_BLOB, blob)
     return bool(inserted)
