@@ -10,8 +10,9 @@ import pytest
 from event_scripts import Script, agent_run
 
 from flujo_actors.core import events as ev
+from flujo_actors.core.event_kinds import EventKind
 from flujo_actors.core.usage import Usage
-from flujo_actors.telemetry import SILENT, LogSink, MemorySink, Redactor, Telemetry
+from flujo_actors.telemetry import SILENT, LogSink, MemorySink, Redactor, Silence, Telemetry
 
 CANARY = "sk-ant-api03-canarycanarycanary1"
 
@@ -42,6 +43,23 @@ def test_telemetry_without_sinks_is_off() -> None:
     assert not SILENT.enabled
     assert not Telemetry().enabled
     SILENT.tell("run.started", run_id="r", at=0.0)
+
+
+def test_silence_hides_what_was_secret_when_it_began() -> None:
+    """The redactor is made for the first error; a variable that was taken away by then is hidden all the same."""
+    environ = {"SERVICE_API_KEY": "canary-9000"}
+    silence = Silence(environ)
+    environ.clear()
+    assert silence.redactor.text("the key canary-9000 was refused") == "the key [redacted] was refused"
+    assert silence.redactor is silence.redactor
+
+
+def test_events_have_the_kinds_that_emitters_name() -> None:
+    """Emitters name events by kind, and every kind leads to its class."""
+    assert set(ev.EVENT_TYPES) == set(get_args(EventKind))
+    memory = MemorySink()
+    Telemetry([memory]).tell("run.started", run_id="r", at=0.0)
+    assert memory.events == [ev.RunStarted(run_id="r", at=0.0)]
 
 
 def test_every_sink_gets_every_event_in_order() -> None:
