@@ -2,8 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The releases that everything was last tested with. `make test CONSTRAINTS=/dev/null VENV=.venvs/newest` takes the
+# newest that pyproject.toml allows instead, as a user's installation would; `make constraints` writes those down.
+CONSTRAINTS ?= constraints.txt
 
-.PHONY: help install demo test check format bench bench-peers bench-growth clean
+.PHONY: help install demo test check format bench bench-peers bench-growth constraints clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
@@ -11,11 +14,12 @@ help:
 	@echo "make check   ruff, mypy --strict, import contracts"
 	@echo "make bench   measure the runtime beside raw trio (make bench-peers: beside its peers,"
 	@echo "             make bench-growth: how cost grows with size)"
+	@echo "make constraints   write down the newest releases that pyproject.toml allows"
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "flujo-actors needs Python 3.11 or newer"'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[dev]'
 	touch $@
 
 install: $(VENV)/.installed
@@ -44,6 +48,11 @@ bench-peers: install
 
 bench-growth: install
 	$(BIN)/python -m benchmarks --growth
+
+constraints:
+	$(PYTHON) -m venv --clear .venvs/newest
+	.venvs/newest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	.venvs/newest/bin/python -m pip freeze --exclude-editable > constraints.txt
 
 clean:
 	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
