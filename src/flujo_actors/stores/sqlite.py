@@ -247,10 +247,10 @@ def _insert(db: sqlite3.Connection, statement: str, record: Record, where: dict[
     blob = as_blob(record.body)
     row = as_row(record, 0, blob)
     columns = {**where, "kind": row.kind, "path": row.path, "body": row.body, "blob": row.blob}
-    inserted = db.execute(statement, columns).fetchall()
+    inserted = db.execute(statement, columns).rowcount == 1
     if blob is not None and inserted:
         db.execute(sql.INSERT_BLOB, blob)
-    return bool(inserted)
+    return inserted
 
 
 def _changes_run(append: Append) -> bool:

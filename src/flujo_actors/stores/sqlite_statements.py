@@ -32,7 +32,7 @@ CLAIM = f"""
     SET owner = :owner, epoch = epoch + 1, lease_boot = :boot, lease_from = :now, lease_until = :until
     WHERE run_id = :run_id AND NOT ({HELD}) RETURNING epoch"""
 
-APPEND = f"{_INSERT_NEXT} WHERE {_LEASE} RETURNING id"
+APPEND = f"{_INSERT_NEXT} WHERE {_LEASE}"
 
 CHANGE = f"""
     UPDATE flujo_runs
@@ -44,7 +44,7 @@ RENEW = f"""
     UPDATE flujo_runs SET lease_boot = :boot, lease_from = :now, lease_until = :until
     WHERE {_LEASE} RETURNING id"""
 
-APPEND_ANSWER = f"{_INSERT_NEXT} WHERE id = :run RETURNING id"
+APPEND_ANSWER = f"{_INSERT_NEXT} WHERE id = :run"
 
 ANSWERED = f"UPDATE flujo_runs SET records = {_LAST} & 0xFFFFFFFF, updated_at = :wall WHERE id = :run"
 
@@ -64,7 +64,7 @@ INSERT_BLOB = "INSERT INTO flujo_blobs (hash, data) VALUES (?, ?) ON CONFLICT DO
 
 INSERT_FIRST = """
     INSERT INTO flujo_records (id, after_us, kind, path, body, blob)
-    VALUES ((:run << 32) + 1, 0, :kind, :path, :body, :blob) RETURNING id"""
+    VALUES ((:run << 32) + 1, 0, :kind, :path, :body, :blob)"""
 
 REPLACE_PAUSE = "DELETE FROM flujo_pauses WHERE run = ? AND path = ? AND (answered IS NULL OR token = ?)"
 
