@@ -7,7 +7,7 @@ Rules:
    A task that has not begun is cancelled at its first `await`, as trio would do it.
 3. A call always comes back: also from a task that somebody else cancelled, or whose loop was closed.
 4. A stream is pumped by one task into a bounded buffer and fetched in batches, so that a crossing is paid per
-   batch, and a slow reader stops the pump.
+   batch, and a slow reader stops the pump. In the loop's own thread a batch needs no task of its own.
 """
 
 from __future__ import annotations
@@ -190,10 +190,31 @@ class AsyncioStream(Generic[T]):
     async def _fetch(self) -> None:
         # A source that never waits has its next pieces ready before a cancellation could reach the fetching.
         await trio.lowlevel.checkpoint_if_cancelled()
-        if self._bridge.same_thread:
-            self._ready.extend(self._pump.take())
-        if not self._ready:
-            self._ready.extend(await self._bridge.call(self._pump.batch))
+        rounds, pump = self._bridge.rounds, self._pump
+        if rounds is None or not pump.begun:
+            self._ready.extend(await self._bridge.call(pump.batch))
+            return
+        if not pump.has_news:
+            await self._news(rounds)
+        self._ready.extend(pump.fetched())
+
+    async def _news(self, rounds: Rounds) -> None:
+        """Wait for the pump of a loop in this thread: it wakes the reader by itself, without a task to ask it."""
+        reader = trio.lowlevel.current_task()
+
+        def wake() -> None:
+            rounds.vigil.wake()
+            trio.lowlevel.reschedule(reader)
+
+        def give_up(_: object) -> Abort:
+            self._pump.tell = None
+            if not self._bridge.loop.is_closed():
+                self._pump.give_up()
+            return Abort.SUCCEEDED
+
+        rounds.vigil.keep()
+        self._pump.tell = wake
+        await trio.lowlevel.wait_task_rescheduled(give_up)
 
     async def aclose(self) -> None:
         """Stop the source and wait for its cleanup, also while the caller is being cancelled."""
@@ -211,6 +232,18 @@ class _Pump(Generic[T]):
         self._error: BaseException | None = None
         self._stopped = False
         self._changed: asyncio.Event
+        self.tell: Callable[[], None] | None = None
+        """Whom to tell of news, once; only on the loop's own thread."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a task that reads the source."""
+        return self._task is not None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether pieces are waiting, or the source has ended."""
+        return bool(self._pieces) or self._task is None or self._task.done()
 
     async def batch(self) -> list[T]:
         """What has come since the last batch, at least one piece; nothing at the end of the stream."""
@@ -222,22 +255,21 @@ class _Pump(Generic[T]):
         except asyncio.CancelledError:
             self._stop(self._task)  # at once: the reader's own way to `stop` takes another crossing
             raise
+        return self.fetched()
+
+    def fetched(self) -> list[T]:
+        """What has come by now, on the loop's own thread; nothing at the end of the stream, or what it ended with."""
         if not self._pieces:
             self._raise_error()
-        return self.take()
+            return []
+        pieces, self._pieces = self._pieces, []
+        self._changed.set()
+        return pieces
 
     async def _news(self, task: asyncio.Task[None]) -> None:
         while not self._pieces and not task.done():
             self._changed.clear()
             await self._changed.wait()
-
-    def take(self) -> list[T]:
-        """What has come by now; only on the loop's own thread."""
-        if not self._pieces:
-            return []
-        pieces, self._pieces = self._pieces, []
-        self._changed.set()
-        return pieces
 
     def _raise_error(self) -> None:
         error, self._error = self._error, None
@@ -250,7 +282,13 @@ class _Pump(Generic[T]):
         except BaseException as error:  # carried to the reader, after the pieces that came before it
             self._error = error
         finally:
-            asyncio.get_running_loop().call_soon(self._changed.set)
+            asyncio.get_running_loop().call_soon(self._announce)
+
+    def _announce(self) -> None:
+        self._changed.set()
+        if self.tell is not None:
+            tell, self.tell = self.tell, None
+            tell()
 
     async def _read(self) -> None:
         source = self._make()
@@ -262,7 +300,7 @@ class _Pump(Generic[T]):
                     break  # a source that ignores its cancellation is left at its next piece
                 self._pieces.append(piece)
                 if len(self._pieces) == 1:  # nobody waits for news while there are some
-                    self._changed.set()
+                    self._announce()
                 elif len(self._pieces) >= STREAM_BUFFER:
                     await self._room()
         finally:
@@ -283,6 +321,11 @@ class _Pump(Generic[T]):
         await asyncio.wait([self._task])
         if not isinstance(self._error, asyncio.CancelledError):
             self._raise_error()
+
+    def give_up(self) -> None:
+        """Let the source end, without waiting for its end."""
+        if self._task is not None:
+            self._stop(self._task)
 
     def _stop(self, task: asyncio.Task[None]) -> None:
         self._stopped = True
