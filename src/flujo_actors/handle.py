@@ -120,7 +120,7 @@ class OutcomeIterator:
 
     async def _awaited(self, background: _Background) -> StepOutcome:
         try:
-            return await background.host.enter(background.next)
+            return await background.next()
         except trio.EndOfChannel:
             raise StopAsyncIteration from None
         except asyncio_cancellation():  # it may come while an outcome is on its way here, which then is lost
@@ -165,9 +165,9 @@ class _Background:
             self._ended.set()
 
     async def next(self) -> StepOutcome:
-        """The next outcome; `EndOfChannel` after the last one, or the error that stopped the run."""
+        """From the host's side: the next outcome; `EndOfChannel` after the last one, or what stopped the run."""
         try:
-            return await self._outlet.get()
+            return await self.host.receive(self._outlet)
         except trio.EndOfChannel:
             if isinstance(self._result, Error):
                 raise self._result.error from None

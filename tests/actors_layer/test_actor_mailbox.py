@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from random import Random
+from typing import Any
 
 import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from outcome import Error, Value
 from trio.testing import wait_all_tasks_blocked
 
 from flujo_actors.actors import Mailbox
@@ -119,6 +121,51 @@ async def test_a_busy_sender_can_be_cancelled() -> None:
             await mailbox.put(item)
     assert scope.cancelled_caught
     assert len(mailbox) == LONGEST_RUN
+
+
+@pytest.mark.trio
+async def test_a_receiver_without_a_task_gets_what_comes_next_and_no_more() -> None:
+    """At once if there is something, else in the step that brings it; in turn with receivers that are tasks."""
+    mailbox, got = Mailbox[int](4), list[object]()
+
+    def deliver(what: Value[Any] | Error) -> None:
+        got.append(what.unwrap())
+
+    async def receive() -> None:
+        got.append(("task", await mailbox.get()))
+
+    mailbox.put_nowait(1)
+    mailbox.hand_next_to(deliver)
+    assert got == [1]
+    async with trio.open_nursery() as nursery:
+        mailbox.hand_next_to(deliver)
+        nursery.start_soon(receive)
+        await wait_all_tasks_blocked()
+        mailbox.put_nowait(2)
+        assert got == [1, 2]
+        mailbox.put_nowait(3)
+    mailbox.put_nowait(4)
+    assert got == [1, 2, ("task", 3)]
+    assert (mailbox.accepted, mailbox.taken, len(mailbox)) == (4, 3, 1)
+
+
+def test_a_receiver_without_a_task_hears_of_the_end_or_withdraws() -> None:
+    """Closed while it waits, or before; withdrawn, it hears nothing and takes nothing."""
+    mailbox, ends = Mailbox[int](4), list[str]()
+
+    def deliver(what: Value[Any] | Error) -> None:
+        ends.append(type(what.error).__name__ if isinstance(what, Error) else "an item")
+
+    mailbox.hand_next_to(deliver)
+    mailbox.withdraw(deliver)
+    mailbox.put_nowait(1)
+    assert (ends, mailbox.get_nowait()) == ([], 1)
+    mailbox.hand_next_to(deliver)
+    mailbox.close()
+    mailbox.hand_next_to(deliver)
+    mailbox.break_off()
+    mailbox.hand_next_to(deliver)
+    assert ends == ["EndOfChannel", "EndOfChannel", "ClosedResourceError"]
 
 
 @pytest.mark.trio

@@ -9,14 +9,16 @@
    `LONGEST_RUN` of them; it gives way before it touches an item, so a cancelled call has done nothing.
 5. `close` is the sender's end: what is queued can still be taken, then `EndOfChannel`; no further put.
 6. `break_off` is the receiver's end: what is queued is handed back to the caller; no further put or get.
-7. `suspend` ends receiving for now and leaves sending alone: a reader's loop ends, the queue stays
+7. `hand_next_to` is `get` for a receiver that is no task of this trio run: a function that gets what it waits for.
+8. `suspend` ends receiving for now and leaves sending alone: a reader's loop ends, the queue stays
    for the next reader.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import trio
 from outcome import Error, Value
@@ -26,6 +28,9 @@ from flujo_actors.errors import DeclarationError
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+Deliver: TypeAlias = Callable[[Value[Any] | Error], None]
+"""Takes an item, or the error that there will be none."""
 
 LONGEST_RUN = 1024
 """How many puts (or gets) of one mailbox may succeed in a row without a scheduling round."""
@@ -55,7 +60,7 @@ class Mailbox(Generic[T]):
         self._items: deque[T] = deque()
         # Most boxes live and die without anybody parked at them: the queues for that are made by the first who parks.
         self._senders: OrderedDict[Task, T] | None = None
-        self._receivers: OrderedDict[Task, None] | None = None
+        self._receivers: OrderedDict[Task | Deliver, None] | None = None
         self._closed: type[Exception] | None = None
         self._suspended = False
         # `_room` is the capacity while the box is open and 0 afterwards; the limits are where rule 4 asks for
@@ -82,9 +87,9 @@ class Mailbox(Generic[T]):
     def offer(self, item: T) -> bool:
         """Add the item if there is room for it now, and say whether there was; raises as `put` does after the end."""
         if self._receivers:
-            task, _ = self._receivers.popitem(last=False)
+            receiver, _ = self._receivers.popitem(last=False)
             self._taken += 1
-            reschedule(task, Value(item))
+            _give(receiver, Value(item))
         elif len(self._items) < self._room:
             self._items.append(item)
         elif self._closed is None:
@@ -126,6 +131,27 @@ class Mailbox(Generic[T]):
             reschedule(task)
         return item
 
+    def hand_next_to(self, deliver: Deliver) -> None:
+        """Let `deliver` have the next item, or the end: at once, or in the very step that brings it.
+
+        For a receiver on the host's loop, which would need a task of this run to wait in its place.
+        """
+        try:
+            item = self.get_nowait()
+        except trio.WouldBlock:
+            if self._receivers is None:
+                self._receivers = OrderedDict()
+            self._receivers[deliver] = None
+        except (trio.EndOfChannel, trio.ClosedResourceError) as end:
+            deliver(Error(end))
+        else:
+            deliver(Value(item))
+
+    def withdraw(self, deliver: Deliver) -> None:
+        """Let `deliver` wait no longer, if it still does."""
+        if self._receivers:
+            self._receivers.pop(deliver, None)
+
     def __aiter__(self) -> Mailbox[T]:
         return self
 
@@ -151,7 +177,7 @@ class Mailbox(Generic[T]):
         return item
 
     def _allow_takes(self) -> None:
-        # A suspended box keeps its limit at zero: that is what sends every `get` to the slow path (rule 7).
+        # A suspended box keeps its limit at zero: that is what sends every `get` to the slow path (rule 8).
         self._take_limit = 0 if self._suspended else self._taken + LONGEST_RUN
 
     def _nothing(self) -> Exception:
@@ -193,10 +219,10 @@ class Mailbox(Generic[T]):
         self._wake(self._senders, why)
 
     @staticmethod
-    def _wake(parked: OrderedDict[Task, T] | OrderedDict[Task, None] | None, why: type[Exception]) -> None:
+    def _wake(parked: OrderedDict[Task, T] | OrderedDict[Task | Deliver, None] | None, why: type[Exception]) -> None:
         while parked:
-            task, _ = parked.popitem(last=False)
-            reschedule(task, Error(why()))
+            waiting, _ = parked.popitem(last=False)
+            _give(waiting, Error(why()))
 
     # --- looking ------------------------------------------------------------------------------------------
 
@@ -233,7 +259,14 @@ class Mailbox(Generic[T]):
         return [*self._items, *(self._senders or {}).values()]
 
 
-async def _park(parked: OrderedDict[Task, S], offer: S) -> Any:
+def _give(receiver: Task | Deliver, what: Value[Any] | Error) -> None:
+    if isinstance(receiver, Task):
+        reschedule(receiver, what)
+    else:
+        receiver(what)
+
+
+async def _park(parked: OrderedDict[Task, S] | OrderedDict[Task | Deliver, S], offer: S) -> Any:
     """Wait among the parked tasks; what comes back is what the task was woken with."""
     task = current_task()
     parked[task] = offer

@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar
 import trio
 from outcome import Error, Outcome, Value
 
+from .box import Box
 from .rounds import Rounds
 
 T = TypeVar("T")
@@ -146,6 +147,24 @@ class Guest:
         finally:
             self._calls.discard(call)
         return answer.unwrap()
+
+    async def receive(self, box: Box[T]) -> T:
+        """The next item of a box that trio tasks put into, without a task of the guest's to wait for it."""
+        arrival: asyncio.Future[Value[T] | Error] = self._loop.create_future()
+
+        def deliver(what: Value[T] | Error) -> None:
+            if not arrival.done() and not self._loop.is_closed():
+                arrival.set_result(what)
+
+        box.hand_next_to(deliver)
+        try:
+            return (await arrival).unwrap()
+        except trio.EndOfChannel:
+            if self._scope.cancel_called:  # then it is not the box that came to its end
+                raise self.why_cut_short() from None
+            raise
+        finally:
+            box.withdraw(deliver)
 
     def spawn(self, fn: Callable[..., Awaitable[object]], *args: Any) -> None:
         """Start a trio task with the caller's contextvars."""

@@ -13,6 +13,8 @@ import attrs
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
 
+from .box import Box
+
 if TYPE_CHECKING:
     from .asyncio_loop import AsyncioLoop
     from .guest import Guest
@@ -28,6 +30,9 @@ class Host(Protocol):
 
     def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
         """From the host's side: start a trio task that outlives the caller."""
+
+    def receive(self, box: Box[T]) -> Awaitable[T]:
+        """From the host's side: the next item of a box that trio tasks put into."""
 
     def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         """From the runtime's side: await something of the user's on the library the user wrote it for."""
@@ -50,6 +55,9 @@ class TrioHost:
 
     def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
         trio.lowlevel.spawn_system_task(fn, *args, context=contextvars.copy_context())
+
+    def receive(self, box: Box[T]) -> Awaitable[T]:
+        return box.get()
 
     async def finish(self, awaitable: Awaitable[T]) -> T:
         return await awaitable
@@ -110,6 +118,9 @@ class AsyncioHost:
 
     def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
         self.guest.spawn(fn, *args)
+
+    def receive(self, box: Box[T]) -> Awaitable[T]:
+        return self.guest.receive(box)
 
     def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         return self.loop.finish(awaitable)
