@@ -7,13 +7,14 @@ building their classes, and without cattrs, pydantic or a driver. Every import i
 from __future__ import annotations
 
 import functools
+import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .core.default_settings import CONFIG_FILE, PREFIX, default_settings
-from .dsl.pipeline import Pipeline
+from .dsl.pipeline import AnyStep, Pipeline
 from .dsl.step import Step
 from .dsl.tree import walk_steps
 from .telemetry.silence import Silence
@@ -25,6 +26,27 @@ if TYPE_CHECKING:
     from .dsl.changes import ResumeMode
     from .stores.port import Store
     from .telemetry.sinks import Telemetry
+
+# --- steps --------------------------------------------------------------------------------------------------
+
+
+def load_for_steps(pipeline: Pipeline) -> None:
+    """Load what the steps need besides a plain call: now, and not while the time of their first attempt runs."""
+    for module in {module for step in walk_steps(pipeline) for module in _needed_by(step)}:
+        importlib.import_module(module, __package__)
+
+
+def _needed_by(step: AnyStep) -> Iterator[str]:
+    if isinstance(step, Pipeline) or (isinstance(step, Step) and step.is_just_a_call):
+        return
+    yield ".actors.attempts"
+    if not isinstance(step, Step):
+        yield ".actors.composites"
+    elif step.plan.shape == "model":
+        yield ".actors.model_call"
+    elif step.processing.wanted is not None:
+        yield ".actors.structured_step"
+
 
 # --- settings -----------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from .errors import (
     RunLeased,
 )
 from .handle import Drive, Outlet, RunHandle
-from .parts import checked_answer, hooks_of, settings_of, store_of, stored_runs, telemetry_of
+from .parts import checked_answer, hooks_of, load_for_steps, settings_of, store_of, stored_runs, telemetry_of
 
 if TYPE_CHECKING:
     from .actors.hooks import Hooks
@@ -58,6 +58,7 @@ class Flujo:
         settings: Any = None,
     ) -> None:
         self.pipeline = Pipeline.from_step(as_step(pipeline, where="what Flujo runs"))
+        load_for_steps(self.pipeline)
         check_context_model(context_model)
         self._new_context = functools.partial(make_context, context_model, initial_context_data)
         self._first_context = self._new_context()
