@@ -26,9 +26,10 @@ def steps(size: int) -> Pipeline:
 
 @contextmanager
 def stored(pipeline: Callable[[], Pipeline]) -> Iterator[tuple[Flujo, SqliteStore]]:
-    """A pipeline with a new database."""
+    """A pipeline with a new database, whose tables are there: the others make theirs before the clock starts, too."""
     with scratch() as directory:
         store = SqliteStore(directory / "runs.db")
+        RunClient(store).list(limit=1)
         try:
             yield Flujo(pipeline(), store=store), store
         finally:
