@@ -13,10 +13,9 @@ import attrs
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
 
-from .box import Box
-
 if TYPE_CHECKING:
     from .asyncio_loop import AsyncioLoop
+    from .box import Box
     from .guest import Guest
 
 T = TypeVar("T")
