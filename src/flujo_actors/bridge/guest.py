@@ -195,7 +195,12 @@ class _Call(Generic[T]):
         """The trio task: it never raises, except when the guest itself is ending."""
         try:
             with self._scope:
-                self._answer = await self._attempt()
+                try:
+                    self._answer = Value(await self._fn(*self._args))
+                except trio.Cancelled:
+                    raise
+                except BaseException as error:  # carried to the asyncio caller, where it is raised again
+                    self._answer = Error(error)
         finally:
             self._answer = self._answer or Error(self._why_cut_short())
             self._wake()
@@ -210,14 +215,6 @@ class _Call(Generic[T]):
     def _wake(self) -> None:
         if not self._waiter.done() and not self._loop.is_closed():
             self._waiter.set_result(None)
-
-    async def _attempt(self) -> Value[T] | Error:
-        try:
-            return Value(await self._fn(*self._args))
-        except trio.Cancelled:
-            raise
-        except BaseException as error:  # carried to the asyncio caller, where it is raised again
-            return Error(error)
 
     def _why_cut_short(self) -> BaseException:
         if self._scope.cancel_called:

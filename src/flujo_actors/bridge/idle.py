@@ -10,7 +10,7 @@ descriptor, and the host's loop can watch that as well. So the rounds of a guest
 3. A parked guest goes on when its descriptor has news, when its next deadline is due, or when somebody in the host's
    thread says so. Who changes something in a parked guest without a word is heard, too: trio then writes to itself.
 4. Other rounds leave it to the turn of the loop they are in to look for I/O: looking is a system call, and the rounds
-   of a turn have less than a millisecond between them.
+   of a turn are over within a millisecond or so.
 5. Where the host's loop cannot watch descriptors, or trio is made in another way than the one known here, trio's own
    driver stays, with its thread.
 """

@@ -21,7 +21,7 @@ from time import monotonic
 from .idle import Round, watched_by_loop
 from .vigil import Vigil
 
-TURN_S = 0.0005
+TURN_S = 0.001
 """How long a guest may keep the loop from its other work before it begins no further round."""
 
 
