@@ -12,6 +12,8 @@ from embedding_hosts import HostCase, each_asyncio_host
 
 from flujo_actors import Flujo, Pipeline, Step
 from flujo_actors.bridge import rounds
+from flujo_actors.bridge.asyncio_loop import AsyncioLoop
+from flujo_actors.bridge.host import current_host
 
 
 async def prompt(x: int) -> int:
@@ -129,6 +131,36 @@ def test_the_loop_has_its_turn_however_long_the_chain(host: HostCase, monkeypatc
         return beats
 
     assert host.run(main) > 50
+
+
+@each_asyncio_host
+def test_a_cancellation_ends_the_turn_of_a_busy_guest(host: HostCase, long_turns: None) -> None:
+    """Trio could have many more rounds before the loop, but what is cancelled on the loop need not wait for them."""
+    heard: list[bool] = []
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            heard.append(True)
+
+    async def on_trio(loop: AsyncioLoop) -> int:
+        count = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(loop.call, slow)
+            await trio.sleep(0.001)
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                while not heard:
+                    await trio.lowlevel.checkpoint()
+                    count += 1
+        return count
+
+    async def main() -> int:
+        here = await current_host()
+        return await here.enter(on_trio, here.asyncio())
+
+    assert host.run(main) <= 2
 
 
 @each_asyncio_host

@@ -71,6 +71,7 @@ class AsyncioStream(Generic[T]):
 
         def give_up(_: object) -> Abort:
             self._pump.tell = None
+            rounds.give_way()
             if not self._bridge.loop.is_closed():
                 self._pump.give_up()
             return Abort.SUCCEEDED

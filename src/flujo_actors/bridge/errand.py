@@ -82,6 +82,7 @@ class Errand(Generic[T]):
             self._parked = False
             return Abort.SUCCEEDED  # nobody is left to answer
         self._raise_cancel = raise_cancel
+        self._rounds.give_way()
         if self._passenger is not None:
             cancel_once(self._passenger)
         return Abort.FAILED

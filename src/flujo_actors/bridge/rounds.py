@@ -4,7 +4,8 @@ Rules:
 
 1. Rounds follow one another within one turn of the loop while trio has work of its own: a turn costs as much as a
    round, and a run that needs nothing from the loop need not pay for it.
-2. After `TURN_S` the loop has its turn, whatever trio has left to do.
+2. After `TURN_S` the loop has its turn, whatever trio has left to do; and at once after a round that cancelled
+   something on the loop, which is to hear of it within a round.
 3. While the vigil is awake, somebody waits for asyncio: then every round has a turn of its own.
 4. What was left for the end of a round happens outside of trio's tasks, where only asyncio runs.
 5. A closed loop has no turns; whoever ends the guest takes the rounds as they come.
@@ -28,7 +29,7 @@ TURN_S = 0.001
 class Rounds:
     """The rounds of one guest run."""
 
-    __slots__ = ("_at_the_end", "_delivered", "_in_turn", "_loop", "_next", "vigil")
+    __slots__ = ("_at_the_end", "_delivered", "_gives_way", "_in_turn", "_loop", "_next", "vigil")
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.vigil = Vigil()
@@ -36,7 +37,7 @@ class Rounds:
         self._next: Round | None = None
         self._delivered: queue.SimpleQueue[Round] = queue.SimpleQueue()
         self._at_the_end: list[Callable[[], None]] = []
-        self._in_turn = False
+        self._gives_way = self._in_turn = False
 
     def take_over(self) -> None:
         """Drive the rounds from now on without a thread, if the loop can do that; after trio asked for its first."""
@@ -66,6 +67,10 @@ class Rounds:
         """From a trio task: do this when the round is over."""
         self._at_the_end.append(do)
 
+    def give_way(self) -> None:
+        """The loop has got something to do that cannot wait for more than a round."""
+        self._gives_way = True
+
     # --- turns of the loop ---
 
     def _ask_for_turn(self) -> None:
@@ -83,10 +88,10 @@ class Rounds:
         self._in_turn = True
         try:
             self._take_round()
-            while self._next is not None and not self.vigil.awake and monotonic() < until:
+            while self._next is not None and not self._gives_way and not self.vigil.awake and monotonic() < until:
                 self._take_round()
         finally:
-            self._in_turn = False
+            self._in_turn = self._gives_way = False
             if self._next is not None:
                 self._ask_for_turn()
 
