@@ -133,6 +133,15 @@ def test_too_many_turns_are_a_failure_with_what_there_is(store: Any, effects: Ef
     assert len(bookings(effects, "run")) == 4
 
 
+def test_a_retry_after_too_many_turns_asks_and_does_nothing_again(store: Any, effects: Effects) -> None:
+    """What is committed is not done again, and there is no turn left: only a fallback gets further."""
+    result = booking_run(booker(effects), store, max_turns=2, max_retries=2, **AT_ONCE).run("x", run_id="run")
+    step = step_of(result)
+    assert (result.status, step.attempts, step.token_counts) == ("failed", 3, 30)
+    assert [turn.name for turn in step.step_history] == ["turn 1", "turn 2"]
+    assert len(bookings(effects, "run")) == 4
+
+
 def test_the_failure_of_too_many_turns_holds_the_messages(effects: Effects) -> None:
     """Whoever wants to go on by hand has the conversation."""
     found: list[Any] = []

@@ -87,6 +87,27 @@ def test_a_strict_retry_is_a_conversation_of_its_own_that_is_recalled(place: Pla
     assert result.total_tokens == 60
 
 
+def test_a_repair_by_the_model_is_a_unit_that_is_recalled(sqlite_place: SqlitePlace, effects: Effects) -> None:
+    """Killed after the repair was answered, neither the answer nor its repair is paid for again."""
+
+    def answer(messages: list[ModelMessage]) -> str:
+        asked = str(messages[-1].parts[-1].content)  # type: ignore[union-attr]
+        effects.add("asked" if asked == "go" else "asked to repair")
+        return "seven, I think" if asked == "go" else '{"total": 7}'
+
+    def flujo(store: Any, passing: Any = lambda point: None) -> Flujo:
+        agent: Agent[Any, Bill] = Agent(scripted_model(answer, forever=True), output_type=Bill)
+        return Flujo(Step.granular("pay", agent, validators=[lambda bill: passing("judged")]), store=store)
+
+    _died(flujo(sqlite_place.open(), Points(name="judged")))
+    assert effects.counted() == {"asked": 1, "asked to repair": 1}
+    result = flujo(sqlite_place.open(AN_HOUR_LATER)).resume("run")
+    assert result.output == Bill(total=7)
+    assert effects.counted() == {"asked": 1, "asked to repair": 1}
+    [step] = result.step_history
+    assert sum(turn.token_counts for turn in step.step_history) == step.token_counts == 30
+
+
 @pytest.mark.parametrize("kind", ["schema", "agent"])
 def test_an_answer_that_is_never_valid_is_asked_for_anew_by_the_retry(effects: Effects, kind: str) -> None:
     """A retry that recalled the refused conversation would only be refused again."""

@@ -30,6 +30,7 @@ from ..core import paths
 from ..core.attempts import Attempt, Done, Failed, Stopped
 from ..core.chunks import chunk_maker
 from ..core.outcomes import Paused, StepResult
+from ..core.paths import StepPath
 from ..dsl.resumable import Resumable
 from ..dsl.step import Step
 from ..errors import MaxTurnsReached, StructuredOutputError, UncertainUnit
@@ -71,6 +72,7 @@ class ModelCaller:
     _answered_by: Model | None = None
     _granular: GranularCall | None = None
     """The last conversation, if it is kept."""
+    _repairs: int = 0
 
     @property
     def can_repair(self) -> bool:
@@ -111,17 +113,19 @@ class ModelCaller:
         work = self.work
         work.tally.questions += 1
         path = paths.conversation(work.span, work.tally.refused, work.tally.questions)
-        units = RunUnits(journal=self.run.journal, path=path, trio=TrioCaller(self.run.host.asyncio().vigil))
+        options = options | shortened_history(resumable.keep_last)
+        return self._kept_at(
+            path, agent=self.agent, prompt=prompt, options=options, deps=self.step.deps, max_turns=resumable.max_turns
+        )
+
+    def _kept_at(self, path: StepPath, **asked: Any) -> GranularRequest:
+        assert self.step.resumable is not None
         return GranularRequest(
-            agent=self.agent,
-            prompt=prompt,
             call=self._call(),
-            journal=units,
+            journal=RunUnits(journal=self.run.journal, path=path, trio=TrioCaller(self.run.host.asyncio().vigil)),
             scope=f"{self.run.run_id}:{path}",
-            max_turns=resumable.max_turns,
-            on_uncertain=resumable.on_uncertain,
-            deps=self.step.deps,
-            options=options | shortened_history(resumable.keep_last),
+            on_uncertain=self.step.resumable.on_uncertain,
+            **asked,
         )
 
     async def repair(self, prompt: str) -> Attempt:
@@ -129,7 +133,16 @@ class ModelCaller:
         model = self._repairing_model
         if model is None:
             return Failed(error=None, feedback="the agent has no model to repair with")
-        return await self._answered(AgentRequest(agent=repairer(model), prompt=prompt, call=self._call()), _unwatched)
+        return await self._answered(self._repair(repairer(model), prompt), _unwatched)
+
+    def _repair(self, agent: AbstractAgent[Any, Any], prompt: str) -> AgentRequest | GranularRequest:
+        """A repair of a granular step is kept under the question whose answer it mends: it is not paid for twice."""
+        if self.step.resumable is None:
+            return AgentRequest(agent=agent, prompt=prompt, call=self._call())
+        self._repairs += 1
+        tally = self.work.tally
+        path = paths.repair(self.work.span, tally.refused, tally.questions, self._repairs)
+        return self._kept_at(path, agent=agent, prompt=prompt, max_turns=1)
 
     async def judge(self, value: Any) -> Attempt:
         """What the agent's own validators make of a value that its model did not say like this."""

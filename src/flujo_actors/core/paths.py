@@ -55,6 +55,11 @@ def conversation(path: StepPath, number: int, question: int) -> StepPath:
     return path if (number, question) == (0, 1) else StepPath(f"{path}/~g{number}.{question}")
 
 
+def repair(path: StepPath, number: int, question: int, nth: int) -> StepPath:
+    """The `nth` repair of what a granular step's conversation ended with: a conversation with the model alone."""
+    return StepPath(f"{path}/~g{number}.{question}r{nth}")
+
+
 def unit(path: StepPath, key: str) -> StepPath:
     """One model turn or tool call of a conversation."""
     return StepPath(f"{path}/~u{key}")
