@@ -17,6 +17,7 @@ from ..core.settings import Price, UsageSettings
 from ..errors import PricingNotConfiguredError
 
 _MILLION = 1_000_000
+_STANDING_FOR_OTHERS = (FallbackModel, WrapperModel)
 _ONE_TOKEN = RequestUsage(input_tokens=1, output_tokens=1)
 
 
@@ -85,6 +86,8 @@ def _called(model: Model) -> Iterator[Model]:
 
 def _cost_by_name(response: ModelResponse, model: Model) -> float | None:
     """By the name the model was asked under: what answers may have a name, or an address, that nobody lists."""
+    if not isinstance(model, _STANDING_FOR_OTHERS):
+        return _listed_cost(response.usage, model)
     asked = list(_called(model))
     answered = [each for each in asked if each.model_name == response.model_name] or asked
     costs = (_listed_cost(response.usage, each) for each in answered)
