@@ -11,8 +11,8 @@ descriptor, and the host's loop can watch that as well. So the rounds of a guest
    thread says so. Who changes something in a parked guest without a word is heard, too: trio then writes to itself.
 4. Other rounds leave it to the turn of the loop they are in to look for I/O: looking is a system call, and the rounds
    of a turn are over within a millisecond or so.
-5. Where the host's loop cannot watch descriptors, or trio is made in another way than the one known here, trio's own
-   driver stays, with its thread.
+5. Where the host's loop cannot watch descriptors, or trio is newer than what this was tested with or made in another
+   way, trio's own driver stays, with its thread: slower, but nothing else.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import select
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -35,6 +36,9 @@ _OF_STATE = ("unrolled_run_gen", "unrolled_run_next_send", "done_callback")
 _OF_RUNNER = ("io_manager", "guest_tick_scheduled", "main_task_outcome")
 """What is used of trio's own driver, see rule 5."""
 
+NEWEST_KNOWN = (0, 35)
+"""The last release of trio whose own driver was compared with this one; its inside may change with any release."""
+
 _FOREVER_S = 86_400.0
 """A deadline further away than this needs no timer of its own: trio looks again once a day."""
 
@@ -43,11 +47,16 @@ def watched_by_loop(own: Round, loop: asyncio.AbstractEventLoop, soon: Callable[
     """A driver for the guest run whose first round is `own`; `None` if the loop cannot watch over it."""
     state = getattr(own, "__self__", None)
     runner = getattr(state, "runner", None)
-    if not (_has(state, _OF_STATE) and _has(runner, _OF_RUNNER)):
+    if not (_is_known(trio.__version__) and _has(state, _OF_STATE) and _has(runner, _OF_RUNNER)):
         return None
     with contextlib.suppress(AttributeError, NotImplementedError, OSError):
         return ParkedGuest(state, loop, soon)
     return None
+
+
+def _is_known(version: str) -> bool:
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and tuple(map(int, numbers.groups())) <= NEWEST_KNOWN
 
 
 def _has(part: object, names: tuple[str, ...]) -> bool:
