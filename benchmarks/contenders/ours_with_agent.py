@@ -15,10 +15,12 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from benchmarks.protocol import in_asyncio, now, scratch, seconds, serve
-from flujo_actors import Flujo, SqliteStore, Step
+from flujo_actors import Flujo, Pipeline, SqliteStore, Step
 
 PLAIN = Agent(TestModel(), name="plain")
 STEP = Flujo(Step("plain", PLAIN))
+IN_A_ROW = 10
+STEPS = Flujo(Pipeline(Step(f"plain {number}", PLAIN, input="Hello") for number in range(IN_A_ROW)))
 TOOL_CALLS = 3
 
 
@@ -27,10 +29,12 @@ async def run_once(flujo: Flujo) -> None:
     assert result.success, result.feedback
 
 
+Call = Callable[[], Awaitable[object]]
+
 # --- added to agent.run -----------------------------------------------------------------------------------------
 
 
-async def timed(call: Callable[[], Awaitable[object]]) -> float:
+async def timed(call: Call) -> float:
     begun = now()
     await call()
     return now() - begun
@@ -44,15 +48,30 @@ async def step_call() -> None:
     await run_once(STEP)
 
 
-async def difference(size: int) -> float:
-    """The step less the bare call, both at the quarter that was disturbed least, in one asyncio loop."""
-    pairs = [(await timed(step_call), await timed(bare_call)) for _ in range(max(size, 2))]
-    with_step, bare = (statistics.quantiles(side, n=4)[0] for side in zip(*pairs, strict=True))
-    return size * (with_step - bare)
+async def bare_calls_in_a_row() -> None:
+    for _ in range(IN_A_ROW):
+        await bare_call()
 
 
-def added(size: int, rounds: int) -> float:
-    return rounds * asyncio.run(difference(size))
+async def steps_in_a_row() -> None:
+    await run_once(STEPS)
+
+
+async def difference(ours: Call, bare: Call, size: int) -> float:
+    """Ours less the bare calls, both at the quarter that was disturbed least, in one asyncio loop."""
+    pairs = [(await timed(ours), await timed(bare)) for _ in range(max(size, 2))]
+    with_step, without = (statistics.quantiles(side, n=4)[0] for side in zip(*pairs, strict=True))
+    return size * (with_step - without)
+
+
+def added_by_step(size: int, rounds: int) -> float:
+    """Per step of a run of several, which pays once for being a run."""
+    return rounds * asyncio.run(difference(steps_in_a_row, bare_calls_in_a_row, size)) / IN_A_ROW
+
+
+def added_by_run(size: int, rounds: int) -> float:
+    """Per run of one step: the step, and everything around it."""
+    return rounds * asyncio.run(difference(step_call, bare_call, size))
 
 
 def bare_calls(size: int, rounds: int) -> float:
@@ -103,7 +122,7 @@ if __name__ == "__main__":
         case "bare":
             serve({"agent_run": bare_calls}, packages)
         case "asyncio":
-            serve({"agent_run": steps_in_asyncio, "added": added}, packages)
+            serve({"agent_run": steps_in_asyncio, "added": added_by_step, "added_by_run": added_by_run}, packages)
         case "trio":
             serve({"agent_run": steps_in_trio}, packages)
         case "atomic":

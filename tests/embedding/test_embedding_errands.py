@@ -5,7 +5,7 @@ import contextvars
 import gc
 import sys
 from asyncio.tasks import _enter_task, _leave_task
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import anyio
@@ -20,21 +20,36 @@ from flujo_actors.bridge.host import current_host
 
 color: contextvars.ContextVar[str] = contextvars.ContextVar("color", default="none")
 
-Main = Callable[[AsyncioLoop], Awaitable[Any]]
+Call = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Awaitable[Any]]
+"""Lets a trio task await a coroutine on the host's loop."""
+
+Main = Callable[[Call], Awaitable[Any]]
+Way = Callable[[AsyncioLoop], Call]
+
+WAYS: dict[str, Way] = {
+    "what may answer at once": lambda loop: lambda make: loop.finish(make()),
+    "what is known to wait": lambda loop: loop.call,
+}
 
 
-def _as_guest(host: HostCase, main: Main) -> Any:
-    """Run a trio function as a guest, with the loop it may call."""
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    """One of the two ways to call a coroutine."""
+    return WAYS[request.param]
+
+
+def _as_guest(host: HostCase, main: Main, way: Way) -> Any:
+    """Run a trio function as a guest, with a way to call coroutines of its host."""
 
     async def program() -> Any:
         here = await current_host()
-        return await here.enter(main, here.asyncio())
+        return await here.enter(main, way(here.asyncio()))
 
     return host.run(program)
 
 
 @each_asyncio_host
-def test_a_coroutine_is_in_one_task_from_beginning_to_end(host: HostCase) -> None:
+def test_a_coroutine_is_in_one_task_from_beginning_to_end(host: HostCase, way: Way) -> None:
     """Whoever asks for the current task, before or after the first wait, gets the same one, and a running loop."""
 
     async def look() -> list[Any]:
@@ -45,17 +60,17 @@ def test_a_coroutine_is_in_one_task_from_beginning_to_end(host: HostCase) -> Non
         assert asyncio.get_running_loop() is not None
         return seen
 
-    async def main(loop: AsyncioLoop) -> None:
-        first, second = await loop.call(look), await loop.call(look)
+    async def main(call: Call) -> None:
+        first, second = await call(look), await call(look)
         assert len(set(first)) == len(set(second)) == 1
         assert isinstance(first[0], asyncio.Task)
         assert first[0] is not second[0]
 
-    _as_guest(host, main)
+    _as_guest(host, main, way)
 
 
 @each_asyncio_host
-def test_a_coroutine_that_never_waits_sees_asyncio_and_no_trio(host: HostCase) -> None:
+def test_a_coroutine_that_never_waits_sees_asyncio_and_no_trio(host: HostCase, way: Way) -> None:
     """Libraries that look for the loop they run on find the host's, and trio is out of sight."""
 
     seen: list[object] = []
@@ -66,16 +81,16 @@ def test_a_coroutine_that_never_waits_sees_asyncio_and_no_trio(host: HostCase) -
         async with asyncio.timeout(10), asyncio.TaskGroup():
             seen.extend((sniffio.current_async_library(), trio.lowlevel.in_trio_task()))
 
-    async def main(loop: AsyncioLoop) -> None:
-        await loop.call(look)
+    async def main(call: Call) -> None:
+        await call(look)
         assert seen == ["asyncio", False]
         assert sniffio.current_async_library() == "trio"
 
-    _as_guest(host, main)
+    _as_guest(host, main, way)
 
 
 @each_asyncio_host
-def test_generators_first_iterated_before_any_wait_belong_to_asyncio(host: HostCase) -> None:
+def test_generators_first_iterated_before_any_wait_belong_to_asyncio(host: HostCase, way: Way) -> None:
     """One that is dropped is closed by the loop it was iterated on."""
     closed: list[str] = []
 
@@ -90,17 +105,17 @@ def test_generators_first_iterated_before_any_wait_belong_to_asyncio(host: HostC
     async def drop_one() -> str:
         return await anext(aiter(letters()))
 
-    async def main(loop: AsyncioLoop) -> None:
-        assert await loop.call(drop_one) == "a"
+    async def main(call: Call) -> None:
+        assert await call(drop_one) == "a"
         gc.collect()
-        await loop.call(lambda: asyncio.sleep(0.001))
+        await call(lambda: asyncio.sleep(0.001))
 
-    _as_guest(host, main)
+    _as_guest(host, main, way)
     assert closed == ["asyncio"]
 
 
 @each_asyncio_host
-def test_what_a_coroutine_sets_is_seen_by_its_caller_and_by_nobody_else(host: HostCase) -> None:
+def test_what_a_coroutine_sets_is_seen_by_its_caller_and_by_nobody_else(host: HostCase, way: Way) -> None:
     """A contextvar set before or after a wait is there when the call returns, as it is under trio."""
 
     async def paint(now: str, later: str) -> tuple[str, str]:
@@ -111,12 +126,12 @@ def test_what_a_coroutine_sets_is_seen_by_its_caller_and_by_nobody_else(host: Ho
         color.set(later)
         return before, between
 
-    async def main(loop: AsyncioLoop) -> None:
+    async def main(call: Call) -> None:
         color.set("red")
-        assert await loop.call(lambda: paint("green", "blue")) == ("red", "green")
+        assert await call(lambda: paint("green", "blue")) == ("red", "green")
         assert color.get() == "blue"
 
-    _as_guest(host, main)
+    _as_guest(host, main, way)
     assert color.get() == "none"
 
 
@@ -130,7 +145,7 @@ def _cancel_me(why: str) -> None:
 
 
 @each_asyncio_host
-def test_a_cancellation_before_the_first_wait_cancels_what_is_waited_for(host: HostCase) -> None:
+def test_a_cancellation_before_the_first_wait_cancels_what_is_waited_for(host: HostCase, way: Way) -> None:
     """The inner task ends first, and the cancellation carries the words it was given."""
     log: list[str] = []
 
@@ -148,11 +163,11 @@ def test_a_cancellation_before_the_first_wait_cancels_what_is_waited_for(host: H
         finally:
             log.append("outer")
 
-    async def main(loop: AsyncioLoop) -> None:
+    async def main(call: Call) -> None:
         with pytest.raises(asyncio.CancelledError, match="enough"):
-            await loop.call(outer)
+            await call(outer)
 
-    _as_guest(host, main)
+    _as_guest(host, main, way)
     assert log in (["inner", "outer"], ["outer"])  # a task that has not begun never does
 
 
@@ -172,7 +187,7 @@ async def _for_long() -> None:
 
 @pytest.mark.parametrize("wait", [_nothing, _something_done, _for_long])
 @each_asyncio_host
-def test_a_swallowed_cancellation_lets_the_coroutine_go_on(host: HostCase, wait: Callable[[], Any]) -> None:
+def test_a_swallowed_cancellation_lets_the_coroutine_go_on(host: HostCase, way: Way, wait: Callable[[], Any]) -> None:
     """It is raised once, at the first wait, and later waits are none of its business."""
 
     async def stubborn() -> list[str]:
@@ -186,14 +201,14 @@ def test_a_swallowed_cancellation_lets_the_coroutine_go_on(host: HostCase, wait:
                 log.append("cancelled")
         return log
 
-    async def main(loop: AsyncioLoop) -> None:
-        assert await loop.call(stubborn) == ["cancelled", "waited", "waited"]
+    async def main(call: Call) -> None:
+        assert await call(stubborn) == ["cancelled", "waited", "waited"]
 
-    _as_guest(host, main)
+    _as_guest(host, main, way)
 
 
 @each_asyncio_host
-def test_a_caller_cancelled_before_its_coroutine_began_waits_for_its_cleanup(host: HostCase) -> None:
+def test_a_caller_cancelled_before_its_coroutine_began_waits_for_its_cleanup(host: HostCase, way: Way) -> None:
     """The coroutine begins, is cancelled at its first wait, and the scope is left when it has cleaned up."""
     log: list[str] = []
 
@@ -205,13 +220,13 @@ def test_a_caller_cancelled_before_its_coroutine_began_waits_for_its_cleanup(hos
             await asyncio.sleep(0)
             log.append("cleaned up")
 
-    async def main(loop: AsyncioLoop) -> None:
+    async def main(call: Call) -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
-            await loop.call(begin)
+            await call(begin)
         assert scope.cancelled_caught
 
-    _as_guest(host, main)
+    _as_guest(host, main, way)
     assert log == ["begun", "cleaned up"]
 
 
@@ -219,7 +234,7 @@ def test_a_caller_cancelled_before_its_coroutine_began_waits_for_its_cleanup(hos
 
 
 @each_asyncio_host
-def test_an_error_that_is_waited_for_is_raised_where_it_is_waited_for(host: HostCase) -> None:
+def test_an_error_that_is_waited_for_is_raised_where_it_is_waited_for(host: HostCase, way: Way) -> None:
     """It can be handled there, and what is raised afterwards knows nothing of it."""
 
     async def fail() -> None:
@@ -233,12 +248,12 @@ def test_an_error_that_is_waited_for_is_raised_where_it_is_waited_for(host: Host
             await asyncio.sleep(0)
         raise KeyError("outer")
 
-    async def main(loop: AsyncioLoop) -> None:
+    async def main(call: Call) -> None:
         with pytest.raises(KeyError) as caught:
-            await loop.call(handle)
+            await call(handle)
         assert caught.value.__context__ is None
 
-    _as_guest(host, main)
+    _as_guest(host, main, way)
 
 
 @each_asyncio_host

@@ -47,7 +47,9 @@ from .usercode import failure_of
 async def call_model_agent(run: Run, step: Step, work: Work, agent: AbstractAgent[Any, Any]) -> Attempt:
     """Let the agent answer the step's data, and bring its answer to a value if there is a schema."""
     own = promoted_schema(agent) if step.processing.schema is None else None
-    schema = (step.processing.wanted if own is None else own) if is_structured(run, step) else None
+    schema = step.processing.wanted if own is None else own
+    if schema is not None and not is_structured(run, step):
+        schema = None
     caller = ModelCaller(run=run, step=step, work=work, agent=agent, schema=schema, validates=own is not None)
     ended = await (caller.ask(None) if schema is None else structured_attempt(run, step, work, caller, schema))
     work.tally.refused += isinstance(ended, Failed) and caller.has_heard_out(ended)

@@ -134,7 +134,8 @@ class StepActors:
         run, step = self.run, request.step
         assert isinstance(step, Step)
         request.tally.attempts = 1
-        ended = await call_model_agent(run, step, work_of(request, request.data), step.plan.target)
+        data = request.data if step.input is None else step.input
+        ended = await call_model_agent(run, step, work_of(request, data), step.plan.target)
         await note_swallowed_cancellation(run, request)
         return ended
 

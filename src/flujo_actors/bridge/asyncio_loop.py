@@ -56,7 +56,7 @@ class AsyncioLoop:
     async def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Await `make()` on the loop and return its result; see the module's rules."""
         if self.rounds is not None:
-            return await Errand(self.loop, self.rounds, _made(make)).run()
+            return await Errand(self.loop, self.rounds, _made(make)).run_long()
         return await _Trip(self.loop, make).there_and_back()
 
     def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:

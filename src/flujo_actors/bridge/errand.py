@@ -59,16 +59,26 @@ class Errand(Generic[T]):
         self._raise_cancel: Callable[[], Any] | None = None
 
     async def run(self) -> T:
-        """The trio side."""
-        if self._loop.is_closed():
-            self._coroutine.close()
-            raise RuntimeError("the asyncio loop that this call needs is closed")
-        self._rounds.at_the_end(self._begin)
+        """The trio side of what most often answers at once (rule 2)."""
+        self._set_out()
         await cancel_shielded_checkpoint()
         if self._result is None:
             await self._park()
         assert self._result is not None
         return self._result.unwrap()
+
+    async def run_long(self) -> T:
+        """The trio side of what is known to wait: no round is spent on an answer that does not come at once."""
+        self._set_out()
+        await self._park()
+        assert self._result is not None
+        return self._result.unwrap()
+
+    def _set_out(self) -> None:
+        if self._loop.is_closed():
+            self._coroutine.close()
+            raise RuntimeError("the asyncio loop that this call needs is closed")
+        self._rounds.at_the_end(self._begin)
 
     async def _park(self) -> None:
         self._rounds.vigil.keep()
@@ -100,6 +110,8 @@ class Errand(Generic[T]):
             return
         if not self._begun and not _runs_inside_itself(self._loop):  # a factory of eager tasks may have seen to it
             _run_inside(self._loop, task, context, ride)
+        if self._raise_cancel is not None:  # the caller was cancelled before there was a task to cancel
+            cancel_once(task)
 
     async def _ride(self) -> None:
         self._begun = True

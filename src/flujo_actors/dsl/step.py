@@ -51,16 +51,17 @@ class Step(Declared):
         """Whether the step is one call of an async function with its data, and nothing around it."""
         plan = self.plan
         plain = plan.shape == "async" and not plan.keywords and plan.takes_data and plan.stream is None
-        return plain and self._is_tried_once and self.processing.wanted is None and self.usage_limits is None
+        alone = self.input is None and self.processing.wanted is None and self.usage_limits is None
+        return plain and alone and self._is_tried_once
 
     @functools.cached_property
     def is_just_a_question(self) -> bool:
         """Whether the step is one question to a model agent, and nothing around it."""
-        return self.plan.shape == "model" and self._is_tried_once
+        return self.plan.shape == "model" and self._is_tried_once and not callable(self.input)
 
     @property
     def _is_tried_once(self) -> bool:
-        once = self.input is None and self.max_retries == 0 and self.fallback is None and self.timeout_s is None
+        once = self.max_retries == 0 and self.fallback is None and self.timeout_s is None
         return once and self.bare
 
     @classmethod
