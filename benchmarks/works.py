@@ -81,7 +81,7 @@ RUNTIME = (
         unit="µs",
         size=100,
         rounds=5,
-        repetitions=11,
+        repetitions=21,
         goal="≤ 1.8 × raw trio, ahead of all",
     ),
     Work(
@@ -113,7 +113,7 @@ RUNTIME = (
         title="1,000 concurrent runs of 3 steps, runs",
         unit="per second",
         size=1_000,
-        repetitions=4,
+        repetitions=6,
         goal="≥ 4,000/s",
     ),
     Work(
@@ -143,7 +143,7 @@ RUNTIME = (
         repetitions=1,
         goal="0",
     ),
-    Work(name="import", title="import in a fresh interpreter", unit="ms", repetitions=5, goal="≤ 200 ms"),
+    Work(name="import", title="import in a fresh interpreter", unit="ms", repetitions=7, goal="≤ 200 ms"),
 )
 
 DURABLE = (
@@ -152,7 +152,7 @@ DURABLE = (
         title="durable chain of 100 steps on SQLite, per step",
         unit="µs",
         size=100,
-        repetitions=9,
+        repetitions=25,
         clock="wall",
         goal="≤ 1.3 × raw trio with SQLite in a thread",
     ),
