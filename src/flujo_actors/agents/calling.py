@@ -56,16 +56,15 @@ class AgentRequest:
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of `Agent.run` for this request."""
         model = metered_model(self.agent)
+        arguments: dict[str, Any] = {"model": model, "usage": self.call.run_usage, "infer_name": False}
+        if self.deps is not None:
+            arguments["deps"] = self.deps
+        if self._timeout_s is not None:
+            arguments["timeout"] = self._timeout_s
         capabilities = [*([Metering()] if model is None else []), *self._tool_events()]
-        return {
-            "model": model,
-            "usage": self.call.run_usage,
-            "infer_name": False,
-            **({} if self.deps is None else {"deps": self.deps}),
-            **({} if self._timeout_s is None else {"timeout": self._timeout_s}),
-            **({"capabilities": capabilities} if capabilities else {}),
-            **self.options,
-        }
+        if capabilities:
+            arguments["capabilities"] = capabilities
+        return arguments | self.options
 
     @property
     def _timeout_s(self) -> float | None:

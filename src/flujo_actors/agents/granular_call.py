@@ -35,7 +35,6 @@ from ..errors import FlujoError, MaxTurnsReached
 from .message_json import response_from_json, response_to_json
 from .metering import AgentCall, MeteredModel, usage_of
 from .pricing import estimated_cost
-from .provider_errors import raw_text
 from .turns import Turn, joined, turn_of, with_tool_ended
 from .units import OnUncertain, RecordedUnit, RunAgain, Unit, UnitJournal, UnitKey
 
@@ -148,7 +147,7 @@ class GranularCall:
         """The response of an earlier attempt, as this one's."""
         call, response = self.call, response_from_json(unit.result)
         call.model, call.function_tools = innermost(model), function_tools
-        call.last_text, call.cut_short = raw_text(response, function_tools), response.finish_reason == "length"
+        call.last_response = response
         if not unit.counted:
             self._charge(unit.usage)
         self._note(key, response, usage=unit.usage, recalled=True)

@@ -92,10 +92,8 @@ class AgentCall:
     """Where pydantic-ai counts, tools and nested agents included."""
     model: Model | None = None
     """The model that was asked last."""
-    last_text: str = ""
-    """What the last response said as an answer, for those who must repair it."""
-    cut_short: bool = False
-    """Whether the last response ran into the limit on its tokens."""
+    last_response: ModelResponse | None = None
+    """What the model answered last; `None` while it is being asked."""
     function_tools: frozenset[str] = frozenset()
     """The tools of the agent in the last request, without those through which it answers."""
     unmeasured: int = 0
@@ -108,6 +106,16 @@ class AgentCall:
     def model_name(self) -> str | None:
         """The name of the model that was asked last."""
         return None if self.model is None else self.model.model_name
+
+    @property
+    def last_text(self) -> str:
+        """What the last response said as an answer, for those who must repair it."""
+        return "" if self.last_response is None else raw_text(self.last_response, self.function_tools)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the last response ran into the limit on its tokens."""
+        return self.last_response is not None and self.last_response.finish_reason == "length"
 
     def total(self) -> Usage:
         """Everything the attempt used: what was metered, and what tools used through nested agents."""
@@ -155,7 +163,7 @@ class AgentCall:
         self, model: Model, messages: list[ModelMessage], parameters: ModelRequestParameters
     ) -> MeteredRequest:
         """Wait until the request may be made; `UsageLimitExceededError` if it may not."""
-        self.model, self.last_text, self.cut_short = model, "", False
+        self.model, self.last_response = model, None
         self.function_tools = frozenset([tool.name for tool in parameters.function_tools])
         self._require_price(model)
         reserved = await self._granted() if self.quotas else ()
@@ -194,8 +202,7 @@ class AgentCall:
 
     def take(self, response: ModelResponse, model: Model) -> float | None:
         """Keep a response in mind, and say what it cost; `None` if no price is known."""
-        self.last_text = raw_text(response, self.function_tools)
-        self.cut_short = response.finish_reason == "length"
+        self.last_response = response
         self._responses.append(response)
         return self.pricing.cost_of(response, model)
 
@@ -234,7 +241,8 @@ class MeteredRequest:
     """Where to find the response, as soon as there is some of it."""
 
     def __enter__(self) -> MeteredRequest:
-        self._tell(ModelStarted, call_id=str(self.number))
+        if self.call.emit is not None:
+            self._tell(ModelStarted, call_id=str(self.number))
         return self
 
     def __exit__(

@@ -39,9 +39,10 @@ class Pricing:
 
     def cost_of(self, response: ModelResponse, model: Model) -> float | None:
         """Dollars for a response; `None` if no price is known."""
-        price = self._configured(response.model_name or "") or self._configured(model.model_name)
-        if price is not None:
-            return _cost(price, response.usage)
+        if self.settings.prices:
+            price = self._configured(response.model_name or "") or self._configured(model.model_name)
+            if price is not None:
+                return _cost(price, response.usage)
         estimate = estimated_cost(response)
         return _cost_by_name(response, model) if estimate is None else estimate
 
