@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -212,6 +213,15 @@ def test_recover_takes_over_what_dead_processes_left(place: Place, effects: Effe
     assert {(result.status, result.output) for result in recovered} == {("completed", 2)}
     statuses = {run.run_id: run.status for run in RunClient(place.open()).list()}
     assert (statuses["ended"], statuses["waiting"]) == ("completed", "paused")
+
+
+@pytest.mark.parametrize("run", [asyncio.run, lambda awaitable: trio.run(lambda: awaitable)], ids=["asyncio", "trio"])
+def test_recover_async_takes_over_inside_a_loop(place: Place, effects: Effects, run: Any) -> None:
+    """A server that starts finishes what the one before it left, on its own loop."""
+    dying = Flujo(working(effects, Points(name="second")), store=place.open())
+    assert in_another_process(lambda: dying.run(0, run_id="dead")) == KILLED
+    [result] = run(Flujo(working(effects), store=place.open(AN_HOUR_LATER)).recover_async())
+    assert (result.run_id, result.status, result.output) == ("dead", "completed", 2)
 
 
 def test_recover_goes_on_with_runs_whose_questions_are_answered(place: Place) -> None:

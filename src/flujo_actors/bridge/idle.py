@@ -18,7 +18,6 @@ descriptor, and the host's loop can watch that as well. So the rounds of a guest
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import select
@@ -46,12 +45,16 @@ _FOREVER_S = 86_400.0
 def watched_by_loop(own: Round, loop: asyncio.AbstractEventLoop, soon: Callable[[Round], object]) -> ParkedGuest | None:
     """A driver for the guest run whose first round is `own`; `None` if the loop cannot watch over it."""
     state = getattr(own, "__self__", None)
-    runner = getattr(state, "runner", None)
+    runner: Any = getattr(state, "runner", None)
     if not (_is_known(trio.__version__) and _has(state, _OF_STATE) and _has(runner, _OF_RUNNER)):
         return None
-    with contextlib.suppress(AttributeError, NotImplementedError, OSError):
-        return ParkedGuest(state, loop, soon)
-    return None
+    queue = _queue_of(runner.io_manager)
+    if queue is None:
+        return None
+    try:
+        return ParkedGuest(state, loop, soon, queue.fileno())
+    except (NotImplementedError, OSError):  # as loops say that they cannot watch it
+        return None
 
 
 def _is_known(version: str) -> bool:
@@ -66,7 +69,9 @@ def _has(part: object, names: tuple[str, ...]) -> bool:
 class ParkedGuest:
     """Drives the rounds of one guest run; see the module's rules."""
 
-    def __init__(self, state: Any, loop: asyncio.AbstractEventLoop, soon: Callable[[Round], object]) -> None:
+    def __init__(
+        self, state: Any, loop: asyncio.AbstractEventLoop, soon: Callable[[Round], object], descriptor: int
+    ) -> None:
         self._runner, self._run, self._done = state.runner, state.unrolled_run_gen, state.done_callback
         self._get_events = state.runner.io_manager.get_events
         self._events: Any = state.unrolled_run_next_send.value
@@ -76,10 +81,10 @@ class ParkedGuest:
         self._patience_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         # A descriptor of our own, so that it is ours to close, whenever trio closes the other.
-        self._descriptor = os.dup(_descriptor(state.runner.io_manager))
+        self._descriptor = os.dup(descriptor)
         try:
             loop.add_reader(self._descriptor, self._hear)
-        except BaseException:
+        except (NotImplementedError, OSError):
             os.close(self._descriptor)
             raise
 
@@ -165,8 +170,6 @@ class ParkedGuest:
         self._done(result)
 
 
-def _descriptor(io_manager: Any) -> int:
-    """Of the queue through which the operating system tells trio of I/O."""
-    queue = io_manager._epoll if hasattr(io_manager, "_epoll") else io_manager._kqueue
-    descriptor: int = queue.fileno()
-    return descriptor
+def _queue_of(io_manager: Any) -> Any | None:
+    """Through which the operating system tells trio of I/O; Windows has none that a loop could watch."""
+    return getattr(io_manager, "_epoll", None) or getattr(io_manager, "_kqueue", None)
