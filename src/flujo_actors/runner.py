@@ -13,8 +13,9 @@ import trio
 from .actors.root import drive
 from .actors.run import Run
 from .actors.runs import NO_ANSWER, OpenRun, Runs, RunsInMemory
-from .bridge.host import TRIO, Host, current_host, running_loop
+from .bridge.host import Host, checked_backend, current_host, in_own_loop
 from .context.isolation import check_context_model, isolated, make_context
+from .core.default_settings import BACKEND, default_settings
 from .core.error_info import message_of
 from .core.outcomes import PipelineResult, RunId
 from .core.usage import UsageLimits
@@ -27,7 +28,6 @@ from .errors import (
     DeclarationError,
     FingerprintMismatch,
     LeaseLost,
-    LoopAlreadyRunning,
     NotPaused,
     RunLeased,
 )
@@ -36,6 +36,7 @@ from .parts import checked_answer, hooks_of, load_for_steps, settings_of, store_
 
 if TYPE_CHECKING:
     from .actors.hooks import Hooks
+    from .core.default_settings import Backend
     from .core.payloads import HookPayload
     from .core.settings import Settings
     from .dsl.changes import ResumeMode
@@ -74,10 +75,13 @@ class Flujo:
 
     # --- running ---
 
-    def run(self, data: Any = None, *, run_id: str | None = None) -> PipelineResult:
-        """Run the pipeline from synchronous code and return its result."""
-        result: PipelineResult = _in_trio(self._start(data, run_id), instead="run_async")
-        return result
+    def run(self, data: Any = None, *, run_id: str | None = None, backend: Backend | None = None) -> PipelineResult:
+        """Run the pipeline from synchronous code and return its result.
+
+        `backend` is the library that the steps are written for: `"trio"` or `"asyncio"`, by default the setting
+        `run.backend`. Steps written with anyio run on either.
+        """
+        return in_own_loop(self._start(data, run_id), backend=self._backend(backend), instead="run_async")
 
     def run_async(self, data: Any = None, *, run_id: str | None = None) -> RunHandle:
         """A handle on a run: await it for the result, iterate it for the outcomes, or enter it."""
@@ -97,15 +101,21 @@ class Flujo:
 
     # --- resuming ---
 
-    def resume(self, token: str, answer: Any = NO_ANSWER, *, mode: ResumeMode = "strict") -> PipelineResult:
-        """Continue a run from synchronous code.
+    def resume(
+        self,
+        token: str,
+        answer: Any = NO_ANSWER,
+        *,
+        mode: ResumeMode = "strict",
+        backend: Backend | None = None,
+    ) -> PipelineResult:
+        """Continue a run from synchronous code, on the `backend` that `run` would take.
 
         With an answer, `token` is the `state_token` of a pause; without one it is the id of a run that a process left
         unfinished. `mode` says what to do if the pipeline has changed since: `"strict"`, `"compat"` or `"force"`.
         """
         start = functools.partial(self._run_on, token, answer, mode)
-        result: PipelineResult = _in_trio(start, instead="resume_async")
-        return result
+        return in_own_loop(start, backend=self._backend(backend), instead="resume_async")
 
     def resume_async(self, token: str, answer: Any = NO_ANSWER, *, mode: ResumeMode = "strict") -> RunHandle:
         """A handle on the rest of a run; the arguments are those of `resume`."""
@@ -123,13 +133,12 @@ class Flujo:
             opened = await runs.answer(token, checked)
         return await self._drive(runs, opened, host, outlet)
 
-    def recover(self) -> list[PipelineResult]:
+    def recover(self, *, backend: Backend | None = None) -> list[PipelineResult]:
         """Take over and finish every run of this pipeline that a dead process left; from synchronous code.
 
         A run that cannot be read, or was started with another pipeline, is logged and left as it is.
         """
-        recovered: list[PipelineResult] = _in_trio(self._recover, instead="recover_async")
-        return recovered
+        return in_own_loop(self._recover, backend=self._backend(backend), instead="recover_async")
 
     async def recover_async(self) -> list[PipelineResult]:
         """The same as `recover`, inside a loop."""
@@ -162,6 +171,11 @@ class Flujo:
     @property
     def _settings(self) -> Settings:
         return self._configured()
+
+    def _backend(self, asked: Backend | None) -> Backend:
+        if asked is not None:
+            return checked_backend(asked)
+        return BACKEND if self._configured is default_settings else self._settings.run.backend
 
     def _runs(self, mode: ResumeMode = "strict") -> Runs:
         if self._store is None:
@@ -217,15 +231,6 @@ def _refuse_transactions(pipeline: Pipeline) -> None:
             raise DeclarationError(
                 f"step {each.name!r} asks for a `transaction`, but there is no store to give one: pass `store` to Flujo"
             )
-
-
-def _in_trio(start: Callable[[Host, Outlet | None], Any], *, instead: str) -> Any:
-    library = running_loop()
-    if library is not None:
-        raise LoopAlreadyRunning(
-            f"a loop ({library}) runs in this thread, and this call would block it: use `await flujo.{instead}(…)`"
-        )
-    return trio.run(start, TRIO, None)
 
 
 def _checked_id(run_id: str | None) -> RunId:

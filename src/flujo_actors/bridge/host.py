@@ -7,11 +7,14 @@ import contextvars
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_args
 
 import attrs
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
+
+from ..core.default_settings import Backend
+from ..errors import LoopAlreadyRunning
 
 if TYPE_CHECKING:
     from .asyncio_loop import AsyncioLoop
@@ -183,3 +186,32 @@ def running_loop() -> str | None:
         return "asyncio"
     end_orphans()
     return None
+
+
+# --- a loop for programs that have none ---------------------------------------------------------------------
+
+
+def in_own_loop(start: Callable[[Host, None], Awaitable[T]], *, backend: Backend, instead: str) -> T:
+    """What `start(host, None)` comes to on a loop of that library, which runs for this call alone."""
+    library = running_loop()
+    if library is not None:
+        raise LoopAlreadyRunning(
+            f"a loop ({library}) runs in this thread, and this call would block it: use `await flujo.{instead}(…)`"
+        )
+    if backend == "trio":
+        return trio.run(start, TRIO, None)
+    import asyncio  # which programs that stay on trio do without
+
+    return asyncio.run(_entered(start))
+
+
+async def _entered(start: Callable[[Host, None], Awaitable[T]]) -> T:
+    host = await current_host()
+    return await host.enter(start, host, None)
+
+
+def checked_backend(backend: Backend) -> Backend:
+    """The backend, if there is such a one."""
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend must be {' or '.join(map(repr, get_args(Backend)))}, not {backend!r}")
+    return backend

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from .settings import Settings
 
 CONFIG_FILE = "flujo.toml"
 """The file of settings, in the current directory."""
+
+Backend: TypeAlias = Literal["trio", "asyncio"]
+"""The library of a loop, by the name that anyio gives it."""
+
+BACKEND: Backend = "trio"
+"""What `run()` runs steps on."""
 
 SYNC_STEP_THREADS = 40
 """How many synchronous steps run at once."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 
 from ..errors import DeclarationError
-from .default_settings import SYNC_STEP_THREADS
+from .default_settings import BACKEND, SYNC_STEP_THREADS, Backend
 from .near_names import nearest
 
 
@@ -158,6 +158,20 @@ class DurabilitySettings:
     """Go on from what the store says after every step, instead of from memory: slow, for tests of resumability."""
 
 
+def _is_backend(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value not in get_args(Backend):
+        known = " or ".join(map(repr, get_args(Backend)))
+        raise DeclarationError(f"setting run.{attribute.name} must be {known}, not {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class RunSettings:
+    """`run`: how `run()`, `resume()` and `recover()` run in a program without a loop."""
+
+    backend: Backend = attrs.field(default=BACKEND, validator=_is_backend)
+    """The library that the steps are written for."""
+
+
 @attrs.frozen(kw_only=True, field_transformer=_sections_from_dicts)
 class Settings:
     """All settings of one `Flujo`."""
@@ -166,5 +180,6 @@ class Settings:
     usage: UsageSettings = attrs.field(factory=UsageSettings)
     telemetry: TelemetrySettings = attrs.field(factory=TelemetrySettings)
     durability: DurabilitySettings = attrs.field(factory=DurabilitySettings)
+    run: RunSettings = attrs.field(factory=RunSettings)
     sync_step_threads: int = attrs.field(default=SYNC_STEP_THREADS, validator=_at_least(1))
     """How many synchronous steps run at once."""
