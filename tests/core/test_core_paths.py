@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flujo_actors.core import paths
 from flujo_actors.core.outcomes import RunId
 from flujo_actors.core.paths import ROOT, StepPath
-from flujo_actors.core.tokens import approval_hash, make_token, parse_token
+from flujo_actors.core.tokens import approval_hash, idempotency_key, make_token, parse_token
 from flujo_actors.errors import NotPaused
 
 names = st.text(st.sampled_from("ab~/i01f:%"), min_size=1, max_size=5)
@@ -48,6 +48,18 @@ def path_of(place: list[tuple[str, Any]]) -> StepPath:
 def test_two_places_never_share_a_path(one: list[Any], other: list[Any]) -> None:
     """Whatever users call their steps, different places have different paths."""
     assert (path_of(one) == path_of(other)) is (one == other)
+
+
+@settings(max_examples=300, deadline=None)
+@given(names, names, places, places)
+@example("a", "a:b", [("named", "b:c")], [("named", "c")])
+@example("a%3A", "a:", [], [])
+def test_two_steps_never_share_an_idempotency_key(one: str, other: str, here: list[Any], there: list[Any]) -> None:
+    """Whatever runs and steps are called, and whatever a granular step adds behind its key."""
+    first, second = idempotency_key(RunId(one), path_of(here)), idempotency_key(RunId(other), path_of(there))
+    same = (one, here) == (other, there)
+    assert (first == second) is same
+    assert first.startswith(f"{second}:") is False
 
 
 def test_an_empty_branch_key_has_a_path_of_its_own() -> None:

@@ -203,3 +203,16 @@ def test_secrets_in_errors_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> No
     stored = "".join(record.body for record in store.read("run"))
     assert "very-secret" not in stored
     assert "refused key" in stored
+
+
+def test_no_two_steps_of_any_runs_share_an_idempotency_key() -> None:
+    """A `:` in a run's id or in a step's name is not taken for the one between them."""
+    keys: list[str] = []
+
+    async def pay(data: int, *, idempotency_key: str) -> int:
+        keys.append(idempotency_key)
+        return data
+
+    for run_id, name in (("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c"), ("plain", "pay")):
+        Flujo(Step(name, pay)).run(1, run_id=run_id)
+    assert keys == ["a:b%3Ac", "a%3Ab:c", "a%253Ab:c", "plain:pay"]

@@ -17,6 +17,7 @@ from ..core.attempts import PLAIN, Attempt, Done, Failed, Stopped
 from ..core.chunks import chunk_maker
 from ..core.error_info import message_of
 from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success
+from ..core.tokens import idempotency_key
 from ..core.usage import NO_USAGE, Usage
 from ..dsl.callplan import CallPlan
 from ..dsl.step import Step
@@ -153,7 +154,7 @@ def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, Any]:
     if "feedback" in plan.named:
         keywords["feedback"] = work.feedback
     if "idempotency_key" in plan.named:
-        keywords["idempotency_key"] = f"{run.run_id}:{work.span}"
+        keywords["idempotency_key"] = idempotency_key(run.run_id, work.span)
     if "transaction" in plan.named and work.transaction is not None:
         keywords["transaction"] = work.transaction.connection
     return keywords

@@ -31,6 +31,7 @@ from ..core.attempts import Attempt, Done, Failed, Stopped
 from ..core.chunks import chunk_maker
 from ..core.outcomes import Paused, StepResult
 from ..core.paths import StepPath
+from ..core.tokens import idempotency_key
 from ..dsl.resumable import Resumable
 from ..dsl.step import Step
 from ..errors import MaxTurnsReached, StructuredOutputError, UncertainUnit
@@ -125,7 +126,7 @@ class ModelCaller:
         return GranularRequest(
             call=self._call(),
             journal=RunUnits(journal=self.run.journal, path=path, trio=TrioCaller(self.run.host.asyncio().vigil)),
-            scope=f"{self.run.run_id}:{path}",
+            scope=idempotency_key(self.run.run_id, path),
             on_uncertain=self.step.resumable.on_uncertain,
             **asked,
         )

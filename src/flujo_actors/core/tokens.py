@@ -1,7 +1,8 @@
-"""The `state_token` of a pause: which run, which step of it, and what was asked.
+"""What a place in a run is called outside: the `state_token` of a pause, and the idempotency key of a step.
 
-An answer is bound to what its giver saw: the token carries a hash of the question and of the data it was asked about,
-so an answer to an earlier question is never taken for an answer to a later one.
+A token says which run, which step of it, and what was asked. An answer is bound to what its giver saw: the token
+carries a hash of the question and of the data it was asked about, so an answer to an earlier question is never taken
+for an answer to a later one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,18 @@ def parse_token(token: str) -> tuple[RunId, StepPath]:
         raise NotPaused(f"{token!r} is not the state_token of a pause")
     run_id, _, path = parts
     return RunId(unquote(run_id, errors="surrogatepass")), StepPath(path)
+
+
+def idempotency_key(run_id: RunId, path: StepPath) -> str:
+    """What a step is known by in the world outside: `run:path`, the same on every attempt and in every process.
+
+    A `:` inside either is written `%3A` and a `%` is written `%25`, so that no two steps of any runs share a key.
+    """
+    return f"{_without_colon(run_id)}:{_without_colon(path)}"
+
+
+def _without_colon(text: str) -> str:
+    return text.replace("%", "%25").replace(":", "%3A")
 
 
 def approval_hash(message: str, data: Any) -> str:
