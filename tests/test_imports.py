@@ -39,7 +39,12 @@ FOR_ATTEMPTS = {
 }
 """What steps need besides that have more around them than one call: retries, a worker thread."""
 
-FOR_OTHER_KINDS = {"actors": {"composites"}, "context": {"merging"}, "dsl": {"kinds"}}
+FOR_OTHER_KINDS = {
+    "actors": {"composites"},
+    "context": {"merging", "reducing"},
+    "core": {"reducers"},
+    "dsl": {"kinds"},
+}
 """What steps need besides that have other steps inside, or ask a person."""
 
 HEAVY = ["asyncio", "cattrs", "hypothesis", "httpx", "json", "opentelemetry", "pydantic", "pydantic_ai", "sqlite3"]

@@ -15,8 +15,10 @@ from flujo_actors import errors
 PUBLIC = [
     "abandoned_threads",
     "Aborted",
+    "Add",
     "AbortRun",
     "AlreadyAnswered",
+    "Append",
     "Backoff",
     "Chunk",
     "compact_history",
@@ -43,6 +45,7 @@ PUBLIC = [
     "make_agent_async",
     "MaxTurnsReached",
     "MemoryStore",
+    "Merge",
     "MergeConflict",
     "MissingAgentError",
     "MockDetectionError",

@@ -74,6 +74,9 @@ if TYPE_CHECKING:
     from .core.payloads import PostStep as PostStep
     from .core.payloads import PreRun as PreRun
     from .core.payloads import PreStep as PreStep
+    from .core.reducers import Add as Add
+    from .core.reducers import Append as Append
+    from .core.reducers import Merge as Merge
     from .core.settings import Price as Price
     from .core.settings import Settings as Settings
     from .core.wire import from_json as from_json
@@ -93,7 +96,10 @@ else:
     __getattr__, __dir__ = _late_names(
         __name__,
         {
+            "Add": ".core.reducers",
+            "Append": ".core.reducers",
             "HookPayload": ".core.payloads",
+            "Merge": ".core.reducers",
             "MemoryStore": ".stores.memory",
             "OnPause": ".core.payloads",
             "OnStepFailure": ".core.payloads",
@@ -129,7 +135,9 @@ else:
 __all__ = [
     "AbortRun",
     "Aborted",
+    "Add",
     "AlreadyAnswered",
+    "Append",
     "Backoff",
     "Chunk",
     "Context",
@@ -148,6 +156,7 @@ __all__ = [
     "LeaseLost",
     "LoopAlreadyRunning",
     "MaxTurnsReached",
+    "Merge",
     "MergeConflict",
     "MissingAgentError",
     "MockDetectionError",

@@ -147,8 +147,9 @@ class MergeConflict(ContextError):
     def __init__(self, key: str, first: str, second: str, where: str) -> None:
         self.key, self.first, self.second = key, first, second
         super().__init__(
-            f"branches {first!r} and {second!r} of {where!r} both changed context key {key!r}; "
-            'let them write different keys, or choose merge="overwrite", "keep_first" or "no_merge"'
+            f"branches {first!r} and {second!r} of {where!r} both changed context key {key!r}; say how to combine it "
+            f"(Annotated[…, Add] on the field of the context, or merge={{{key!r}: Add}} on the step), choose "
+            'merge="overwrite", "keep_first" or "no_merge", or let each branch return its part and combine the outputs'
         )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flujo_actors import Context, Flujo, Step
 from flujo_actors.context.isolation import isolated, values_of
 from flujo_actors.context.merging import merged
-from flujo_actors.dsl.kinds import Merge
+from flujo_actors.dsl.kinds import MergeStrategy
 from flujo_actors.errors import ContextError, MergeConflict
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -27,13 +27,13 @@ def branch(base: Any, **changes: Any) -> Any:
     return copy
 
 
-def merge(base: Any, strategy: Merge, **branches: Any) -> Any:
+def merge(base: Any, strategy: MergeStrategy, **branches: Any) -> Any:
     return merged(base, branches.items(), strategy=strategy, where="fan")
 
 
 @every_kind
 @pytest.mark.parametrize("strategy", ["context_update", "overwrite", "keep_first", "error_on_conflict"])
-def test_changes_of_different_keys_are_all_kept(kind: Any, strategy: Merge) -> None:
+def test_changes_of_different_keys_are_all_kept(kind: Any, strategy: MergeStrategy) -> None:
     """Where branches do not meet, every strategy but `no_merge` keeps what each did."""
     base = kind()
     after = merge(base, strategy, x=branch(base, number=1), y=branch(base, notes=["y"]), z=isolated(base))
@@ -60,7 +60,7 @@ def test_overwrite_keeps_the_last_branch_and_keep_first_the_first(kind: Any) -> 
 
 @every_kind
 @pytest.mark.parametrize("strategy", ["context_update", "error_on_conflict"])
-def test_a_conflict_names_the_key_and_both_branches(kind: Any, strategy: Merge) -> None:
+def test_a_conflict_names_the_key_and_both_branches(kind: Any, strategy: MergeStrategy) -> None:
     """Two values for one key are an error with everything one needs to mend it."""
     base = kind()
     with pytest.raises(
@@ -71,13 +71,26 @@ def test_a_conflict_names_the_key_and_both_branches(kind: Any, strategy: Merge) 
 
 
 @every_kind
-def test_agreement_is_no_conflict_unless_conflicts_are_errors(kind: Any) -> None:
-    """Two branches that set the same value agree; `error_on_conflict` does not accept even that."""
+@pytest.mark.parametrize("strategy", ["context_update", "error_on_conflict"])
+def test_equal_changes_are_a_conflict_too(kind: Any, strategy: MergeStrategy) -> None:
+    """Two branches that appended the same, or counted the same, did not mean one change."""
     base = kind()
-    branches = {"x": branch(base, notes=["same"]), "y": branch(base, notes=["same"])}
-    assert merge(base, "context_update", **branches).notes == ["same"]
     with pytest.raises(MergeConflict, match="'notes'"):
-        merge(base, "error_on_conflict", **branches)
+        merge(base, strategy, x=branch(base, notes=["same"]), y=branch(base, notes=["same"]))
+
+
+@every_kind
+def test_only_the_strictest_strategy_keeps_branches_from_filling_one_dict(kind: Any) -> None:
+    """`error_on_conflict` means the whole key, whatever is inside it."""
+    base = kind()
+    with pytest.raises(MergeConflict, match="'table'"):
+        merge(base, "error_on_conflict", x=branch(base, table={"x": 1}), y=branch(base, table={"y": 1}))
+
+
+def test_the_same_part_of_a_dict_conflicts_also_with_equal_values() -> None:
+    """As for whole keys."""
+    with pytest.raises(MergeConflict, match="'table'"):
+        merge(Context(table={}), "context_update", x=Context(table={"a": 1}), y=Context(table={"a": 1}))
 
 
 @every_kind
@@ -176,8 +189,10 @@ contexts = st.dictionaries(st.sampled_from(["p", "q", "r"]), values, max_size=3)
 
 
 @settings(max_examples=150, deadline=None)
-@given(contexts, st.lists(contexts, max_size=4), st.sampled_from(get_args(Merge)))
-def test_every_value_after_a_merge_comes_from_somewhere(base: Any, branches: list[Any], strategy: Merge) -> None:
+@given(contexts, st.lists(contexts, max_size=4), st.sampled_from(get_args(MergeStrategy)))
+def test_every_value_after_a_merge_comes_from_somewhere(
+    base: Any, branches: list[Any], strategy: MergeStrategy
+) -> None:
     """A merge succeeds or conflicts; untouched keys stay, and one branch alone is taken as it is."""
     before = values_of(base)
     try:
@@ -218,7 +233,7 @@ def setting(key: str, value: Any) -> Any:
     return set_it
 
 
-def fan(merge: Merge, **branches: tuple[str, Any]) -> Any:
+def fan(merge: MergeStrategy, **branches: tuple[str, Any]) -> Any:
     steps = {name: Step(name, setting(*what)) for name, what in branches.items()}
     return Flujo(Step.parallel("fan", steps, merge=merge)).run()
 
@@ -232,7 +247,7 @@ def test_parallel_branches_merge_in_a_run() -> None:
 
 
 @pytest.mark.parametrize(("strategy", "second"), [("context_update", 2), ("error_on_conflict", 1)])
-def test_a_conflict_fails_the_parallel_step(strategy: Merge, second: int) -> None:
+def test_a_conflict_fails_the_parallel_step(strategy: MergeStrategy, second: int) -> None:
     """The failure names the key and both branches, and the context stays what it was."""
     result = fan(strategy, x=("a", 1), y=("a", second))
     assert result.status == "failed"

@@ -312,11 +312,11 @@ async def test_different_keys_are_no_conflict(autojump_clock: Any) -> None:
 
 
 @pytest.mark.trio
-async def test_agreeing_branches_conflict_only_under_the_strictest_strategy(autojump_clock: Any) -> None:
-    """`context_update` takes a value both agree on; `error_on_conflict` does not."""
-    agreeing = branches(a={"x": 1}, b={"x": 1})
-    assert (await Flujo(Step.parallel("p", agreeing)).run_async(1)).final_context.x == 1
-    assert (await Flujo(Step.parallel("p", agreeing, merge="error_on_conflict")).run_async(1)).status == "failed"
+@pytest.mark.parametrize("merge", ["context_update", "error_on_conflict"])
+async def test_branches_that_agree_conflict_too(autojump_clock: Any, merge: Any) -> None:
+    """Whether two changes are one cannot be seen from their values."""
+    step = Step.parallel("p", branches(a={"x": 1}, b={"x": 1}), merge=merge)
+    assert (await Flujo(step).run_async(1)).status == "failed"
 
 
 @pytest.mark.trio

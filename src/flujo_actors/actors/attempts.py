@@ -17,6 +17,7 @@ import trio
 from outcome import Error, Value
 
 from ..bridge.guard import holds_vanished
+from ..context.isolation import own
 from ..core import paths
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
 from ..core.decisions import Accept, Escalate, HandOver, Restart, UseFallback, decide
@@ -24,7 +25,7 @@ from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success
 from ..dsl.callplan import CallPlan, plan_agent
 from ..dsl.declared import Declared
 from ..dsl.step import Step
-from ..errors import InfiniteRedirectError
+from ..errors import ContextError, InfiniteRedirectError
 from .agent_call import answer_of
 from .journal import Recorded
 from .messages import Request, Tally
@@ -111,6 +112,11 @@ class Attempts:
 
     async def _next(self, data: Any, feedback: str | None, plan: CallPlan | None) -> Attempt:
         self.request.tally.attempts += 1
+        if self.step.may_read_again:
+            try:
+                data = own(data, of=f"step {self.step.name!r}")
+            except ContextError as error:
+                return Failed(error=error, feedback=str(error))
         work = work_of(self.request, data, feedback=feedback, plan=plan)
         ended = await self._one().attempt(self.step, work)
         await note_swallowed_cancellation(self.run, self.request)

@@ -12,12 +12,13 @@ from typing import Any
 import attrs
 from outcome import Error
 
+from ..context.isolation import own
 from ..context.merging import merged
 from ..core import paths
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
 from ..core.outcomes import Aborted, ErrorInfo, Failure, Paused, Success
 from ..dsl.declared import Declared
-from ..dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merge, Parallel
+from ..dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel
 from ..dsl.pipeline import AnyStep
 from ..errors import ContextError
 from .messages import Request, Settled, Tally
@@ -111,9 +112,13 @@ async def parallel(troupe: Troupe, step: Parallel, work: Work) -> Attempt:
     """Every branch on the same input."""
     keys = list(step.branches)
     names = [str(key) for key in keys]
+    try:
+        shares = _shares(work.data, len(keys), of=f"step {step.name!r}")
+    except ContextError as error:
+        return Failed(error=error, feedback=str(error))
     requests = (
-        work.child(branch, name, paths.named(work.path, name), work.data, work.context, index)
-        for index, (name, branch) in enumerate(zip(names, step.branches.values(), strict=True))
+        work.child(branch, name, paths.named(work.path, name), share, work.context, index)
+        for index, (name, branch, share) in enumerate(zip(names, step.branches.values(), shares, strict=True))
     )
     patient = step.on_branch_failure == "ignore"
     reports = await _fan_out(troupe, work.tally, requests, step.max_concurrency, patient=patient)
@@ -133,7 +138,10 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
         text = f"step {step.name!r} maps over items, but got {type(items).__name__}: {items!r:.100}"
         return Failed(error=None, feedback=text)
-    listed = list(items)
+    try:
+        listed = _unshared(list(items), of=f"step {step.name!r}")
+    except ContextError as error:
+        return Failed(error=error, feedback=str(error))
     requests = (
         work.child(step.body, f"{step.name}[{index}]", paths.item(work.path, index), item, work.context, index)
         for index, item in enumerate(listed)
@@ -141,6 +149,18 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
     reports = await _fan_out(troupe, work.tally, requests, step.max_concurrency, patient=False)
     output = [output_of(reports[index]) for index in sorted(reports) if _succeeded(reports[index])]
     return _gathered(work, reports, _Numbers(), output, step.merge, patient=False)
+
+
+def _shares(data: Any, readers: int, *, of: str) -> list[Any]:
+    """The data for each of several branches; the last of them may have the original."""
+    return [*(own(data, of=of) for _ in range(readers - 1)), data]
+
+
+def _unshared(items: list[Any], *, of: str) -> list[Any]:
+    """The items, none of them the same object as another."""
+    if len(set(map(id, items))) == len(items):
+        return items
+    return [own(item, of=f"an item of {of}") for item in items]
 
 
 class _Numbers:
@@ -189,7 +209,7 @@ def _stops_siblings(settled: Settled, *, patient: bool) -> bool:
 
 
 def _gathered(
-    work: Work, reports: dict[int, Settled], names: Any, output: Any, merge: Merge, *, patient: bool
+    work: Work, reports: dict[int, Settled], names: Any, output: Any, merge: Merging, *, patient: bool
 ) -> Attempt:
     """One attempt out of all the reports: control first, then abort, failure, pause, and only then success.
 

@@ -6,8 +6,9 @@ Rules:
    only that.
 2. Hooks run in the order of their declaration, and the run waits for them.
 3. A hook that raises is reported in the log and as an event; the run goes on as if it had not been there.
-4. A hook aborts the run by returning `Aborted(reason=…)` or raising `AbortRun("reason")`.
-5. A hook that raises a control error stops the run with it.
+4. A hook that is shown the context gets a copy: it can look, but not change.
+5. A hook aborts the run by returning `Aborted(reason=…)` or raising `AbortRun("reason")`.
+6. A hook that raises a control error stops the run with it.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from outcome import Error
 
 from ..bridge.guard import guarded
 from ..bridge.host import Host
+from ..context.isolation import isolated
 from ..core.attempts import escalating
 from ..core.error_info import message_of
 from ..core.outcomes import Aborted, Failure, RunId
-from ..core.payloads import PAYLOAD_TYPES, HookPayload
+from ..core.payloads import PAYLOAD_TYPES, HookPayload, PreRun, PreStep
 from ..errors import AbortRun, DeclarationError
 
 logger = logging.getLogger("flujo_actors")
@@ -114,5 +116,11 @@ class Hooks:
         return None
 
     async def _answer(self, fn: Callable[[Any], Any], payload: HookPayload) -> Any:
-        answer = fn(payload)
+        answer = fn(_with_own_context(payload))
         return await self.host.finish(answer) if isinstance(answer, Awaitable) else answer
+
+
+def _with_own_context(payload: HookPayload) -> HookPayload:
+    if not isinstance(payload, PreRun | PreStep):
+        return payload
+    return attrs.evolve(payload, context=isolated(payload.context))

@@ -9,7 +9,7 @@ from outcome import Error, Value
 
 from ..bridge.guard import guarded, vanished
 from ..bridge.host import TrioHost
-from ..context.isolation import isolated
+from ..context.isolation import isolated, own
 from ..core.attempts import Failed
 from ..core.error_info import message_of
 from ..dsl.callplan import CallPlan
@@ -34,9 +34,9 @@ async def ask_planned(run: Run, plan: CallPlan, value: Any, context: Any) -> Val
 
 
 async def given(run: Run, declared: Any, data: Any, context: Any) -> Value[Any] | Error:
-    """A value as declared, or what the declared callable `(previous, context)` makes of it."""
+    """A copy of the value as declared, or what the declared callable `(previous, context)` makes of it."""
     if not callable(declared) or isinstance(declared, type):
-        return Value(declared)
+        return await guarded(_own, declared)
     return await with_context_copy(run, declared, data, context)
 
 
@@ -48,6 +48,10 @@ async def with_context_copy(run: Run, fn: Callable[..., Any], data: Any, context
 
 async def _isolated(context: Any) -> Any:
     return isolated(context)
+
+
+async def _own(declared: Any) -> Any:
+    return own(declared, of="a declaration")
 
 
 def failure_of(run: Run, error: BaseException, *, what: str = "") -> Failed:

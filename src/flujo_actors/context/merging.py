@@ -4,7 +4,10 @@ Rules:
 
 1. A copy that succeeded replaces the original (one step at a time), or is merged into it key by key (branches).
 2. A key is changed when its value in the copy differs from the value in the original.
-3. What does not fit the model is an error that names the key.
+3. A key that two branches changed is a conflict, also if they agree: what `n += 1` in two branches comes to cannot be
+   seen from the values. A reducer of the step or of the field combines them, or the strategy says whom to take.
+4. Two branches that changed different keys of one dict did not change the same thing.
+5. What does not fit the model is an error that names the key.
 """
 
 from __future__ import annotations
@@ -16,10 +19,13 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from ..dsl.kinds import Merge
+from ..core.error_info import message_of
+from ..core.reducers import Reducer
+from ..dsl.kinds import Merging
 from ..errors import ContextError, MergeConflict
 from .freeform import Context
 from .isolation import has_fields, values_of
+from .reducing import reducers_of
 
 Changes: TypeAlias = dict[str, Any]
 """New values by context key."""
@@ -40,7 +46,7 @@ def updated(context: Any, output: Any, *, step_name: str) -> Any:
     return _replaced(context, values_of(output), who=f"the output of step {step_name!r}")
 
 
-def merged(base: Any, branches: Iterable[tuple[str, Any]], *, strategy: Merge, where: str) -> Any:
+def merged(base: Any, branches: Iterable[tuple[str, Any]], *, strategy: Merging, where: str) -> Any:
     """The context after parallel branches, each given with the copy it worked on."""
     if strategy == "no_merge":
         return base
@@ -49,39 +55,72 @@ def merged(base: Any, branches: Iterable[tuple[str, Any]], *, strategy: Merge, w
     for name, branch in branches:
         for key, value in () if branch is base else _changed(before, values_of(branch)):
             writes.setdefault(key, []).append((name, value))
-    after = {key: _resolved(key, before.get(key), each, strategy, where) for key, each in writes.items()}
+    conflicts = _Conflicts(type(base), strategy, where)
+    after = {
+        key: each[0][1] if len(each) == 1 else conflicts.resolved(key, before.get(key), each)
+        for key, each in writes.items()
+    }
     return _replaced(base, after, who=f"the branches of {where!r}") if after else base
 
 
-def _resolved(key: str, before: Any, writes: list[_Write], strategy: Merge, where: str) -> Any:
-    """One value for all changes of a key, as the strategy wants it."""
-    (first, value), rest = writes[0], writes[1:]
-    match strategy:
-        case "overwrite":
+@attrs.frozen
+class _Conflicts:
+    """One value for a key that several branches changed."""
+
+    model: type
+    strategy: Merging
+    where: str
+
+    def resolved(self, key: str, before: Any, writes: list[_Write]) -> Any:
+        """The value, as the strategy or the key's reducer wants it; `MergeConflict` if neither says."""
+        if self.strategy == "overwrite":
             return writes[-1][1]
-        case "error_on_conflict" if rest:
-            raise MergeConflict(key, first, rest[0][0], where)
-        case "context_update":
-            return _agreed(key, before, writes, where)
-        case _:
-            return value
+        if self.strategy == "keep_first":
+            return writes[0][1]
+        reducer = self._reducer(key)
+        if reducer is not None:
+            return self._reduced(reducer, key, before, writes)
+        if self.strategy == "error_on_conflict" or not _all_dicts(before, writes):
+            raise self._conflict(key, writes[0], writes[1])
+        return self._filled_together(key, before, writes)
 
+    def _reducer(self, key: str) -> Reducer | None:
+        declared = self.strategy if isinstance(self.strategy, Mapping) else {}
+        return declared.get(key) or reducers_of(self.model).get(key)
 
-def _agreed(key: str, before: Any, writes: list[_Write], where: str) -> Any:
-    """The value that all writers agree on; changes of different keys of one dict agree."""
-    first, value = writes[0]
-    other = next((name for name, each in writes if not _same(value, each)), None)
-    if other is None:
+    def _reduced(self, reducer: Reducer, key: str, before: Any, writes: list[_Write]) -> Any:
+        value = writes[0][1]
+        for name, each in writes[1:]:
+            if value is _MISSING or each is _MISSING:  # what one removed cannot be combined with what another made
+                raise self._conflict(key, writes[0], (name, each))
+            value = self._combined(reducer, key, before, value, each)
         return value
-    if not all(isinstance(each, dict) for each in (before, *(each for _, each in writes))):
-        raise MergeConflict(key, first, other, where)
-    inner: dict[Any, _Write] = {}
-    for name, each in writes:
-        for part, new in _changed(before, each):
-            writer, earlier = inner.setdefault(part, (name, new))
-            if not _same(earlier, new):
-                raise MergeConflict(key, writer, name, where)
-    return _without_missing({**before, **{part: new for part, (_, new) in inner.items()}})
+
+    def _combined(self, reducer: Reducer, key: str, before: Any, one: Any, other: Any) -> Any:
+        try:
+            return reducer(before, one, other)
+        except Exception as error:  # user code: a reducer may raise anything
+            raise ContextError(
+                f"the reducer {reducer!r} cannot combine what the branches of {self.where!r} made of context key "
+                f"{key!r}: {type(error).__name__}: {message_of(error)}"
+            ) from error
+
+    def _filled_together(self, key: str, before: dict[Any, Any], writes: list[_Write]) -> Any:
+        """The dict with every branch's part in it (rule 4)."""
+        parts: dict[Any, _Write] = {}
+        for name, each in writes:
+            for part, new in _changed(before, each):
+                if part in parts:
+                    raise self._conflict(key, parts[part], (name, new))
+                parts[part] = (name, new)
+        return _without_missing({**before, **{part: new for part, (_, new) in parts.items()}})
+
+    def _conflict(self, key: str, one: _Write, other: _Write) -> MergeConflict:
+        return MergeConflict(key, one[0], other[0], self.where)
+
+
+def _all_dicts(before: Any, writes: list[_Write]) -> bool:
+    return isinstance(before, dict) and all(isinstance(value, dict) for _, value in writes)
 
 
 def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:

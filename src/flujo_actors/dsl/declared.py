@@ -171,6 +171,11 @@ class Declared:
         """Whether there is nothing to do before and after the work itself."""
         return not (self.checks or self.updates_context or self.processors is not NO_PROCESSORS)
 
+    @functools.cached_property
+    def may_read_again(self) -> bool:
+        """Whether somebody may read the data after an attempt: another attempt, the fallback, another agent."""
+        return bool(self.max_retries or self.checks or self.fallback is not None)
+
     @property
     def inside(self) -> Iterable[AnyStep]:
         """The steps directly inside this one, apart from its fallback."""

@@ -16,7 +16,7 @@ import attrs
 from ..core import paths
 from ..core.paths import ROOT, StepPath
 from .callplan import is_model_agent
-from .kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
+from .kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel
 from .pipeline import AnyStep, Pipeline
 from .step import Step
 
@@ -109,9 +109,15 @@ def _facts(step: AnyStep) -> Facts:
             asked = step.message if isinstance(step.message, str) else _named(step.message)
             return {"kind": "question", "message": _digest(asked)}
         case Parallel():
-            return {"kind": "parallel", "merge": step.merge}
+            return {"kind": "parallel", "merge": _merging(step.merge)}
         case _:
             return {"kind": {"MapOver": "map", "BranchOn": "branch"}.get(type(step).__name__, type(step).__name__)}
+
+
+def _merging(merge: Merging) -> Any:
+    if isinstance(merge, str):
+        return merge
+    return {key: getattr(reducer, "name", None) or _named(reducer) for key, reducer in merge.items()}
 
 
 def _agent_facts(agent: Any) -> Facts:

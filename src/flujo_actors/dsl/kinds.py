@@ -7,27 +7,46 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
+from ..core.reducers import Reducer, is_reducer
 from ..errors import DeclarationError
 from .callplan import check_takes_pair
 from .declared import Declared, checked_limit, checked_source, frozen_mapping
 from .pipeline import AnyStep, as_step
 
-Merge: TypeAlias = Literal["context_update", "overwrite", "keep_first", "error_on_conflict", "no_merge"]
+MergeStrategy: TypeAlias = Literal["context_update", "overwrite", "keep_first", "error_on_conflict", "no_merge"]
 """What becomes of the context copies of parallel branches:
 
-- `context_update`: changes are merged; two different values for one key are a conflict, which is an error
+- `context_update`: changes are merged; a key that two branches changed is a conflict, which is an error, unless its
+  field has a reducer; branches may fill different keys of one dict
 - `overwrite`: of two changes of one key the later branch's, in declaration order, wins
 - `keep_first`: of two changes of one key the earlier branch's wins
-- `error_on_conflict`: a key changed by two branches is an error, even if they agree
+- `error_on_conflict`: as `context_update`, but two branches may not fill one dict together either
 - `no_merge`: changes are dropped
 """
+
+Merging: TypeAlias = MergeStrategy | Mapping[str, Reducer]
+"""A strategy, or reducers for some keys; the others are merged as by `context_update`."""
 
 OnBranchFailure: TypeAlias = Literal["propagate", "ignore"]
 
 
-def _checked_merge(instance: Any, _: object, value: str) -> None:
-    if value not in get_args(Merge):
-        raise DeclarationError(f"step {instance.name!r}: merge must be one of {get_args(Merge)}, not {value!r}")
+def _as_merging(value: Merging) -> Merging:
+    return frozen_mapping(value) if isinstance(value, Mapping) else value
+
+
+def _checked_merge(instance: Any, _: object, value: Merging) -> None:
+    if isinstance(value, Mapping):
+        wrong = next(((key, each) for key, each in value.items() if not is_reducer(each)), None)
+        if wrong is not None:
+            raise DeclarationError(
+                f"step {instance.name!r}: merge[{wrong[0]!r}] must be Add, Append, Merge or a function "
+                f"(base, one, other), not {wrong[1]!r}"
+            )
+    elif value not in get_args(MergeStrategy):
+        raise DeclarationError(
+            f"step {instance.name!r}: merge must be one of {get_args(MergeStrategy)}, or a dict of reducers by "
+            f"context key, not {value!r}"
+        )
 
 
 def _checked_on_failure(instance: Any, _: object, value: str) -> None:
@@ -86,7 +105,7 @@ class Parallel(Declared):
     """All branches at once on the same input; the output is a dict by key."""
 
     branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=frozen_mapping, validator=_checked_branches)
-    merge: Merge = attrs.field(default="context_update", validator=_checked_merge)
+    merge: Merging = attrs.field(default="context_update", converter=_as_merging, validator=_checked_merge)
     on_branch_failure: OnBranchFailure = attrs.field(default="propagate", validator=_checked_on_failure)
     max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
 
@@ -106,7 +125,7 @@ class MapOver(Declared):
     body: AnyStep = attrs.field(kw_only=False, validator=_checked_body)
     items: Any = attrs.field(default=None, validator=_checked_items)
     """The items, or a callable `(previous, context) -> items`; by default the incoming data."""
-    merge: Merge = attrs.field(default="context_update", validator=_checked_merge)
+    merge: Merging = attrs.field(default="context_update", converter=_as_merging, validator=_checked_merge)
     max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
 
     @property

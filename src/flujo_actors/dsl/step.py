@@ -15,7 +15,7 @@ from .pipeline import AnyStep
 from .processing import NO_PROCESSING, Processing, as_processing
 
 if TYPE_CHECKING:  # see where `Step` makes them
-    from .kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merge, OnBranchFailure, Parallel
+    from .kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, OnBranchFailure, Parallel
     from .resumable import OnUncertain, Resumable
 
 
@@ -107,7 +107,7 @@ class Step(Declared):
         name: str,
         branches: Mapping[Any, AnyStep],
         *,
-        merge: Merge = "context_update",
+        merge: Merging = "context_update",
         on_branch_failure: OnBranchFailure = "propagate",
         max_concurrency: int | None = None,
         **config: Any,
