@@ -7,6 +7,9 @@ from typing import Any
 import attrs
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
+from ..core.attempts import escalating
+from ..core.error_info import message_of
+
 
 def as_text(answer: Any) -> str:
     """An answer as text; raises `ValueError` if it is neither text nor JSON data."""
@@ -22,7 +25,14 @@ def as_text(answer: Any) -> str:
 
 def as_data(value: Any) -> Any:
     """A value as JSON data; raises `ValueError` if it has no such form."""
-    return to_jsonable_python(value, fallback=_fields_of)
+    try:
+        return to_jsonable_python(value, fallback=_fields_of)
+    except ValueError:
+        raise
+    except Exception as error:  # properties and serializers of the user's classes
+        if control := escalating(error):
+            raise control from None
+        raise ValueError(f"{type(error).__name__}: {message_of(error)}") from error
 
 
 def as_json(data: Any) -> str:

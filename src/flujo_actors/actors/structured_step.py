@@ -177,7 +177,7 @@ class StructuredStep:
             if flaws:
                 return StageFailure(stage=stage, reason=_listed(flaws), text=as_json(data), flaws=flaws)
             return _Valid(value=output if self._is_built(output) else self.schema.construct(data), clean=True)
-        except (ValueError, TypeError, KeyError) as error:
+        except ValueError as error:
             return StageFailure(stage=stage, reason=f"the value cannot be used: {error}")
 
     def _is_built(self, output: Any) -> bool:

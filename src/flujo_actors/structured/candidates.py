@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from . import marks, strict
-from .limits import Limits
+from .limits import Limits, TooMuchWork
 from .mend import MEMBER_AFTER_COMMA, Mended, NotJson, TooDeep, mend
 
 _BRACKETS = "{[｛［"
@@ -26,10 +26,6 @@ _MAX_UNREAD = 20
 _VISIT_STEPS = 3
 _MEND_STEPS = 10
 """What a visit and the start of a mending cost, in steps of the mender."""
-
-
-class TooMuchWork(Exception):
-    """The limits were passed before the text was read."""
 
 
 @attrs.frozen(kw_only=True)

@@ -16,7 +16,7 @@ from typing import Any
 from . import spelling
 from .reading import Coercion
 from .schema import Schema
-from .strict import SourceFloat
+from .strict import SourceFloat, plain
 
 Reparse = Callable[[str], Any]
 """Reads JSON inside a string; raises `ValueError` if the whole string is not a container."""
@@ -99,7 +99,7 @@ class _Coercer:
         return best
 
     def fits(self, variant: Any, value: Any) -> bool:
-        return isinstance(variant, Mapping) and self.schema.part_is_valid(variant, value)
+        return isinstance(variant, Mapping) and self.schema.part_is_valid(variant, plain(value))
 
     # --- by type ----------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class _Coercer:
     def is_absent(self, key: str, item: Any, place: Any, required: Any) -> bool:
         if key in required or not (item is None or spelling.is_null_word(item)):
             return False
-        return isinstance(place, Mapping) and not self.schema.part_is_valid(place, item)
+        return isinstance(place, Mapping) and not self.schema.part_is_valid(place, item)  # null, or a word
 
     def place_of(self, key: str, part: Mapping[str, Any]) -> Any:
         """The schema of the member `key`, or None where such a member is forbidden."""

@@ -16,7 +16,8 @@ from ..errors import StructuredOutputError
 from . import spelling
 from .coerce import coerce
 from .marks import after_thinking
-from .read import container_in, read_structured, refusal
+from .read import container_in, read_structured
+from .refusals import refusal, refusing
 from .schema import Schema, compile_schema
 
 _MAX_TEXT = 200_000
@@ -43,10 +44,11 @@ def extract_from_text(text: str, schema: Any) -> Any:
 
 def labelled_value(text: str, schema: Schema, no_json: StructuredOutputError | None = None) -> Any:
     """The value that the labels and tables of a text without JSON spell; `StructuredOutputError` if they do not."""
-    found = _found(after_thinking(text), schema) if len(text) <= _MAX_TEXT else None
-    if found is None:
-        raise refusal("extract", f"no labelled values of {schema.name!r} in the text", text, schema) from no_json
-    return _accepted(found, schema, text)
+    with refusing("extract", text, schema):
+        found = _found(after_thinking(text), schema) if len(text) <= _MAX_TEXT else None
+        if found is None:
+            raise refusal("extract", f"no labelled values of {schema.name!r} in the text", text, schema) from no_json
+        return _accepted(found, schema, text)
 
 
 def _accepted(found: Any, schema: Schema, text: str) -> Any:
@@ -55,10 +57,7 @@ def _accepted(found: Any, schema: Schema, text: str) -> Any:
     if flaws:
         reason = "; ".join(f"{flaw.path}: {flaw.message}" for flaw in flaws[:3])
         raise refusal("extract", reason, text, schema, flaws)
-    try:
-        return schema.construct(value)
-    except (ValueError, TypeError) as error:
-        raise refusal("extract", str(error)[:300], text, schema) from error
+    return schema.construct(value)
 
 
 def _found(text: str, schema: Schema) -> Any:

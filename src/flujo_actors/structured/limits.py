@@ -13,6 +13,11 @@ from __future__ import annotations
 
 import attrs
 
+
+class TooMuchWork(Exception):
+    """The limits were passed before the text was read."""
+
+
 HEAVY_CHARS = 20_000
 """Texts longer than this may hold the thread for more than a few milliseconds."""
 

@@ -17,14 +17,16 @@ from typing import Any
 import attrs
 from pydantic import ValidationError
 
+from ..core.error_info import message_of
 from ..errors import StructuredOutputError
 from . import engines, marks, strict
-from .candidates import Candidate, Candidates, TooMuchWork, find_candidates
+from .candidates import Candidate, Candidates, find_candidates
 from .coerce import coerce
 from .envelopes import insides
-from .limits import DEFAULT_LIMITS, Limits
+from .limits import DEFAULT_LIMITS, Limits, TooMuchWork
 from .mend import NotJson, TooDeep, mend
 from .reading import Coercion, Flaw, Reading
+from .refusals import refusal, refusing
 from .scalars import NOTHING, scalar_from
 from .schema import Schema, compile_schema
 
@@ -37,13 +39,11 @@ def read_structured(text: str, schema: Any = None, limits: Limits = DEFAULT_LIMI
     """The value of `text` under `schema` and how it was found; raises `StructuredOutputError` if there is none."""
     text = _as_text(text)
     compiled = None if schema is None else compile_schema(schema)
-    try:
+    with refusing("parse", text, compiled):
         whole = _whole_within(text, limits)
         if whole is not None and (compiled is None or _accepts(compiled, whole.value)):
             return _reading(whole, whole.value, (), compiled, text)
         return _search(text, whole, compiled, limits)
-    except TooMuchWork as problem:
-        raise refusal("limits", str(problem), text, compiled) from None
 
 
 def _as_text(text: str | bytes) -> str:
@@ -68,18 +68,15 @@ def parse_and_validate(text: str, schema: Any = None) -> Any:
 def normalize_json_text(text: str) -> str:
     """The JSON of a model's answer as strict JSON text, without anything around it."""
     text = _as_text(text)
-    limits = DEFAULT_LIMITS
-    try:
-        whole = _whole_within(text, limits)
+    with refusing("parse", text, None):
+        whole = _whole_within(text, DEFAULT_LIMITS)
         if whole is not None:
             return whole.json
-        reading_text, _ = marks.unwrapped_text(text)
-        best = next(_without_schema(find_candidates(reading_text, limits), reading_text, limits), None)
-    except TooMuchWork as problem:
-        raise refusal("limits", str(problem), text, None) from None
-    if best is None:
-        raise refusal("parse", "there is no JSON in the text", text, None)
-    return best.json
+        readable, _ = marks.unwrapped_text(text)
+        best = next(_without_schema(find_candidates(readable, DEFAULT_LIMITS), readable, DEFAULT_LIMITS), None)
+        if best is None:
+            raise refusal("parse", "there is no JSON in the text", text, None)
+        return best.json
 
 
 # --- search ---------------------------------------------------------------------------------------------------
@@ -233,7 +230,7 @@ def _scalar(readable: str, text: str, schema: Schema, candidates: list[Candidate
         return None
     source = candidates[0].value if single and isinstance(candidates[0].value, str) else readable
     value = scalar_from(source, schema)
-    if value is NOTHING or not schema.is_valid(value):
+    if value is NOTHING or not _accepts(schema, value):
         return None
     span = (0, len(text))
     built = _constructed(schema, value)
@@ -287,7 +284,8 @@ def _loses_data(candidate: Candidate, coercions: tuple[Coercion, ...]) -> bool:
 def _with_source_floats(candidate: Candidate, depth: int, schema: Schema) -> tuple[Any, tuple[Coercion, ...]]:
     whole = strict.parse_with_source(candidate.json)
     layer = next(itertools.islice(insides(whole), depth, None))
-    return _coerced(layer.value, schema)
+    value, coercions = _coerced(layer.value, schema)
+    return strict.plain(value), coercions
 
 
 def _coerced(value: Any, schema: Schema) -> tuple[Any, tuple[Coercion, ...]]:
@@ -317,7 +315,7 @@ def _accepts(schema: Schema, value: Any) -> bool:
         return True
     try:
         schema.construct(value)
-    except (ValueError, TypeError, KeyError):
+    except ValueError:
         return False
     return True
 
@@ -366,16 +364,6 @@ def _class_flaw(schema: Schema, value: Any) -> Flaw:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         return Flaw(path="$" + "".join(f".{p}" for p in first["loc"]), message=first["msg"])
-    except (ValueError, TypeError, KeyError) as error:
-        return Flaw(path="$", message=str(error)[:300])
+    except ValueError as error:
+        return Flaw(path="$", message=message_of(error)[:300])
     return Flaw(path="$", message="none of its keys is known to the schema")
-
-
-def refusal(
-    stage: str, reason: str, text: str, schema: Schema | None, flaws: list[Flaw] | None = None
-) -> StructuredOutputError:
-    excerpt = text if len(text) <= 200 else f"{text[:120]} … {text[-60:]}"
-    error = StructuredOutputError(f"no structured value ({stage}): {reason}")
-    error.stage, error.errors, error.text_excerpt = stage, list(flaws or ()), excerpt
-    error.schema_hash = schema.schema_hash if schema else None
-    return error

@@ -58,10 +58,10 @@ def _is_scalar(part: Mapping[str, Any]) -> bool:
 
 
 def _members(part: Mapping[str, Any]) -> list[Any]:
-    if "const" in part:
-        return [part["const"]]
-    if "enum" in part:
-        return list(part["enum"])
+    """The scalars that a schema lists; nobody names a container with a word."""
+    if "const" in part or "enum" in part:
+        listed = [part["const"]] if "const" in part else part["enum"]
+        return [member for member in listed if not isinstance(member, dict | list)]
     return [True, False] if part.get("type") == "boolean" else []
 
 
@@ -69,10 +69,15 @@ def _one_member(answer: str, members: list[Any]) -> Any:
     exact = spelling.member_of(answer.strip(_DECORATION), members)
     if any(exact is m for m in members):
         return exact
-    words = {m: re.compile(rf"(?<![\w-]){re.escape(_spelled(m))}(?![\w-])", re.I) for m in members}
-    found = [m for m, word in words.items() if word.search(answer[:_MAX_PROSE])]
-    # one and 1 agree as keys; what counts is that a single member is named
-    return found[0] if len(found) == 1 and len(answer) <= _MAX_PROSE and not _is_number(found[0]) else NOTHING
+    if len(answer) > _MAX_PROSE:
+        return NOTHING
+    named = {word: m for m in members if (word := _spelled(m)) and _is_named(word, answer)}
+    member = next(iter(named.values()), NOTHING)
+    return NOTHING if len(named) > 1 or _is_number(member) else member
+
+
+def _is_named(word: str, answer: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", answer, re.I) is not None
 
 
 def _spelled(member: Any) -> str:

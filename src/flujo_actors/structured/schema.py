@@ -13,6 +13,8 @@ import pydantic
 from cattrs.preconf.json import make_converter
 from pydantic_core import from_json, to_json
 
+from ..core.attempts import escalating
+from ..core.error_info import message_of
 from ..core.typed_dicts import known_to_pydantic
 from ..errors import DeclarationError
 from .class_schema import json_schema_of_class
@@ -79,23 +81,36 @@ class Schema:
         if validator is None:
             shared = {k: self.json_schema[k] for k in ("$defs", "definitions") if k in self.json_schema}
             validator = self._parts[key] = _validator_for({**shared, **part})
-        return bool(validator.is_valid(data))
+        try:
+            return bool(validator.is_valid(data))
+        except ValueError:
+            return False
 
     def construct(self, data: Any) -> Any:
-        """The instance `data` describes; raises `ValueError` if the class refuses it."""
-        return self._construct(data)
+        """The instance `data` describes; raises `ValueError` if the class refuses it, in whatever way it does."""
+        try:
+            return self._construct(data)
+        except ValueError:
+            raise
+        except Exception as error:  # validators and converters of the user
+            if control := escalating(error):
+                raise control from None
+            raise ValueError(f"{self.name} refuses the value: {_told(error)}") from error
 
 
 def compile_schema(schema: Any) -> Schema:
-    """The compiled form of a JSON Schema dict, pydantic model, attrs class, TypedDict, dataclass or other type."""
+    """The compiled form of a JSON Schema dict, pydantic model, attrs class, TypedDict, dataclass or other type.
+
+    Raises `DeclarationError` if it cannot serve as one.
+    """
     if isinstance(schema, Schema):
         return schema
-    if isinstance(schema, Mapping):
-        return _of_json(to_json(schema))
     try:
-        return _of_type(schema)
-    except TypeError:  # not hashable
-        return _of_type.__wrapped__(schema)
+        return _of_json(to_json(schema)) if isinstance(schema, Mapping) else _of_hashable(schema)
+    except DeclarationError:
+        raise
+    except Exception as error:  # classes make their schemas themselves
+        raise DeclarationError(f"{_name_of(schema)!r} cannot serve as a schema: {message_of(error)}") from error
 
 
 @lru_cache(maxsize=512)
@@ -103,33 +118,42 @@ def _of_json(serialized: bytes) -> Schema:
     return _build("value", from_json(serialized), None)
 
 
+def _of_hashable(schema: Any) -> Schema:
+    try:
+        hash(schema)
+    except TypeError:
+        return _of_type.__wrapped__(schema)
+    return _of_type(schema)
+
+
+def _name_of(schema: Any) -> str:
+    return getattr(schema, "__name__", None) or f"{schema!r:.100}"
+
+
 @lru_cache(maxsize=512)
 def _of_type(schema: Any) -> Schema:
-    name = getattr(schema, "__name__", None) or repr(schema)
+    name = _name_of(schema)
     if is_typeddict(schema):
         return _build(name, json_schema_of_class(schema), None)
     if isinstance(schema, type) and attrs.has(schema):
         return _build(name, json_schema_of_class(schema), _attrs_constructor(schema))
-    try:
-        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(known_to_pydantic(schema))
-        json_schema = adapter.json_schema()
-    except (pydantic.errors.PydanticUserError, pydantic.errors.PydanticSchemaGenerationError) as error:
-        raise DeclarationError(f"{name!r} cannot serve as a schema: {error}") from error
-    return _build(name, json_schema, lambda data: adapter.validate_json(to_json(data)))
+    adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(known_to_pydantic(schema))
+    return _build(name, adapter.json_schema(), lambda data: adapter.validate_json(to_json(data)))
 
 
 def _attrs_constructor(cls: type) -> Callable[[Any], Any]:
     def construct(data: Any) -> Any:
-        try:
-            return _CONVERTER.structure(data, cls)
-        except ExceptionGroup as group:
-            raise ValueError(f"{cls.__name__} refuses the value: {_first_leaf(group)}") from group
+        return _CONVERTER.structure(data, cls)
 
     return construct
 
 
-def _first_leaf(error: BaseException) -> BaseException:
-    return _first_leaf(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+def _told(error: BaseException) -> str:
+    """What an error says; of a group, what its first leaf says."""
+    if isinstance(error, BaseExceptionGroup):
+        return _told(error.exceptions[0])
+    said = message_of(error)
+    return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
 
 
 def _build(name: str, json_schema: dict[str, Any], construct: Callable[[Any], Any] | None) -> Schema:

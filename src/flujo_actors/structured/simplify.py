@@ -10,7 +10,8 @@ import attrs
 
 from ..errors import StructuredOutputError
 from .coerce import coerce
-from .read import container_in, read_structured, refusal
+from .read import container_in, read_structured
+from .refusals import refusal, refusing
 from .schema import Schema, compile_schema
 
 _MAX_DEPTH = 6
@@ -49,17 +50,21 @@ class SimplifiedSchema:
 
     def restore(self, flat: Mapping[str, Any]) -> Any:
         """The value of the real schema that `flat` spells; raises `StructuredOutputError` if it does not."""
+        said = repr(dict(flat))
+        with refusing("simplify", said, self.schema):
+            value, _ = coerce(self._nested(flat), self.schema, container_in)
+            flaws = self.schema.validate(value)
+            if flaws:
+                raise refusal("simplify", f"{flaws[0].path}: {flaws[0].message}", said, self.schema, flaws)
+            return self.schema.construct(value)
+
+    def _nested(self, flat: Mapping[str, Any]) -> Any:
         nested: dict[str, Any] = {}
         for slot in self.slots:
             filled = flat.get(slot.name)
             if filled is not None and not (filled == "" and (slot.kind != "text" or not slot.required)):
                 _put(nested, slot.path, _spelled(slot, filled))
-        data = nested.get("", nested)
-        value, _ = coerce(data, self.schema, container_in)
-        flaws = self.schema.validate(value)
-        if flaws:
-            raise refusal("simplify", f"{flaws[0].path}: {flaws[0].message}", repr(dict(flat)), self.schema, flaws)
-        return self.schema.construct(value)
+        return nested.get("", nested)
 
     def read(self, text: str) -> Any:
         """The value of the real schema from a model's answer to the flat one."""

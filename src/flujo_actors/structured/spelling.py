@@ -32,7 +32,7 @@ def same_name(word: str, names: Iterable[str]) -> str | None:
 
 def member_of(word: str, members: Iterable[Any]) -> Any:
     """The member of an enumeration that `word` spells; `word` itself if none or several do."""
-    members = list(members)
+    members = [member for member in members if not isinstance(member, dict | list)]
     stripped = word.strip()
     for same in (str.casefold, skeleton):
         spelled = same(stripped)

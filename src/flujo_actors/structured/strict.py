@@ -61,3 +61,15 @@ def _source_float(lexeme: str) -> SourceFloat:
 def parse_with_source(text: str) -> Any:
     """As `parse`, with floats that remember their spelling: `1.10` as text is not `1.1`."""
     return json.loads(text, parse_float=_source_float, parse_constant=_no_constants)
+
+
+def plain(value: Any) -> Any:
+    """The value with floats that are nothing but floats: the only ones that validators take."""
+    match value:
+        case dict():
+            return {key: plain(item) for key, item in value.items()}
+        case list():
+            return [plain(item) for item in value]
+        case SourceFloat():
+            return float(value)
+    return value

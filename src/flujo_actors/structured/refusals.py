@@ -1,0 +1,47 @@
+"""How a text is refused, and the one guard around all reading.
+
+1. Whatever goes wrong while a model's text is read is a `StructuredOutputError` that names its stage: what the schema's
+   class raises, what a parser raises, what nobody thought of.
+2. Only what stops a run passes: control errors, also those that a group holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..core.attempts import escalating
+from ..core.error_info import message_of
+from ..errors import StructuredOutputError
+from .limits import TooMuchWork
+from .reading import Flaw
+from .schema import Schema
+
+_MAX_REASON = 300
+
+
+@contextmanager
+def refusing(stage: str, text: str, schema: Schema | None) -> Iterator[None]:
+    """What is raised in this block comes out as the refusal of `text` at `stage`."""
+    try:
+        yield
+    except StructuredOutputError:
+        raise
+    except TooMuchWork as problem:
+        raise refusal("limits", str(problem), text, schema) from None
+    except Exception as error:  # the classes of users and the parsers of others are called in there
+        if control := escalating(error):
+            raise control from None
+        reason = f"{type(error).__name__}: {message_of(error)}"
+        raise refusal(stage, reason[:_MAX_REASON], text, schema) from error
+
+
+def refusal(
+    stage: str, reason: str, text: str, schema: Schema | None, flaws: list[Flaw] | None = None
+) -> StructuredOutputError:
+    """The error that says at which stage, and why, `text` was refused."""
+    excerpt = text if len(text) <= 200 else f"{text[:120]} … {text[-60:]}"
+    error = StructuredOutputError(f"no structured value ({stage}): {reason}")
+    error.stage, error.errors, error.text_excerpt = stage, list(flaws or ()), excerpt
+    error.schema_hash = schema.schema_hash if schema else None
+    return error
