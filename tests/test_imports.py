@@ -26,7 +26,7 @@ FOR_EVERY_RUN = {
         *{"near_names", "outcomes", "paths", "quota", "tokens", "usage"},
     },
     "dsl": {"callplan", "declared", "pipeline", "processing", "step", "tree"},
-    "telemetry": {"silence"},
+    "telemetry": {"log_records", "silence"},
     "": {"errors", "handle", "late_names", "parts", "runner"},
 }
 """The modules that a pipeline of async functions needs, by package; think twice before one more."""

@@ -58,6 +58,7 @@ from .errors import UsageLimitExceededError as UsageLimitExceededError
 from .handle import RunHandle as RunHandle
 from .late_names import late_names as _late_names
 from .runner import Flujo as Flujo
+from .telemetry.log_records import hide_secrets_in_log as _hide_secrets_in_log
 
 if TYPE_CHECKING:
     from .agents.compaction import compact_history as compact_history
@@ -80,8 +81,8 @@ if TYPE_CHECKING:
     from .core.settings import Price as Price
     from .core.settings import Settings as Settings
     from .core.wire import from_json as from_json
-    from .core.wire import to_json as to_json
     from .dsl.redirect import Redirect as Redirect
+    from .json_text import to_json as to_json
     from .settings import load_settings as load_settings
     from .stores.memory import MemoryStore as MemoryStore
     from .stores.port import Store as Store
@@ -126,10 +127,12 @@ else:
             "normalize_json_text": ".structured.read",
             "parse_and_validate": ".structured.read",
             "register_type": ".core.known_models",
-            "to_json": ".core.wire",
+            "to_json": ".json_text",
             "wrap_dict": ".structured.builtins",
         },
     )
+
+_hide_secrets_in_log()
 
 # What `import *` gives: all that needs no library besides those that every run needs.
 __all__ = [

@@ -69,7 +69,7 @@ def _is_configured() -> bool:
 
 
 def hooks_of(given: Iterable[Callable[[Any], Any]] | Callable[[Any], Any]) -> Callable[..., Hooks] | None:
-    """What makes the hooks of one run (`run_id`, `host`, `report`); `None` if there are none."""
+    """What makes the hooks of one run (`run_id`, `host`, `report`, `redact`); `None` if there are none."""
     listed = (given,) if callable(given) else tuple(given)
     if not listed:
         return None

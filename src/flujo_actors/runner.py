@@ -180,7 +180,7 @@ class Flujo:
     def _runs(self, mode: ResumeMode = "strict") -> Runs:
         if self._store is None:
             return self._in_memory
-        redact = self._telemetry.redactor.text
+        redact = self._telemetry.redact
         return stored_runs(self._store, self.pipeline, self._settings, redact=redact, mode=mode)
 
     async def _drive(self, runs: Runs, opened: OpenRun, host: Host, outlet: Outlet | None) -> PipelineResult:
@@ -211,7 +211,9 @@ class Flujo:
         return result
 
     def _hooks_of(self, run_id: RunId, host: Host) -> Hooks | None:
-        return None if self._make_hooks is None else self._make_hooks(run_id, host, self._report_hook)
+        if self._make_hooks is None:
+            return None
+        return self._make_hooks(run_id, host, self._report_hook, self._telemetry.redact)
 
     def _report_hook(self, name: str, payload: HookPayload, error: BaseException) -> None:
         if self._telemetry.enabled:

@@ -24,8 +24,8 @@ from flujo_actors import (
     Step,
     StepResult,
     Success,
+    to_json,
 )
-from flujo_actors.core.wire import to_json
 from flujo_actors.stores.memory import MemoryStore
 
 

@@ -91,6 +91,7 @@ class Hooks:
     run_id: RunId
     host: Host
     report: Report
+    redact: Callable[[str], str]
 
     async def tell(self, kind: str, **facts: Any) -> Aborted | Failure | None:
         """Tell everybody who wants to know of such a moment; the first veto is returned when all have been told."""
@@ -105,15 +106,18 @@ class Hooks:
     async def _call(self, hook: PlannedHook, payload: HookPayload) -> Aborted | Failure | None:
         got = await guarded(self._answer, hook.fn, payload)
         if not isinstance(got, Error):
-            return got.value if isinstance(got.value, Aborted) else None
+            return self._aborted(got.value.reason) if isinstance(got.value, Aborted) else None
         if isinstance(got.error, AbortRun):
-            return Aborted(reason=message_of(got.error) or f"aborted by hook {hook.name}")
+            return self._aborted(message_of(got.error) or f"aborted by hook {hook.name}")
         control = escalating(got.error)
         if control is not None:
-            return Failure(error=control, feedback=f"hook {hook.name} raised {message_of(control)}")
+            return Failure(error=control, feedback=self.redact(f"hook {hook.name} raised {message_of(control)}"))
         logger.warning("hook %s failed on %s", hook.name, payload.kind, exc_info=got.error)
         self.report(hook.name, payload, got.error)
         return None
+
+    def _aborted(self, reason: str) -> Aborted:
+        return Aborted(reason=self.redact(str(reason)))
 
     async def _answer(self, fn: Callable[[Any], Any], payload: HookPayload) -> Any:
         answer = fn(_with_own_context(payload))

@@ -29,6 +29,7 @@ from .messages import Request
 from .run import Run
 from .sequence import Troupe, Work, vetoed
 from .step_events import emit_attempt_ended, note_swallowed_cancellation, report_unstoppable
+from .step_results import told
 from .telling import tell_late
 from .usercode import ask_planned, failure_of
 
@@ -79,6 +80,7 @@ class OneAttempt:
                 ended = self._timed_out(step, work, ignored=not scope.cancelled_caught)
                 veto = await tell_late(run) if run.untold else None
                 ended = ended if veto is None else vetoed(veto)
+        ended = told(run, ended)
         if run.telemetry.enabled:
             emit_attempt_ended(run, self.request, ended, work.attempt)
         return ended

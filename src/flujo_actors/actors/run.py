@@ -80,7 +80,7 @@ class Run:
 
     def redact(self, text: str) -> str:
         """The text without secrets: the only change ever made to what an error says."""
-        return self.telemetry.redactor.text(text)
+        return self.telemetry.redact(text)
 
     async def publish(self, outcome: StepOutcome) -> None:
         """Show an outcome to whoever watches, waiting until there is room for it."""

@@ -33,7 +33,7 @@ from .messages import Request, Settled, Tally
 from .run import Run
 from .sequence import sequence, work_of
 from .step_events import emit_step_ended, note_swallowed_cancellation
-from .step_results import charge, result_of, unfinished_result, usage_in
+from .step_results import charge, result_of, told, unfinished_result, usage_in
 from .telling import tell, tell_later
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class StepActors:
         return await self._concluded(request, ended, trio.current_time() - begun)
 
     async def _concluded(self, request: Request, ended: Attempt, latency_s: float) -> tuple[TerminalOutcome, Any]:
-        match ended:
+        match told(self.run, ended):
             case Done(output=output, context=context, metadata=metadata):
                 result = result_of(request, output=output, latency_s=latency_s, metadata=metadata)
                 return Success(step_result=result), context
@@ -168,8 +168,8 @@ class StepActors:
                 return await self._paused(request, paused, place or request.path), request.context
             case Stopped(outcome=aborted):
                 return aborted, request.context
-            case _:
-                assert_never(ended)
+            case unknown:
+                assert_never(unknown)
 
     async def _paused(self, request: Request, paused: Paused, place: StepPath) -> Paused:
         """The step that pauses gets a token; those around it hand it on."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.outcomes import Failure, Paused, StepResult, Success, TerminalOutcome
+import attrs
+
+from ..core.attempts import Attempt, Failed, Stopped
+from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
 from ..core.quota import QUOTA_LOCK, Quota
 from ..core.usage import NO_USAGE, Usage
 from .messages import Request
+from .run import Run
 
 
 def result_of(
@@ -34,6 +38,18 @@ def result_of(
         step_history=tally.history,
         usage=tally.usage,
     )
+
+
+def told(run: Run, ended: Attempt) -> Attempt:
+    """How an attempt ended, with what it says freed of secrets: reasons given by code quote errors, too."""
+    match ended:
+        case Failed(feedback=str() as said):
+            return attrs.evolve(ended, feedback=run.redact(said))
+        case Stopped(outcome=Aborted(reason=str() as said)):
+            return attrs.evolve(ended, outcome=Aborted(reason=run.redact(said)))
+        case Stopped(outcome=Paused(message=str() as said) as paused):
+            return attrs.evolve(ended, outcome=attrs.evolve(paused, message=run.redact(said)))
+    return ended
 
 
 def unfinished_result(request: Request, outcome: TerminalOutcome) -> StepResult | None:

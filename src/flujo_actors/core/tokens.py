@@ -44,10 +44,10 @@ def _without_colon(text: str) -> str:
 
 def approval_hash(message: str, data: Any) -> str:
     """What distinguishes one question from another: its text and the data it is about."""
-    from .wire import to_json  # loads cattrs, which only runs that pause need
+    from .wire import json_of  # loads cattrs, which only runs that pause need
 
     try:
-        about = to_json(data)
+        about = json_of(data)
     except NotSerializable:
         about = type(data).__qualname__
     return hashlib.sha256(f"{message}\0{about}".encode("utf-8", "surrogatepass")).hexdigest()[:16]

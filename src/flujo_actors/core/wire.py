@@ -281,8 +281,8 @@ def _decode_hook(data: Any, _: object) -> Any:
     return decode(data)
 
 
-def to_json(value: Any) -> str:
-    """An outcome, a result or any value the library can keep, as JSON text."""
+def json_of(value: Any) -> str:
+    """An outcome, a result or any value the library can keep, as JSON text and as it is: `to_json` hides secrets."""
     return _written(value, lambda: json.dumps(_data_of(value), allow_nan=False, separators=(",", ":")))
 
 

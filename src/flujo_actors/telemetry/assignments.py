@@ -11,6 +11,7 @@ Rules, for a name that `is_secret_name`:
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 
@@ -51,6 +52,7 @@ def _lower_one(character: str) -> str:
     return lowered if len(lowered) == 1 else character
 
 
+@functools.lru_cache(maxsize=64)
 def _sites(endings: frozenset[Words]) -> dict[str, re.Pattern[str]]:
     """For each last word of the endings, what finds it with its qualifier before and an operator after it."""
     qualifiers: dict[str, set[str]] = {}

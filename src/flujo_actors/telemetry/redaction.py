@@ -21,9 +21,14 @@ from .assignments import Assignments
 from .credential_shapes import Span, shape_spans
 from .plain_data import Plain, plain
 from .secret_names import Words, is_secret_name, words_of
-from .secret_values import deps_secrets, environment_secrets, spellings, worth_hiding
+from .secret_values import MOST_OBJECTS, SHORTEST_SECRET, deps_secrets, environment_secrets, worth_hiding
+from .spellings import base64_spellings, spellings
 
 REPLACEMENT = "[redacted]"
+
+# What a text in base64 may go on with on either side of a secret in it.
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]*")
+_LONGEST_BEFORE = 256
 
 
 def _texts(given: str | Iterable[str]) -> frozenset[str]:
@@ -50,12 +55,18 @@ class Redactor:
     _patterns: tuple[re.Pattern[str], ...] = attrs.field(default=(), converter=_compiled)
     _names: frozenset[str] = attrs.field(default=(), converter=_texts)
     _spelled: tuple[str, ...] = attrs.field(init=False, repr=False, eq=False)
+    _in_base64: tuple[str, ...] = attrs.field(init=False, repr=False, eq=False)
     _more: frozenset[Words] = attrs.field(init=False, repr=False, eq=False)
     _assignments: Assignments = attrs.field(init=False, repr=False, eq=False)
 
     @_spelled.default
     def _all_spellings(self) -> tuple[str, ...]:
         return tuple(sorted(spelling for secret in self._secrets for spelling in spellings(secret)))
+
+    @_in_base64.default
+    def _all_in_base64(self) -> tuple[str, ...]:
+        long = (secret for secret in self._secrets if len(secret) >= SHORTEST_SECRET)
+        return tuple(sorted(spelling for secret in long for spelling in base64_spellings(secret)))
 
     @_more.default
     def _endings_of_names(self) -> frozenset[Words]:
@@ -80,10 +91,22 @@ class Redactor:
         found = worth_hiding(environment_secrets(environ, _endings(names)))
         return cls(secrets=_texts(secrets) | found, patterns=patterns, names=names).knowing(deps)
 
-    def knowing(self, deps: object) -> Redactor:
+    def knowing(self, deps: object, *, most: int = MOST_OBJECTS) -> Redactor:
         """This redactor, also knowing what `deps` hold under secret-like names; itself if nothing is new."""
-        found = worth_hiding(deps_secrets(deps, self._more)) - self._secrets
-        return attrs.evolve(self, secrets=self._secrets | found) if found else self
+        return self.hiding(worth_hiding(deps_secrets(deps, self._more, most=most)))
+
+    def hiding(self, secrets: frozenset[str]) -> Redactor:
+        """This redactor, also hiding these values; itself if it does so already."""
+        return self if secrets <= self._secrets else attrs.evolve(self, secrets=self._secrets | secrets)
+
+    def current(self) -> Redactor:
+        """Itself: what it knows does not change."""
+        return self
+
+    @property
+    def known(self) -> frozenset[str]:
+        """The values that are hidden wherever they occur."""
+        return self._secrets
 
     def text(self, text: str) -> str:
         """`text` without its secrets: the same object if there are none."""
@@ -111,6 +134,9 @@ class Redactor:
         for secret in self._spelled:
             if secret in text:
                 yield from _occurrences(text, secret)
+        for secret in self._in_base64:
+            if secret in text:
+                yield from _whole_words(text, secret)
         yield from shape_spans(text)
         yield from self._assignments.spans(text)
         for pattern in self._patterns:
@@ -122,6 +148,21 @@ def _occurrences(text: str, part: str) -> Iterator[Span]:
     while start >= 0:
         yield start, start + len(part)
         start = text.find(part, start + len(part))
+
+
+def _whole_words(text: str, part: str) -> Iterator[Span]:
+    """Where `part` stands in base64, with the rest of that base64 around it."""
+    start = text.find(part)
+    while start >= 0:
+        head, tail = text[max(0, start - _LONGEST_BEFORE) : start], start + len(part)
+        end = tail + _run_of_base64(text, tail)
+        yield start - _run_of_base64(head[::-1]), end
+        start = text.find(part, end)
+
+
+def _run_of_base64(text: str, start: int = 0) -> int:
+    found = _BASE64.match(text, start)
+    return found.end() - start if found else 0
 
 
 def _within(span: Span, hidden: list[Span]) -> bool:

@@ -6,18 +6,20 @@ method called, so gathering has no effects; it stops at a depth and a number of 
 
 from __future__ import annotations
 
-import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
-from urllib.parse import quote, quote_plus
+from urllib.parse import unquote, unquote_plus
 
+from .assignments import Assignments
 from .credential_shapes import url_passwords
 from .secret_names import Words, is_secret_name, words_of
 
 SHORTEST_SECRET = 8
 """A shorter value would be found by chance inside ordinary words."""
 _DEEPEST = 6
-_MOST_OBJECTS = 10_000
+MOST_OBJECTS = 10_000
+"""How many objects are looked at when secrets are gathered."""
 # The working directory, not a password.
 _NOT_SECRET_VARIABLES = frozenset({"PWD", "OLDPWD"})
 # Placeholders that stand for themselves in so many texts that hiding them would say more than it hides.
@@ -25,29 +27,40 @@ _PLACEHOLDERS = frozenset(
     {"password", "postgres", "changeme", "disabled", "required", "undefined", "username", "localhost"}
 )
 _NOT_DATA = (type, FunctionType, MethodType, ModuleType)
+# `sort_key` and `first_pass` are fields, but a variable that ends so (`STRIPE_KEY`, `DB_PASS`) is set for a service.
+_SERVICE_ENDINGS = ("key", "pass")
+_RUN_TOGETHER = ("password", "passwd", "apikey", "secret")
+_assignments = Assignments()
 
 
 def environment_secrets(environ: Mapping[str, str], more: frozenset[Words] = frozenset()) -> Iterator[str]:
-    """The values of secret-like variables, and the passwords of the URLs any variable holds."""
+    """The values of secret-like variables, and the passwords in the addresses any variable holds."""
     for name, value in environ.items():
         if _is_secret_variable(name, more):
             yield value
-        yield from url_passwords(value)
+        yield from _passwords(value)
 
 
 def _is_secret_variable(name: str, more: frozenset[Words]) -> bool:
     if name in _NOT_SECRET_VARIABLES:
         return False
-    # `sort_key` is a field, but a variable that ends in KEY (`STRIPE_KEY`) is configured for a service.
-    return words_of(name)[-1:] == ("key",) or is_secret_name(name, more)
+    last = "".join(words_of(name)[-1:])
+    return last in _SERVICE_ENDINGS or last.endswith(_RUN_TOGETHER) or is_secret_name(name, more)
 
 
-def deps_secrets(deps: object, more: frozenset[Words] = frozenset()) -> Iterator[str]:
-    """The texts that `deps`, at any depth, hold under secret-like names, and the passwords of their URLs."""
-    waiting: list[tuple[object, bool, int]] = [(deps, False, 0)]
+def _passwords(text: str) -> Iterator[str]:
+    """The passwords of URLs and of `password=…` in a text, as they are written and as a driver uses them."""
+    announced = (text[start:end] for start, end in _assignments.spans(text))
+    for written in (*url_passwords(text), *announced):
+        yield from (written, unquote(written), unquote_plus(written))
+
+
+def deps_secrets(deps: object, more: frozenset[Words] = frozenset(), *, most: int = MOST_OBJECTS) -> Iterator[str]:
+    """The texts that `deps` hold under secret-like names, the nearest first, and the passwords of their URLs."""
+    waiting: deque[tuple[object, bool, int]] = deque([(deps, False, 0)])
     seen: set[int] = set()
-    while waiting and len(seen) < _MOST_OBJECTS:
-        value, secret, depth = waiting.pop()
+    while waiting and len(seen) < most:
+        value, secret, depth = waiting.popleft()
         if isinstance(value, str | bytes):
             yield from _texts(value, secret)
         elif id(value) not in seen and depth < _DEEPEST:
@@ -59,7 +72,7 @@ def _texts(value: str | bytes, secret: bool) -> Iterator[str]:
     text = value if isinstance(value, str) else value.decode("utf-8", "replace")
     if secret:
         yield text
-    yield from url_passwords(text)
+    yield from _passwords(text)
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
@@ -87,10 +100,3 @@ def worth_hiding(values: Iterable[str]) -> frozenset[str]:
     return frozenset(
         value for value in stripped if len(value) >= SHORTEST_SECRET and value.lower() not in _PLACEHOLDERS
     )
-
-
-def spellings(secret: str) -> frozenset[str]:
-    """The ways a secret is written inside other texts: as it is, in a URL, in JSON, in a repr."""
-    quoted = {quote(secret, safe="", errors="replace"), quote_plus(secret, errors="replace")}
-    escaped = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}
-    return frozenset({secret} | quoted | escaped)

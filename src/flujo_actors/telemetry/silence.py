@@ -8,30 +8,33 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from ..core.event_kinds import EventKind
-    from .redaction import Redactor
+    from .live_redaction import LiveRedactor
 
 
 class Silence:
     """Tells nobody anything; what errors say is freed of the environment's secrets all the same.
 
-    The redactor is made for the first error: building its expressions takes longer than many a run. The environment it
-    goes by is that of the beginning, as it is for telemetry that is heard.
+    The redactor is made for the first error: building its expressions takes longer than many a run. It knows what the
+    environment held in the beginning, as it does for telemetry that is heard, and what it holds then.
     """
 
     enabled: ClassVar[bool] = False
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = dict(environ)
+        self._environ, self._began = environ, dict(environ)
 
     def tell(self, kind: EventKind, **facts: Any) -> None:
         """Nobody listens."""
 
-    @functools.cached_property
-    def redactor(self) -> Redactor:
-        """What hides secrets in the texts of errors."""
-        from .redaction import Redactor  # loads what only runs with errors need
+    def redact(self, text: str) -> str:
+        """The text of an error without secrets."""
+        return self._redactor.text(text)
 
-        return Redactor.from_environment(self._environ)
+    @functools.cached_property
+    def _redactor(self) -> LiveRedactor:
+        from .live_redaction import LiveRedactor  # loads what only runs with errors need
+
+        return LiveRedactor(self._environ, began=self._began)
 
 
 SILENT = Silence({})

@@ -18,6 +18,7 @@ import attrs
 
 from ..core.event_kinds import EventKind
 from ..core.events import EVENT_TYPES, AgentUsage, Event, content_fields, detail_fields, facts
+from .live_redaction import LiveRedactor
 from .redaction import Redactor
 
 _log = logging.getLogger("flujo_actors")
@@ -51,7 +52,7 @@ class Telemetry:
     """Gives each event to every sink, without secrets and, unless `content` is on, without content."""
 
     sinks: tuple[Sink, ...] = attrs.field(default=(), converter=_as_tuple)
-    redactor: Redactor = attrs.field(factory=Redactor)
+    redactor: Redactor | LiveRedactor = attrs.field(factory=Redactor)
     content: bool = attrs.field(default=False, kw_only=True)
     verbose: bool = attrs.field(default=False, kw_only=True)
     _reported: set[int] = attrs.field(factory=set, repr=False, kw_only=True)
@@ -61,10 +62,9 @@ class Telemetry:
         """Whether anyone listens."""
         return bool(self.sinks)
 
-    def knowing(self, deps: object) -> Telemetry:
-        """The same telemetry, hiding also what `deps` hold under secret-like names."""
-        redactor = self.redactor.knowing(deps)
-        return self if redactor is self.redactor else attrs.evolve(self, redactor=redactor)
+    def redact(self, text: str) -> str:
+        """The text of an error without secrets."""
+        return self.redactor.text(text)
 
     def tell(self, kind: EventKind, **facts: Any) -> None:
         """Make the event of this kind, and tell every sink."""
@@ -103,17 +103,19 @@ class Telemetry:
     def _redacted(self, event: Event, *, content: bool, verbose: bool) -> Event:
         left_out = (() if content else _CONTENT[event.kind]) + (() if verbose else _DETAIL[event.kind])
         changes: dict[str, Any] = {name: None for name in left_out if getattr(event, name) is not None}
+        redactor = self.redactor.current()
         for name in _FREE[event.kind]:
             value = getattr(event, name)
-            if name not in left_out and (clean := self._hidden(value)) is not value:
+            if name not in left_out and (clean := _hidden(redactor, value)) is not value:
                 changes[name] = clean
         return attrs.evolve(event, **changes) if changes else event
 
-    def _hidden(self, value: object) -> object:
-        if isinstance(value, str):
-            return self.redactor.text(value)
-        # Counts and amounts hold no text.
-        return value if value is None or isinstance(value, int | float) else self.redactor.value(value)
+
+def _hidden(redactor: Redactor, value: object) -> object:
+    if isinstance(value, str):
+        return redactor.text(value)
+    # Counts and amounts hold no text.
+    return value if value is None or isinstance(value, int | float) else redactor.value(value)
 
 
 class MemorySink:
