@@ -15,6 +15,7 @@ from ..errors import DeclarationError
 from .bodies import shown
 from .forking import watch_forks
 from .memory import MemoryStore
+from .passwords import without_password
 from .port import Store
 
 _SQLITE = "sqlite://"
@@ -78,7 +79,7 @@ def _sqlite_path(url: str) -> Path | None:
     if rest in ("", "/", ":memory:", "/:memory:"):
         return None
     if not rest.startswith("/"):
-        raise _unknown(url, f"a relative path takes three slashes: sqlite:///{rest}")
+        raise _unknown(url, f"a relative path takes three slashes: sqlite:///{without_password(rest)}")
     if "\0" in rest:
         raise _unknown(url, "no file name has a NUL character")
     if "?" in rest:
@@ -99,6 +100,6 @@ def _open_postgres(url: str) -> Store:
 
 def _unknown(url: str, why: str) -> DeclarationError:
     return DeclarationError(
-        f"{shown(url)} is not a store: {why}; use 'sqlite:///runs.db' (relative), 'sqlite:////abs/path.db', "
-        "'sqlite://' (memory), 'postgresql://…', or a Store"
+        f"{shown(without_password(url))} is not a store: {why}; use 'sqlite:///runs.db' (relative), "
+        "'sqlite:////abs/path.db', 'sqlite://' (memory), 'postgresql://…', or a Store"
     )

@@ -31,6 +31,7 @@ from psycopg_pool import ConnectionPool
 
 from ..errors import StoreError
 from . import postgres_statements as sql
+from .passwords import said_without_password
 from .postgres_schema import Connection, migrate
 
 T = TypeVar("T")
@@ -97,7 +98,7 @@ class PostgresConnections:
                     raise
                 self._raise_unless_passing(error, deadline)
                 if not self._has_committed(db.session, is_there, deadline):
-                    raise _failure(error) from error
+                    raise self._failure(error) from error
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
@@ -105,7 +106,7 @@ class PostgresConnections:
         try:
             yield
         except psycopg.Error as error:
-            raise _failure(error) from error
+            raise self._failure(error) from error
 
     def close(self) -> None:
         with self._opening:
@@ -156,7 +157,7 @@ class PostgresConnections:
             db = Connection.connect(self._url, autocommit=True, **self._defaults())
         except psycopg.OperationalError as error:
             if not self._reached:  # a wrong address is more likely than a server that restarts just now
-                raise _failure(error) from error
+                raise self._failure(error) from error
             raise
         self._reached = True
         return db
@@ -183,7 +184,13 @@ class PostgresConnections:
 
     def _raise_unless_passing(self, error: psycopg.Error, deadline: float) -> None:
         if not _passing(error) or time.monotonic() > deadline:
-            raise _failure(error) from error
+            raise self._failure(error) from error
+
+    def _failure(self, error: psycopg.Error) -> StoreError:
+        text = said_without_password(str(error), self._url)
+        if text != str(error):
+            error.args = (text,)  # it stays behind the `StoreError`, and is told with it
+        return StoreError(f"Postgres: {type(error).__name__}: {text.strip()}")
 
     def _has_committed(self, session: tuple[Any, ...], is_there: IsThere, deadline: float) -> bool:
         """How a transaction ended whose connection was lost at its commit."""
@@ -234,10 +241,6 @@ def _passing(error: psycopg.Error) -> bool:
         return False
     state = error.sqlstate or "08000"  # a connection that is lost has no state
     return state.startswith(("08", "57P0")) or isinstance(error, pg.DeadlockDetected | pg.SerializationFailure)
-
-
-def _failure(error: psycopg.Error) -> StoreError:
-    return StoreError(f"Postgres: {type(error).__name__}: {str(error).strip()}")
 
 
 _abandoned: list[ConnectionPool[Connection]] = []
