@@ -87,7 +87,12 @@ class RunNotFound(StoreError):
 
 
 class RunLeased(StoreError):
-    """Another process works on this run, and its lease has not expired."""
+    """Somebody else works on this run, and their lease has not expired."""
+
+    owner: str | None = None
+    """Who holds it, as the store has it."""
+    left_s: float | None = None
+    """How many seconds are left of the lease; it is longer if the owner lives and renews it."""
 
 
 class LeaseLost(StoreError):

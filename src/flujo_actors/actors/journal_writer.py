@@ -17,9 +17,6 @@ Rules:
 
 from __future__ import annotations
 
-import os
-import socket
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -29,15 +26,11 @@ from outcome import Error, Outcome, Value, capture
 
 from ..core.records import Admission, Append, Lease, Record
 from ..errors import FlujoError, LeaseLost, RunExists, StoreError
-from ..stores.port import Store
+from ..stores.port import Store, Verdict
+from .processes import new_owner
 
 J = TypeVar("J")
 R = TypeVar("R")
-
-
-def new_owner() -> str:
-    """A name for this process and this claim, for people who look at leases."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 Notes: TypeAlias = Callable[[], Sequence[Record]]
@@ -147,7 +140,7 @@ class JournalWriter:
     def _admit_all(self, admissions: list[Admission]) -> list[Lease | RunExists]:
         return self._store.admit_all(admissions, owner=self._owner, lease_s=self._lease_s)
 
-    def _append_all(self, appends: list[Append]) -> list[LeaseLost | None]:
+    def _append_all(self, appends: list[Append]) -> list[Verdict]:
         answers = self._store.append(appends)
         self.written += sum(len(append.records) for append in appends)
         return answers

@@ -37,7 +37,8 @@ from ..errors import CorruptRecord, FingerprintMismatch, NotPaused, NotSerializa
 from ..stores.port import Store
 from .asking import waiting_pause
 from .journal import Pause
-from .journal_writer import JournalWriter, new_owner, writer_for
+from .journal_writer import JournalWriter, writer_for
+from .processes import new_owner
 from .runs import Hold, OpenRun
 from .store_journal import StoreJournal
 
