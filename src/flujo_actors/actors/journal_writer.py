@@ -8,15 +8,22 @@ Rules:
    several, the next one waits a scheduling round for company.
 3. A write returns when it is durable. It raises `LeaseLost` if the run has another owner by now, and `StoreError` if
    the store failed: then either nothing of it was written, or all of it and the answer was lost.
-4. A write that was asked for is not cancelled with whoever waits for it, who waits all the same.
-5. Leases of open runs are renewed together, three times per lease. A run that lost its lease is told at once, and so
-   is one whose lease must have expired because the store could not be asked, by this process's monotonic clock.
+4. A write that was asked for is not cancelled with whoever waits for it, who waits all the same, unless the store is
+   silent (`store_wait`). An admission that nobody waits for any more is given up.
+5. Leases of open runs are kept alive (`leases`) until they are released.
 6. A commit costs one hop to a thread and back, and no task of its own: what comes back from the thread wakes those who
-   wait for it, and begins the next commit. The renewing task lives while a run is open.
+   wait for it, and begins the next commit.
+7. A store that nobody refers to any more takes its writer with it.
 """
 
 from __future__ import annotations
 
+import functools
+import os
+import socket
+import time
+import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -26,11 +33,17 @@ from outcome import Error, Outcome, Value, capture
 
 from ..core.records import Admission, Append, Lease, Record
 from ..errors import FlujoError, LeaseLost, RunExists, StoreError
-from ..stores.port import Store, Verdict
-from .processes import new_owner
+from ..stores.port import Store
+from .leases import Leases
+from .store_wait import StoreWait, post, start_thread
 
 J = TypeVar("J")
 R = TypeVar("R")
+
+
+def new_owner() -> str:
+    """A name for this process and this claim, for people who look at leases."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 Notes: TypeAlias = Callable[[], Sequence[Record]]
@@ -43,7 +56,7 @@ class _Batch:
 
     admissions: list[Admission]
     appends: list[Append]
-    tasks: list[trio.lowlevel.Task]
+    waits: list[StoreWait | None]
     """Those who wait for it, in the same order."""
 
 
@@ -54,28 +67,37 @@ Answer: TypeAlias = Value[Any] | Error
 class JournalWriter:
     """The one that writes to a store for all runs of a trio run; see the module's rules."""
 
-    def __init__(self, store: Store, *, lease_s: float) -> None:
+    def __init__(self, store: Callable[[], Store | None], *, lease_s: float) -> None:
         self._store = store
+        self._in_use: Store | None = None
+        """The store, while there is something to write."""
         self._lease_s = lease_s
         self._owner = new_owner()
-        self._admissions: list[tuple[trio.lowlevel.Task, Admission]] = []
-        self._appends: list[tuple[trio.lowlevel.Task, Append, Notes]] = []
+        self._admissions: list[tuple[StoreWait, Admission]] = []
+        self._appends: list[tuple[StoreWait | None, Append, Notes]] = []
         self.writing = False
         """Whether a commit is under way, or about to begin."""
+        self._begun = 0.0
         self._crowded = True
         """Whether the last commit carried more than one write (rule 2)."""
-        self._leases: dict[Lease, _Held] = {}
-        self._renewing: trio.CancelScope | None = None
+        self._leases = Leases(self._renew, lease_s=lease_s)
         self.commits = 0
         """How many transactions were committed."""
         self.written = 0
         """How many records were written."""
 
+    @property
+    def waiting(self) -> bool:
+        """Whether the store has been asked for something and has not answered yet."""
+        return self.writing or self._leases.renewing
+
     @trio.lowlevel.enable_ki_protection  # whoever is going to be woken must have begun to wait
     async def admit(self, admission: Admission) -> Lease:
         """Make a run exist; `RunExists` if its id is taken."""
-        self._admissions.append((trio.lowlevel.current_task(), admission))
-        lease: Lease = await self._answer()
+        wait = StoreWait(self._silent_since)
+        self._admissions.append((wait, admission))
+        self._begin_soon()
+        lease: Lease = await wait.answer()
         return lease
 
     @trio.lowlevel.enable_ki_protection
@@ -83,25 +105,31 @@ class JournalWriter:
         """Make the append durable, and what `notes` returns before it; see the module's rules."""
         if append.release:
             self.let_go(append.lease)  # a renewal that comes after the release must not look like a loss
-        self._appends.append((trio.lowlevel.current_task(), append, notes))
-        await self._answer()
+        wait = StoreWait(self._silent_since)
+        self._appends.append((wait, append, notes))
+        self._begin_soon()
+        await wait.answer()
 
-    async def _answer(self) -> Any:
-        """What the store says to what the current task has asked for."""
-        if not self.writing:
-            self.writing = True
-            if self._crowded:
-                trio.lowlevel.current_trio_token().run_sync_soon(self._begin)
-            else:
-                self._begin()
-        return await trio.lowlevel.wait_task_rescheduled(_not_cancelled)
+    def _silent_since(self) -> float:
+        return self._begun
+
+    def _begin_soon(self) -> None:
+        if self.writing:
+            return
+        self.writing, self._begun, self._in_use = True, time.monotonic(), self._store()
+        if self._crowded:
+            trio.lowlevel.current_trio_token().run_sync_soon(self._begin)
+        else:
+            self._begin()
 
     def _begin(self) -> None:
         """Send what waits to a thread."""
-        batch = self._take()
-        soon = trio.lowlevel.current_trio_token().run_sync_soon
-        # Not `to_thread`: its limit is shared with whatever else blocks, and keeping it takes a scheduling round.
-        trio.lowlevel.start_thread_soon(lambda: self._written(batch), lambda got: soon(self._finish, batch.tasks, got))
+        batch, self._begun = self._take(), time.monotonic()
+        finish = functools.partial(post, trio.lowlevel.current_trio_token(), self._finish, batch.waits)
+        try:
+            start_thread(lambda: self._written(batch), finish)
+        except StoreError as error:
+            finish(Value([Error(_copied(error)) for _ in batch.waits]))
 
     def _take(self) -> _Batch:
         admissions, self._admissions = self._admissions, []
@@ -109,7 +137,7 @@ class JournalWriter:
         return _Batch(
             [admission for _, admission in admissions],
             [_with_notes(append, notes()) for _, append, notes in appends],
-            [*(task for task, _ in admissions), *(task for task, _, _ in appends)],
+            [*(wait for wait, _ in admissions), *(wait for wait, _, _ in appends)],
         )
 
     def _written(self, batch: _Batch) -> list[Answer]:
@@ -128,20 +156,31 @@ class JournalWriter:
         self.commits += 1
         return [Error(answer) if isinstance(answer, FlujoError) else Value(answer) for answer in got.value]
 
-    def _finish(self, tasks: list[trio.lowlevel.Task], got: Outcome[list[Answer]]) -> None:
+    def _finish(self, waits: list[StoreWait | None], got: Outcome[list[Answer]]) -> None:
         """Back from the thread: wake everybody with their answer, and begin the next commit if somebody waits."""
-        for task, answer in zip(tasks, got.unwrap(), strict=True):
-            trio.lowlevel.reschedule(task, answer)
-        self._crowded = len(tasks) > 1
+        for wait, answer in zip(waits, got.unwrap(), strict=True):
+            if wait is not None and not wait.give(answer):
+                self._release_if_admitted(answer)
+        self._crowded = len(waits) > 1
         self.writing = bool(self._admissions or self._appends)
         if self.writing:
             self._begin()
+        else:
+            self._in_use = None
+
+    def _release_if_admitted(self, answer: Answer) -> None:
+        """Whoever wanted the run has left: let others have it."""
+        if isinstance(answer, Value) and isinstance(answer.value, Lease):
+            release = Append(lease=answer.value, records=(), release=True)
+            self._appends.append((None, release, tuple))
 
     def _admit_all(self, admissions: list[Admission]) -> list[Lease | RunExists]:
-        return self._store.admit_all(admissions, owner=self._owner, lease_s=self._lease_s)
+        assert self._in_use is not None
+        return self._in_use.admit_all(admissions, owner=self._owner, lease_s=self._lease_s)
 
-    def _append_all(self, appends: list[Append]) -> list[Verdict]:
-        answers = self._store.append(appends)
+    def _append_all(self, appends: list[Append]) -> list[LeaseLost | None]:
+        assert self._in_use is not None
+        answers = self._in_use.append(appends)
         self.written += sum(len(append.records) for append in appends)
         return answers
 
@@ -149,60 +188,19 @@ class JournalWriter:
 
     def hold(self, lease: Lease, lost: Callable[[LeaseLost], None]) -> None:
         """Keep a lease alive until it is let go; `lost` is called if it cannot be."""
-        self._leases[lease] = _Held(tell=lost, until=trio.current_time() + self._lease_s)
-        if self._renewing is None:
-            self._renewing = trio.CancelScope()
-            trio.lowlevel.spawn_system_task(self._renew_leases, self._renewing)
+        self._leases.hold(lease, lost)
 
     def let_go(self, lease: Lease) -> None:
         """Stop renewing a lease."""
-        self._leases.pop(lease, None)
-        if not self._leases and self._renewing is not None:
-            self._renewing.cancel()
-            self._renewing = None
+        self._leases.let_go(lease)
 
-    async def _renew_leases(self, scope: trio.CancelScope) -> None:
-        with scope:
-            while True:
-                await trio.sleep(self._lease_s / 3)
-                await self._renew()
-
-    async def _renew(self) -> None:
-        asked_at, leases, renew = trio.current_time(), list(self._leases), self._store.renew
-        got = await trio.to_thread.run_sync(_asked, lambda: renew(leases, lease_s=self._lease_s))
-        if isinstance(got, Error):
-            self._give_up_expired(got.error)
-            return
-        for lease, answer in zip(leases, got.value, strict=True):
-            held = self._leases.get(lease)
-            if held is not None and answer is not None:
-                held.tell(answer)
-            elif held is not None:
-                held.until = asked_at + self._lease_s
-
-    def _give_up_expired(self, error: BaseException) -> None:
-        for lease, held in self._leases.items():
-            if held.until <= trio.current_time():
-                lost = LeaseLost(f"the lease of run {lease.run_id!r} expired: it could not be renewed ({error})")
-                lost.__cause__ = error
-                held.tell(lost)
-
-
-@attrs.define(eq=False)
-class _Held:
-    """A lease that is kept alive."""
-
-    tell: Callable[[LeaseLost], None]
-    until: float
-    """When it expires, at the earliest, if it is not renewed."""
+    def _renew(self, leases: Sequence[Lease]) -> list[LeaseLost | None]:
+        store = self._store()
+        return [None] * len(leases) if store is None else store.renew(leases, lease_s=self._lease_s)
 
 
 def _with_notes(append: Append, notes: Sequence[Record]) -> Append:
     return attrs.evolve(append, records=(*notes, *append.records)) if notes else append
-
-
-def _not_cancelled(_: object) -> trio.lowlevel.Abort:
-    return trio.lowlevel.Abort.FAILED
 
 
 def _asked(call: Callable[[], R]) -> Value[R] | Error:
@@ -227,21 +225,29 @@ _writers: trio.lowlevel.RunVar[dict[tuple[int, float], JournalWriter]] = trio.lo
 
 
 def writer_for(store: Store, *, lease_s: float) -> JournalWriter:
-    """The writer of a store in the current trio run."""
+    """The writer of a store in the current trio run, for as long as somebody refers to the store."""
     try:
         writers = _writers.get()
     except LookupError:
         writers = {}
         _writers.set(writers)
     writer = writers.get((id(store), lease_s))
-    if writer is None:
-        writer = writers[id(store), lease_s] = JournalWriter(store, lease_s=lease_s)
+    return writer or _new_writer(writers, store, lease_s)
+
+
+def _new_writer(writers: dict[tuple[int, float], JournalWriter], store: Store, lease_s: float) -> JournalWriter:
+    key = id(store), lease_s
+    try:
+        refer: Callable[[], Store | None] = weakref.ref(store, lambda _: writers.pop(key, None))
+    except TypeError:  # a class with slots may allow no weak references; its stores live as long as the loop
+        refer = lambda: store  # noqa: E731
+    writer = writers[key] = JournalWriter(refer, lease_s=lease_s)
     return writer
 
 
 def commits_under_way() -> bool:
-    """Whether the current trio run waits for a store."""
+    """Whether the current trio run waits for a store to write."""
     try:
-        return any(writer.writing for writer in _writers.get().values())
+        return any(writer.waiting for writer in list(_writers.get().values()))
     except LookupError:
         return False

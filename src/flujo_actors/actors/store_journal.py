@@ -31,6 +31,7 @@ from ..stores.port import Store, Transaction
 from .journal import Answered, CountedUnits, KeptUnit, Pause, Recorded
 from .journal_writer import JournalWriter
 from .recorded_results import RecordedResults
+from .store_wait import call_store
 
 MakeAppend = Callable[[StepPath, Recorded], Append]
 """What is written when a step has settled."""
@@ -217,8 +218,7 @@ class StoreJournal:
 
         An exception stays the original: this is the process where it happened.
         """
-        with trio.CancelScope(shield=True):
-            records = await trio.to_thread.run_sync(self._store.read, self.lease.run_id)
+        records = await call_store(lambda: self._store.read(self.lease.run_id))
         self._take_in(each for each in records if each.kind == "settled")
         stored = self._read.pop(path)
         context = record.context if stored.same_context else stored.context

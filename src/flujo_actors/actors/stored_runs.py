@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,10 +38,10 @@ from ..errors import CorruptRecord, FingerprintMismatch, NotPaused, NotSerializa
 from ..stores.port import Store
 from .asking import waiting_pause
 from .journal import Pause
-from .journal_writer import JournalWriter, writer_for
-from .processes import new_owner
+from .journal_writer import JournalWriter, new_owner, writer_for
 from .runs import Hold, OpenRun
 from .store_journal import StoreJournal
+from .store_wait import call_store
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -68,8 +69,8 @@ class StoredRuns:
 
     async def pause_at(self, token: str) -> Pause:
         run_id, path = parse_token(token)
-        waiting = await _in_thread(lambda: waiting_pause(self.store, token))
-        self._admission_of(run_id, await _in_thread(lambda: self.store.read(run_id)))
+        waiting = await call_store(lambda: waiting_pause(self.store, token))
+        self._admission_of(run_id, await call_store(lambda: self.store.read(run_id)))
         journal = self._journal(Lease(run_id=run_id, owner="", epoch=0))
         journal.load([Record(kind="paused", path=path, body=waiting.body)])
         pause = journal.waiting(path)
@@ -79,26 +80,33 @@ class StoredRuns:
     async def answer(self, token: str, answer: Any) -> OpenRun:
         run_id, path = parse_token(token)
         record = Record(kind="answered", path=path, body=bodies.make_body(answer=encode(answer)))
-        await _in_thread(lambda: self.store.answer(run_id, path, token=token, record=record))
+        await call_store(lambda: self.store.answer(run_id, path, token=token, record=record))
         return await self.reopen(run_id)
 
     async def reopen(self, run_id: RunId) -> OpenRun:
-        run = await _in_thread(lambda: self.store.get(run_id))
+        run = await call_store(lambda: self.store.get(run_id))
         _refuse_if_ended(run)
-        lease = await _in_thread(lambda: self.store.claim(run_id, owner=new_owner(), lease_s=self.settings.lease_s))
+        lease = await self._claim(run_id)
         try:
-            _refuse_if_ended(await _in_thread(lambda: self.store.get(run_id)))  # it may have ended before the claim
+            _refuse_if_ended(await call_store(lambda: self.store.get(run_id)))  # it may have ended before the claim
             return await self._opened(lease)
         except BaseException:
             await self._release(lease)
             raise
 
+    async def _claim(self, run_id: RunId) -> Lease:
+        def give_up(lease: Lease) -> None:
+            self.store.append([Append(lease=lease, records=(), release=True)])
+
+        owner, lease_s = new_owner(), self.settings.lease_s
+        return await call_store(lambda: self.store.claim(run_id, owner=owner, lease_s=lease_s), if_left=give_up)
+
     async def _opened(self, lease: Lease) -> OpenRun:
-        records = await _in_thread(lambda: self.store.read(lease.run_id))
+        records = await call_store(lambda: self.store.read(lease.run_id))
         body = self._admission_of(lease.run_id, records)
         where = _first_record_of(lease.run_id)
         journal = self._journal(lease)
-        await _in_thread(lambda: journal.load(records))
+        await call_store(lambda: journal.load(records))
         opened = OpenRun(
             run_id=lease.run_id,
             data=bodies.read_value(body.get("input"), where=where),
@@ -131,8 +139,9 @@ class StoredRuns:
             await self._release(_lease_of(run))
 
     async def _release(self, lease: Lease) -> None:
-        """Let another process have the run at once, instead of when the lease expires."""
-        with contextlib.suppress(StoreError):  # then the lease expires by itself
+        """Let another process have the run at once, instead of when the lease expires; not if the store is silent."""
+        as_if_cancelled = trio.CancelScope(deadline=-math.inf)
+        with as_if_cancelled, contextlib.suppress(StoreError):  # then the lease expires by itself
             await self._writer().write(Append(lease=lease, records=(), release=True))
 
     @contextlib.contextmanager
@@ -149,8 +158,8 @@ class StoredRuns:
     async def abandoned(self) -> list[RunId]:
         """The runs of this pipeline that a dead process left, and those whose questions are answered."""
         name = Fingerprint.of(self.pipeline).name
-        left = await _in_thread(lambda: self.store.find(RunQuery(pipeline=name, abandoned=True)))
-        paused = await _in_thread(lambda: self.store.find(RunQuery(pipeline=name, status="paused")))
+        left = await call_store(lambda: self.store.find(RunQuery(pipeline=name, abandoned=True)))
+        paused = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="paused")))
         answered = [run for run in paused if not run.pauses and not run.leased]
         return [run.run_id for run in (*left, *answered)]
 
@@ -200,7 +209,3 @@ def _mismatch(run_id: RunId, changes: list[str]) -> FingerprintMismatch:
 def _lease_of(run: OpenRun) -> Lease:
     assert isinstance(run.journal, StoreJournal)
     return run.journal.lease
-
-
-async def _in_thread(fn: Any) -> Any:
-    return await trio.to_thread.run_sync(fn)

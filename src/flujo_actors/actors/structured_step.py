@@ -19,7 +19,6 @@ from typing import Any, TypeVar, assert_never
 
 import attrs
 import trio
-from typing_extensions import is_typeddict
 
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
 from ..core.settings import ArosSettings
@@ -184,8 +183,7 @@ class StructuredStep:
     def _is_built(self, output: Any) -> bool:
         if not self.schema.constructs:
             return True
-        declared = self.declared
-        return isinstance(declared, type) and not is_typeddict(declared) and isinstance(output, declared)
+        return isinstance(self.declared, type) and isinstance(output, self.declared)
 
     # --- stages ---
 

@@ -188,6 +188,17 @@ def running_loop() -> str | None:
     return None
 
 
+def host_lives() -> Callable[[], bool]:
+    """Tells from any thread whether the loop of this one can still go on: asyncio's cannot once it is closed."""
+    if "asyncio" in sys.modules:
+        import asyncio
+
+        with contextlib.suppress(RuntimeError):
+            loop = asyncio.get_running_loop()
+            return lambda: not loop.is_closed()
+    return lambda: True
+
+
 # --- a loop for programs that have none ---------------------------------------------------------------------
 
 

@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
-from ..core.records import StoredStatus, has_ended
+from ..core.records import StoredStatus
+
+_ENDED = frozenset({"completed", "failed", "aborted"})
 
 
 def closes_pauses(status: StoredStatus | None) -> bool:
     """Whether a run that takes on this status has ended (rule 4)."""
-    return has_ended(status)
+    return status in _ENDED

@@ -15,6 +15,7 @@ import trio
 import trio.testing
 
 from ..actors.journal_writer import commits_under_way
+from ..actors.store_wait import calls_under_way as store_calls_under_way
 from ..bridge.asyncio_loop import calls_under_way
 
 _PATIENCE_S = 0.01
@@ -51,4 +52,5 @@ class JumpingClock(trio.abc.Clock):
 
 
 def _outside_work() -> bool:
-    return trio.testing.active_thread_count() > 0 or calls_under_way() > 0 or commits_under_way()
+    in_threads = trio.testing.active_thread_count() > 0 or commits_under_way() or store_calls_under_way()
+    return in_threads or calls_under_way() > 0

@@ -1,0 +1,212 @@
+"""Leases that hold: loops that are blocked, stores that are silent, loops that are closed, processes out of threads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from silent_store import SilentStore
+
+from flujo_actors import Flujo, LeaseLost, RunClient, Step
+from flujo_actors.stores.memory import MemoryStore
+
+SHORT = {"durability": {"lease_s": 0.6}}
+
+Run = Callable[[Callable[[], Any]], Any]
+
+on_both_hosts = pytest.mark.parametrize("run", [trio.run, lambda main: asyncio.run(main())], ids=["trio", "asyncio"])
+
+
+async def same(data: int) -> int:
+    return data
+
+
+class CountingStore(MemoryStore):
+    """Says when it has been asked for four renewals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.renewals, self.often = 0, threading.Event()
+
+    def renew(self, leases: Any, *, lease_s: float) -> Any:
+        self.renewals += len(leases)
+        if self.renewals >= 4:
+            self.often.set()
+        return super().renew(leases, lease_s=lease_s)
+
+
+@on_both_hosts
+def test_a_step_that_blocks_its_loop_keeps_its_lease(run: Run) -> None:
+    """The renewals are made by another thread: nobody begins the step elsewhere while this process lives."""
+    store = CountingStore()
+
+    async def blocking(data: int) -> int:
+        assert store.often.wait(60)
+        return data
+
+    async def main() -> Any:
+        return await Flujo(Step("blocking", blocking), store=store, settings=SHORT).run_async(1)
+
+    assert run(main).status == "completed"
+
+
+@on_both_hosts
+def test_an_owner_whose_store_is_silent_stops_when_its_lease_is_over(run: Run) -> None:
+    """It does not wait for the store to tell it: by its own clock somebody else may have the run by now."""
+    store = SilentStore("renew")
+
+    async def for_ever(data: int) -> int:
+        await (asyncio.Event().wait() if run is not trio.run else trio.sleep_forever())
+        return data
+
+    async def main() -> None:
+        flujo = Flujo(Step("for ever", for_ever), store=store, settings=SHORT)
+        with pytest.raises(LeaseLost, match="the store has not answered for"):
+            await flujo.run_async(1, run_id="run")
+
+    run(main)
+    assert not store.speaks.is_set()
+    store.speaks.set()
+
+
+@on_both_hosts
+@pytest.mark.parametrize("call", ["admit_all", "append"])
+def test_who_cancels_a_run_does_not_wait_for_a_silent_store(run: Run, call: str) -> None:
+    """The store speaks again only after the run has returned; the lease is then given up, and the run can go on."""
+    store = SilentStore(call)
+    flujo = Flujo(Step("same", same), store=store)
+
+    async def main() -> None:
+        if run is trio.run:
+            with trio.move_on_after(0.1):
+                await flujo.run_async(1, run_id="run")
+        else:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(flujo.run_async(1, run_id="run"), 0.1)
+        store.speaks.set()
+        while not store.is_free("run", epoch=1):
+            await (asyncio.sleep(0.01) if run is not trio.run else trio.sleep(0.01))
+
+    run(main)
+    assert flujo.resume("run").status == "completed"
+
+
+@pytest.mark.parametrize("call", ["get", "claim", "read"])
+def test_who_cancels_a_resume_does_not_wait_for_a_silent_store(call: str) -> None:
+    """Whatever the store is asked then, and a lease that it grants too late is given up."""
+    store = SilentStore()
+    flujo = Flujo(Step.human_in_the_loop("ask", "?") >> Step("same", same), store=store)
+    token = flujo.run(1, run_id="run").state_token
+    assert token is not None
+    RunClient(store.inner).answer(token, "yes")
+    store.silent.add(call)
+
+    async def main() -> None:
+        with trio.move_on_after(0.1):
+            await flujo.resume_async("run")
+        store.silent.clear()
+        store.speaks.set()
+        while not store.is_free("run", epoch=1 if call == "get" else 2):
+            await trio.sleep(0.01)
+
+    trio.run(main)
+    assert flujo.resume("run").output == "yes"
+
+
+OUT_OF_THREADS = """
+import sys, threading, trio
+from unittest import mock
+from flujo_actors import Flujo, MemoryStore, Step, StoreError
+
+async def same(data):
+    return data
+
+async def main():
+    flujo = Flujo(Step("ask", same) >> Step("same", same), store=MemoryStore())
+    refused = mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread"))
+    with refused:
+        try:
+            await flujo.run_async(1, run_id="run")
+        except StoreError as error:
+            assert "no thread could be started" in str(error), error
+        try:
+            await flujo.resume_async("run")
+        except StoreError as error:
+            print(error)
+    result = await flujo.run_async(2)
+    print(result.status)
+
+{run}
+"""
+
+
+@pytest.mark.parametrize("run", ["trio.run(main)", "import asyncio; asyncio.run(main())"], ids=["trio", "asyncio"])
+def test_a_process_out_of_threads_gets_an_error_and_can_go_on_later(run: str) -> None:
+    """What cannot be written is a `StoreError` at once, and the next run works when there are threads again."""
+    program = [sys.executable, "-c", OUT_OF_THREADS.replace("{run}", run)]
+    said = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert said.stdout.splitlines()[-1:] == ["completed"], said.stderr
+    assert "no thread could be started" in said.stdout
+
+
+INTERRUPTED = """
+import sys, threading
+from flujo_actors import Flujo, Step
+from flujo_actors.stores.memory import MemoryStore
+
+class Silent(MemoryStore):
+    def append(self, batch):
+        print("silent", flush=True)
+        threading.Event().wait()
+
+async def same(data):
+    return data
+
+try:
+    Flujo(Step("same", same), store=Silent()).run(1)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_an_interrupt_does_not_wait_for_a_silent_store() -> None:
+    """Ctrl-C ends the program although the store never answers."""
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "silent\n"
+        program.send_signal(2)
+        assert program.communicate(timeout=60)[0] == "interrupted\n"
+
+
+def test_the_lease_of_a_run_whose_loop_was_closed_is_not_renewed_for_ever() -> None:
+    """A closed loop cannot go on with its runs: somebody else may."""
+    store = CountingStore()
+    begun = asyncio.Event()
+
+    async def for_ever(data: int) -> int:
+        begun.set()
+        await asyncio.Event().wait()
+        return data
+
+    async def main() -> None:
+        flujo = Flujo(Step("for ever", for_ever), store=store, settings=SHORT)
+        kept.append(asyncio.ensure_future(flujo.run_async(1, run_id="run")))
+        await begun.wait()
+
+    kept: list[Any] = []
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # asyncio complains of what is left pending
+    loop.run_until_complete(main())
+    loop.close()
+    while store.get("run").leased:  # type: ignore[arg-type]
+        time.sleep(0.05)
+    kept.clear()
+    gc.collect()
