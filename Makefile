@@ -6,29 +6,41 @@ BIN := $(VENV)/bin
 # newest that pyproject.toml allows instead, as a user's installation would; `make constraints` writes those down.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help install demo test check format bench bench-peers bench-growth constraints clean
+.PHONY: help install demo test test-fast check format bench bench-peers bench-growth constraints clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
-	@echo "make test    run all tests"
+	@echo "make test    run all tests (make test-fast: those that take no time, in a minute or so)"
 	@echo "make check   ruff, mypy --strict, import contracts"
 	@echo "make bench   measure the runtime beside raw trio (make bench-peers: beside its peers,"
 	@echo "             make bench-growth: how cost grows with size)"
 	@echo "make constraints   write down the newest releases that pyproject.toml allows"
 
-$(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable
+
+$(BIN)/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "flujo-actors needs Python 3.11 or newer"'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[dev]'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(PIP_INSTALL) '.[dev]'
+	touch $@ $(VENV)/.installed-for-users
+
+# What a user installs, without the tools of those who work on the project.
+$(VENV)/.installed-for-users: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(PIP_INSTALL) .
 	touch $@
 
 install: $(VENV)/.installed
 
-demo: install
+demo: $(VENV)/.installed-for-users
 	$(BIN)/python examples/demo.py
 
 test: install
 	$(BIN)/python -m pytest
+
+test-fast: install
+	$(BIN)/python -m pytest -m 'not slow'
 
 check: install
 	$(BIN)/ruff check .

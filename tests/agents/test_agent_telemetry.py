@@ -69,7 +69,8 @@ def test_a_run_tells_its_story_in_order(host):
     assert sink.kinds() == [
         *("run.started", "step.started"),
         *("attempt.started", *attempt, "agent.response", "attempt.ended", "step.retry"),
-        *("attempt.started", *attempt, "tool.started", "tool.ended", "model.started", "model.ended", "attempt.ended"),
+        *("attempt.started", *attempt, "tool.started", "tool.ended", "model.started", "model.ended"),
+        *("agent.usage", "attempt.ended"),  # the tool call, which no request came after
         "step.fallback",
         *("step.started", "attempt.started", *attempt, "agent.response", "attempt.ended", "step.ended"),
         *("step.ended", "run.ended"),
@@ -98,6 +99,34 @@ def test_events_of_calls_come_in_pairs_also_when_they_are_cut_short(host):
     assert sink.of("tool.ended")[0].status == "aborted"
     assert len(sink.of("model.started")) == len(sink.of("model.ended")) == 2
     assert [event.call_id for event in sink.of("model.started")] == [event.call_id for event in sink.of("model.ended")]
+
+
+def _counted(make, model, *, nested=None):
+    """The tool calls in events, in the attempt's span and in the result of a step with a tool."""
+    sink, spans = MemorySink(), Spans()
+
+    async def ask(ctx: RunContext[None]) -> str:
+        return "tock" if nested is None else (await nested.run("?", usage=ctx.usage)).output
+
+    agent = Agent(model, tools=[ask])
+    step = Flujo(make("ask", agent), settings=told_to(sink, spans.sink)).run("x").step_history[0]
+    attempt = next(span for span in spans.ended if span.name.startswith("attempt"))
+    told = sink.of("agent.usage")
+    for name in ("input_tokens", "output_tokens", "requests"):
+        assert sum(getattr(event, name) for event in told) == getattr(step.usage, name)
+    calls = sum(event.tool_calls for event in told)
+    return calls, attempt.attributes["flujo.tool_calls"], step.usage.tool_calls
+
+
+@pytest.mark.parametrize("make", [Step, Step.granular], ids=["atomic", "granular"])
+def test_tool_calls_are_counted_once_everywhere(make):
+    """Events, spans and results agree: one call, two at once, one before a request that fails, and a nested agent's."""
+    once, twice = CallTool("ask"), [CallTool("ask"), CallTool("ask")]
+    assert _counted(make, scripted_model(once, "done")) == (1, 1, 1)
+    assert _counted(make, scripted_model(twice, once, "done")) == (3, 3, 3)
+    assert _counted(make, scripted_model(once, ConnectionError("down"))) == (1, 1, 1)
+    helper = Agent(scripted_model(CallTool("tick"), "tock"), tools=[tick])
+    assert _counted(make, scripted_model(once, "done"), nested=helper) == (2, 2, 2)
 
 
 def test_a_pause_and_its_resumption_are_told():

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
 FRAGMENTS = {"telemetry.md"}
 """Documents whose snippets show single expressions; they are compiled, not run."""
@@ -46,6 +47,16 @@ def test_every_snippet_of_the_document_runs(
         code = compile("\n" * snippet.line + snippet.code, str(document), "exec")
         if snippet.runs:
             exec(code, names)
+
+
+@pytest.mark.parametrize("place", range(len(list(snippets(README)))))
+def test_a_snippet_of_the_readme_runs_by_itself(
+    place: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever copies one of them into a file sees something, without having copied the others."""
+    monkeypatch.chdir(tmp_path)
+    exec(list(snippets(README))[place].code, {"__name__": "snippet"})
+    assert capsys.readouterr().out.strip()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from pydantic_ai import Agent, UnexpectedModelBehavior
-from said_by_models import LIMA_JSON, NOISY, PROSE, Call, City, Heard, Played, run, says
+from said_by_models import LIMA, LIMA_JSON, NOISY, PROSE, Call, City, Heard, Played, noted, run, says, watch
 
-from flujo_actors import Step
+from flujo_actors import Step, UsageLimitExceededError, UsageLimits
 from flujo_actors.structured import compile_schema
 
 
@@ -62,6 +64,86 @@ async def test_fallback_stages_are_told_as_they_begin():
     first = next(event for event in heard.events if event.kind == "aros.fallback.stage")
     assert "the provider refused the answer" in first.feedback
     assert first.provider_error == "UnexpectedModelBehavior"
+
+
+ENDS = ("aros.repair.success", "aros.repair.failed")
+
+
+def pairs(heard):
+    """How often each stage was begun, and how often it ended."""
+    begun = Counter(stage for kind, stage in heard.stages if kind == "aros.repair.started")
+    return begun, Counter(stage for kind, stage in heard.stages if kind in ENDS)
+
+
+STUBBORN = {
+    "agent that promises the value": lambda: Step("say", Agent(Played(PROSE).model, output_type=City)),
+    "agent that returns text": lambda: Step("say", Agent(Played(PROSE).model), processing={"schema": City}),
+    "function": lambda: says(PROSE),
+    "value that is not clean": lambda: says(NOISY),
+    "provider that refuses": lambda: Step("say", Agent(Played(UnexpectedModelBehavior("no")).model, output_type=City)),
+}
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("simplify", [False, True])
+@pytest.mark.parametrize("make", STUBBORN.values(), ids=list(STUBBORN))
+async def test_every_stage_that_begins_ends(make, simplify):
+    """As many ends as starts for each stage, so that rates can be reckoned; the flat schema is a stage of its own."""
+    heard = await heard_of(make(), schema_simplify=simplify)
+    begun, ended = pairs(heard)
+    assert begun == ended
+    assert ("simplified" in begun) == (simplify and "retry" in begun)
+
+
+@pytest.mark.trio
+async def test_a_stage_that_a_limit_cuts_short_is_told_as_ended():
+    """The error passes through the repair, and the repair has ended all the same."""
+    heard, played = Heard(), Played(PROSE)
+    step = Step("say", Agent(played.model, output_type=City))
+    with pytest.raises(UsageLimitExceededError):
+        await run(step, usage_limits=UsageLimits(total_tokens_limit=35), settings={"telemetry": {"sinks": [heard]}})
+    assert len(played.asked) == 1
+    assert pairs(heard) == ({"deterministic": 1, "llm": 1}, {"deterministic": 1, "llm": 1})
+
+
+# --- what the agent said ------------------------------------------------------------------------------------
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("go", [run, watch])
+@pytest.mark.parametrize(
+    "said",
+    [
+        [NOISY],
+        [Call("{'name': 'Lima', 'people': '10',}")],
+        [Call('{"name": "Lima"}'), LIMA_JSON],
+        [PROSE, PROSE, PROSE, Call(LIMA_JSON)],
+        [Call(LIMA_JSON)],
+    ],
+)
+async def test_an_agent_whose_answer_was_mended_has_answered(go, said):
+    """The value that its answer came to is told, once, and the metadata names the model: watched or not."""
+    heard = Heard()
+    settings = {"telemetry": {"sinks": [heard], "content": True}}
+    result = await go(Step("say", Agent(Played(*said).model, output_type=City)), settings=settings)
+    result = result if go is run else result[1]
+    told = [event.output for event in heard.events if event.kind == "agent.response"]
+    assert result.output == City(**LIMA)
+    assert told == [LIMA]
+    assert noted(result)["model"] == "played"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("go", [run, watch])
+async def test_an_agent_whose_answer_nobody_could_use_has_answered(go):
+    """What it wrote is told where the step fails."""
+    heard = Heard()
+    settings = {"telemetry": {"sinks": [heard], "content": True}, "aros": {"fallback": {"degrade_to_string": False}}}
+    await go(Step("say", Agent(Played(PROSE).model, output_type=City)), settings=settings)
+    assert [event.output for event in heard.events if event.kind == "agent.response"] == [PROSE]
+
+
+# --- what is told on request --------------------------------------------------------------------------------
 
 
 @pytest.mark.trio

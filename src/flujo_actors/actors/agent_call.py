@@ -81,6 +81,9 @@ class PlainCaller:
         known = _content_errors(failed.error)
         return known is not None and bool(known.is_about_content(failed.error))
 
+    def settled(self, output: Any) -> None:
+        """A plain agent's answers are told as its step's output."""
+
     async def repair(self, prompt: str) -> Attempt:
         """There is no model behind a plain agent."""
         return Failed(error=None, feedback="there is no model to repair with")

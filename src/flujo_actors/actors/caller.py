@@ -37,3 +37,6 @@ class Caller(Protocol):
 
     def is_about_content(self, failed: Failed) -> bool:
         """Whether a failed call failed because of what the model wrote; `failed.output` is that text."""
+
+    def settled(self, output: Any) -> None:
+        """Hear what the answer came to: a value, or the text there was instead."""

@@ -32,6 +32,7 @@ from ..core.chunks import chunk_maker
 from ..core.outcomes import Paused, StepResult
 from ..core.paths import StepPath
 from ..core.tokens import idempotency_key
+from ..core.usage import Usage
 from ..dsl.resumable import Resumable
 from ..dsl.step import Step
 from ..errors import MaxTurnsReached, StructuredOutputError, UncertainUnit
@@ -76,6 +77,8 @@ class ModelCaller:
     _granular: GranularCall | None = None
     """The last conversation, if it is kept."""
     _repairs: int = 0
+    _unanswered: bool = False
+    """Whether the last question got an answer that pydantic-ai refused, so that nobody was told of one yet."""
 
     @property
     def can_repair(self) -> bool:
@@ -103,7 +106,20 @@ class ModelCaller:
         run.emit("agent.input", work.span, step_name=work.name, attempt=work.attempt, data=work.data)
         prompt, options = self._prompt(instruction), self._options(as_text=as_text)
         request = self._atomic(prompt, options) if resumable is None else self._kept(prompt, options, resumable)
-        return await self._answered(request, _watched if run.outlet is not None else _unwatched)
+        ended = await self._answered(request, _watched if run.outlet is not None else _unwatched)
+        self._unanswered = isinstance(ended, Failed) and self.is_about_content(ended)
+        if isinstance(ended, Done):
+            self._tell_response(ended.output)
+        return ended
+
+    def settled(self, output: Any) -> None:
+        """Tell what the agent's answer came to, unless it was told as the agent gave it."""
+        if self._unanswered:
+            self._tell_response(output)
+
+    def _tell_response(self, output: Any) -> None:
+        work = self.work
+        self.run.emit("agent.response", work.span, step_name=work.name, attempt=work.attempt, output=output)
 
     def _prompt(self, instruction: str | None = None) -> Any:
         return prompt_of(self.work.data, refusal_note(self.work.feedback), instruction)
@@ -178,11 +194,14 @@ class ModelCaller:
         )
 
     async def _answered(self, request: AgentRequest | GranularRequest, how: Any) -> Attempt:
-        run, work, call = self.run, self.work, request.call
+        work, call = self.work, request.call
         try:
             got = await guarded(how, self, request)
         finally:
-            work.tally.spend(call.finish())
+            used = call.finish()
+            work.tally.spend(used)
+            if self.run.telemetry.enabled:
+                self._tell_rest(call, used - call.told)
             self._answered_by, self.cut_off = call.model, call.cut_short
             if isinstance(request, GranularRequest):
                 self._granular = request.granular
@@ -190,11 +209,22 @@ class ModelCaller:
         if isinstance(got, Error):
             return self._failed(request, got.error)
         result: AgentRunResult[Any] = got.value
-        run.emit("agent.response", work.span, step_name=work.name, attempt=work.attempt, output=result.output)
-        metadata: dict[str, Any] = {"model": call.model_name} if call.model_name else {}
-        if call.unmeasured:
-            metadata["unmeasured_responses"] = call.unmeasured
-        return within_limits(Done(output=result.output, context=work.context, metadata=metadata), work)
+        return within_limits(Done(output=result.output, context=work.context, metadata=_noted(call)), work)
+
+    def _tell_rest(self, call: AgentCall, rest: Usage) -> None:
+        """What was used after the last request, or by agents that tools called by themselves."""
+        if call.model is None or not (rest.tokens or rest.requests or rest.tool_calls):
+            return
+        self.run.emit(
+            "agent.usage",
+            self.work.span,
+            step_name=self.work.name,
+            attempt=self.work.attempt,
+            model=call.model_name,
+            provider=call.model.system,
+            zero_tokens=False,
+            **attrs.asdict(attrs.evolve(rest, cost_usd=max(0.0, rest.cost_usd))),
+        )
 
     def _failed(self, request: AgentRequest | GranularRequest, error: BaseException) -> Attempt:
         if isinstance(request, GranularRequest) and isinstance(error, UncertainUnit) and error.policy == "pause":
@@ -203,7 +233,7 @@ class ModelCaller:
         if isinstance(error, MaxTurnsReached):
             return attrs.evolve(failure_of(self.run, error), output=error.last_text or None)
         text = quoted_text(error) or request.call.last_text or text_of_error(error)
-        return attrs.evolve(failure_of(self.run, error), output=text or None)
+        return attrs.evolve(failure_of(self.run, error), output=text or None, metadata=_noted(request.call))
 
     def _asks(self, request: GranularRequest, error: UncertainUnit) -> Stopped:
         """A pause that asks what became of a tool call; each time another question, so no answer counts twice."""
@@ -214,6 +244,12 @@ class ModelCaller:
         again = f" This was asked {asked} times before, and it was run again since." if asked else ""
         question = f"{error}.{again} Answer {RERUN!r} to run it again, or with what it returned."
         return Stopped(outcome=Paused(message=self.run.redact(question)), place=place)
+
+
+def _noted(call: AgentCall) -> dict[str, Any]:
+    """What a step's metadata says of a call: who answered, and how often without saying what it cost."""
+    noted: dict[str, Any] = {"model": call.model_name} if call.model_name else {}
+    return noted | ({"unmeasured_responses": call.unmeasured} if call.unmeasured else {})
 
 
 def _note_turns(history: list[StepResult], request: GranularRequest) -> None:

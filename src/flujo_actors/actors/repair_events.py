@@ -1,4 +1,9 @@
-"""What telemetry hears of a structured step's repairs and fallback stages."""
+"""What telemetry hears of a structured step's repairs and fallback stages.
+
+1. Whatever is told as started is told as ended, once: as a success, or as failed with the reason.
+2. The deterministic reading is a repair only if there was something to do; a clean answer is not told at all.
+3. Plain text repairs nothing, and giving up tries nothing: the one is told as a fallback stage, the other not at all.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from typing import Any
 import attrs
 
 from ..core.event_kinds import EventKind
-from ..structured.stages import Decision, Deterministic, GiveUp, LlmRepair, StageFailure, stage_of
+from ..structured.stages import Decision, Degrade, Deterministic, GiveUp, LlmRepair, stage_of
 from .run import Run
 from .sequence import Work
 
@@ -15,7 +20,7 @@ _TAG = {
     "deterministic": "deterministic",
     "llm": "llm",
     "strict_retry": "retry",
-    "simplified": "retry",
+    "simplified": "simplified",
     "extractor": "extractor",
     "degrade": "degrade",
 }
@@ -32,11 +37,13 @@ class RepairEvents:
     """The type of the error with which the provider refused the first answer."""
 
     def begins(self, decision: Decision, why: str) -> None:
-        """A stage begins that asks a model, or falls back on something."""
-        if isinstance(decision, LlmRepair):
-            self._emit("aros.repair.started", "llm")
-        elif not isinstance(decision, Deterministic | GiveUp):
+        """A stage begins; what the deterministic reading has to do is known at its end."""
+        if isinstance(decision, Deterministic | GiveUp):
+            return
+        if not isinstance(decision, LlmRepair):
             self._emit("aros.fallback.stage", _TAG[stage_of(decision)], feedback=why or None)
+        if not isinstance(decision, Degrade):
+            self._emit("aros.repair.started", _TAG[stage_of(decision)])
 
     def succeeded(self, decision: Decision, passes: tuple[str, ...], *, clean: bool) -> None:
         """A stage ended in a value; a text that was fine as it came needed no repair."""
@@ -46,12 +53,14 @@ class RepairEvents:
             self._emit("aros.repair.started", "deterministic")
         self._emit("aros.repair.success", _TAG[stage_of(decision)], passes=passes)
 
-    def failed(self, decision: Decision, failure: StageFailure) -> None:
+    def failed(self, decision: Decision, reason: str, text: str = "") -> None:
         """A stage did not end in a value."""
+        if isinstance(decision, Degrade | GiveUp):
+            return
         if isinstance(decision, Deterministic):
             self._emit("aros.repair.started", "deterministic")
-        feedback = self.run.redact(failure.reason)
-        self._emit("aros.repair.failed", _TAG[stage_of(decision)], feedback=feedback, raw_text=failure.text)
+        feedback = self.run.redact(reason)
+        self._emit("aros.repair.failed", _TAG[stage_of(decision)], feedback=feedback, raw_text=text or None)
 
     def _emit(self, kind: EventKind, stage: str, **facts: Any) -> None:
         self.run.emit(

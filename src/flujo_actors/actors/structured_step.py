@@ -117,15 +117,16 @@ class StructuredStep:
         text = self._text_of(first)
         while True:
             decision = plan_next(self._settings(), self._history, text=text, schema=self.schema)
-            ended = await self._carry_out(decision)
+            ended = await self._stage(decision)
             if isinstance(ended, _Valid):
-                self._events.succeeded(decision, ended.passes, clean=ended.clean)
-                return self._done(decision, ended)
-            if isinstance(ended, Done | Failed | Stopped):
-                return ended
-            self._events.failed(decision, ended)
-            self._history = (*self._history, ended)
-            text = "" if self._partial else text
+                ended = self._done(decision, ended)
+            if isinstance(ended, StageFailure):
+                self._history = (*self._history, ended)
+                text = "" if self._partial else text
+                continue
+            if not isinstance(ended, Stopped):
+                self.caller.settled(ended.output)
+            return ended
 
     # --- the first answer ---
 
@@ -148,6 +149,7 @@ class StructuredStep:
     def _text_of(self, first: Attempt) -> str:
         if isinstance(first, Failed):
             self._error, self._events.provider_error = first.error, type(first.error).__name__
+            self._metadata = dict(first.metadata)
             return self._given_text(first.output) or self._nothing(f"the provider refused the answer: {first.feedback}")
         assert isinstance(first, Done)
         self._metadata = dict(first.metadata)
@@ -200,8 +202,28 @@ class StructuredStep:
             schema_simplify=aros.schema_simplify,
         )
 
-    async def _carry_out(self, decision: stages.Decision) -> _Valid | StageFailure | Attempt:
+    async def _stage(self, decision: stages.Decision) -> _Valid | StageFailure | Attempt:
+        """Carry out one stage, told when it begins and when it ends, in whatever way."""
         self._events.begins(decision, self._reason())
+        ended: _Valid | StageFailure | Attempt | None = None
+        try:
+            ended = await self._carry_out(decision)
+        finally:
+            self._tell_end(decision, ended)
+        return ended
+
+    def _tell_end(self, decision: stages.Decision, ended: _Valid | StageFailure | Attempt | None) -> None:
+        match ended:
+            case _Valid(passes=passes, clean=clean):
+                self._events.succeeded(decision, passes, clean=clean)
+            case StageFailure(reason=reason, text=text):
+                self._events.failed(decision, reason, text)
+            case Failed(feedback=feedback):
+                self._events.failed(decision, feedback)
+            case _:
+                self._events.failed(decision, "it was cut short")
+
+    async def _carry_out(self, decision: stages.Decision) -> _Valid | StageFailure | Attempt:
         match decision:
             case Deterministic(text=text):
                 return await self._read(text, "deterministic")

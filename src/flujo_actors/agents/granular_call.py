@@ -139,6 +139,11 @@ class GranularCall:
         """Count, where pydantic-ai would, what a unit used now, or before and was not counted yet."""
         self.call.run_usage.incr(run_usage_of(usage))
 
+    def count_recalled(self, usage: Usage) -> None:
+        """Count what a unit used in an earlier process, where telemetry was told of it."""
+        self.count(usage)
+        self.call.told += usage
+
     # --- model turns ---
 
     def recalled_response(
@@ -184,6 +189,7 @@ class GranularCall:
                 quota.spend(usage, self.call.caller)
             self.call.usage += usage
         self.count(attrs.evolve(usage, cost_usd=0.0))
+        self.call.told += usage
 
     # --- stopping ---
 

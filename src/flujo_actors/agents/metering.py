@@ -38,6 +38,7 @@ from .named_models import model_named
 from .per_agent import PerAgent
 from .pricing import Pricing, estimated_cost
 from .provider_errors import raw_text
+from .unstreamed import streamed
 
 logger = logging.getLogger("flujo_actors")
 
@@ -100,6 +101,8 @@ class AgentCall:
     """How many responses came without a token count."""
     begun: int = 0
     """How many requests were begun."""
+    told: Usage = NO_USAGE
+    """What telemetry was told of, in this process or in an earlier one."""
     _responses: list[ModelResponse] = attrs.field(factory=list)
 
     @property
@@ -152,6 +155,10 @@ class AgentCall:
                 for quota in self.quotas:
                     quota.spend(nested)
         return self.usage + nested
+
+    def untold_tool_calls(self) -> int:
+        """How many tool calls have ended since usage was told last."""
+        return self.run_usage.tool_calls - self.told.tool_calls
 
     def current(self) -> _Current:
         """Make this the call that model requests in this context belong to."""
@@ -271,7 +278,9 @@ class MeteredRequest:
         }
         said = {"response_model": response.model_name, "finish_reason": response.finish_reason}
         self._tell_ended({**tokens, **said}, error)
-        self._tell(AgentUsage, requests=1, cost_usd=cost, **tokens)
+        tools = self.call.untold_tool_calls()
+        self._tell(AgentUsage, requests=1, tool_calls=tools, cost_usd=cost, **tokens)
+        self.call.told += attrs.evolve(used, tool_calls=tools)
 
     def _tell(self, kind: Any, **facts: Any) -> None:
         if self.call.emit is not None:
@@ -336,7 +345,7 @@ class MeteredModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        streaming = super().request_stream(messages, model_settings, model_request_parameters, run_context)
+        streaming = streamed(self.wrapped, messages, model_settings, model_request_parameters, run_context)
         call = _current.get()
         if call is None:
             async with streaming as stream:

@@ -6,12 +6,13 @@ other exception ends the agent's run and is not an outcome: nobody knows what th
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Awaitable
 from typing import Any, TypeAlias
 
 import attrs
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_ai.durable_exec import JSON_CODEC
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, RunCancelled, RunTimedOut, ToolFailed
 from pydantic_ai.messages import ToolReturn, ToolReturnContent
@@ -27,7 +28,10 @@ from ..errors import NotSerializable
 Signal: TypeAlias = ModelRetry | ToolFailed | CallDeferred | ApprovalRequired | RunCancelled | ValidationError
 """What a tool raises to say something to the agent that called it."""
 
-_content: TypeAdapter[Any] = TypeAdapter(ToolReturnContent)
+_content: TypeAdapter[Any] = TypeAdapter(
+    ToolReturnContent, config=ConfigDict(ser_json_bytes="base64", ser_json_inf_nan="constants")
+)
+"""Bytes are written as pydantic-ai shows them to a model; a number that JSON has no word for stays what it is."""
 
 
 @attrs.frozen
@@ -76,9 +80,17 @@ def outcome_to_json(outcome: ToolOutcome, *, tool: str) -> str:
 
 
 def _returned_to_plain(value: Any) -> dict[str, Any]:
-    if isinstance(value, ToolReturn):
-        return {"kind": "tool_return", "value": JSON_CODEC.dump(ToolReturn[Any], value)}
-    return {"kind": "returned", "value": _content.dump_python(value, mode="json")}
+    if not isinstance(value, ToolReturn):
+        return {"kind": "returned", "value": _plain(value)}
+    around: dict[str, Any] = JSON_CODEC.dump(
+        ToolReturn[Any], dataclasses.replace(value, return_value=None, metadata=None)
+    )
+    said = {"return_value": _plain(value.return_value), "metadata": _plain(value.metadata)}
+    return {"kind": "tool_return", "value": around | said}
+
+
+def _plain(value: Any) -> Any:
+    return _content.dump_python(value, mode="json", by_alias=True)
 
 
 def _signal_to_plain(signal: Signal) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class _ToolCall:
     def _recalled(self, recorded: RecordedUnit) -> ToolOutcome:
         call, outcome = self.toolset.call, outcome_from_json(recorded.result)
         if not recorded.counted:
-            call.count(recorded.usage)
+            call.count_recalled(recorded.usage)
         self.ctx.usage.incr(_nested(recorded.usage, outcome))
         call.note_tool(self.tool_call_id, ended=name_of(outcome), usage=recorded.usage, recalled=True)
         return outcome

@@ -22,7 +22,7 @@ from .usage import NO_USAGE, Usage
 
 StepStatus = Literal["success", "failure", "paused", "aborted"]
 """How a step, attempt, model call or tool call ended."""
-ArosStage = Literal["deterministic", "llm", "retry", "extractor", "degrade"]
+ArosStage = Literal["deterministic", "llm", "retry", "simplified", "extractor", "degrade"]
 """Which repair or fallback stage a structured step is in."""
 
 _CONTENT = "flujo.content"

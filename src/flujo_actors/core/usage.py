@@ -41,6 +41,16 @@ class Usage:
             cost_usd=self.cost_usd + other.cost_usd,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens - other.input_tokens,
+            output_tokens=self.output_tokens - other.output_tokens,
+            cached_tokens=self.cached_tokens - other.cached_tokens,
+            requests=self.requests - other.requests,
+            tool_calls=self.tool_calls - other.tool_calls,
+            cost_usd=self.cost_usd - other.cost_usd,
+        )
+
 
 NO_USAGE = Usage()
 """The neutral element: nothing was called."""

@@ -31,8 +31,9 @@ class Metrics:
     def usage(self, event: AgentUsage) -> None:
         """Count tokens and dollars."""
         asked = _asked(event, "invoke_agent")
-        self._tokens.record(event.input_tokens, asked | {"gen_ai.token.type": "input"})
-        self._tokens.record(event.output_tokens, asked | {"gen_ai.token.type": "output"})
+        if event.requests:  # what an agent did after its last request may be tool calls alone
+            self._tokens.record(event.input_tokens, asked | {"gen_ai.token.type": "input"})
+            self._tokens.record(event.output_tokens, asked | {"gen_ai.token.type": "output"})
         if event.cost_usd:
             self._cost.add(event.cost_usd, asked)
 
