@@ -14,6 +14,8 @@ import pytest
 
 import flujo_actors
 
+pytestmark = pytest.mark.slow
+
 FOR_EVERY_RUN = {
     "actors": {
         *{"children", "journal", "mailbox", "messages", "root", "run", "runs", "sequence", "step"},

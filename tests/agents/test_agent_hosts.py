@@ -13,6 +13,8 @@ from pydantic_ai import Agent, ModelRetry
 from flujo_actors import Failure, Flujo, Step, make_agent_async
 from flujo_actors.testing import CallTool, Recorder, scripted_model
 
+pytestmark = pytest.mark.slow
+
 MANY = 200
 
 

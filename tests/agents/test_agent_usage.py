@@ -17,6 +17,8 @@ from flujo_actors.core.settings import UsageSettings
 from flujo_actors.testing import Billed, CallTool, Delayed, Recorder, run_on_mock_clock, scripted_model
 from flujo_actors.testing.model_player import ScriptedModel
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("small", "large")
 PRICES = {"small": Price(input_usd=3, output_usd=7, cached_usd=1), "large": Price(input_usd=30, output_usd=70)}
 PRICED = Settings(usage=UsageSettings(prices=PRICES))

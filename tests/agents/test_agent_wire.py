@@ -25,6 +25,8 @@ from flujo_actors.testing.wire import (
     Usage,
 )
 
+pytestmark = pytest.mark.slow
+
 HELLO = Text("Hello dear world", usage=Usage(100, 10, 40))
 
 

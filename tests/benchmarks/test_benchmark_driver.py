@@ -14,6 +14,8 @@ from benchmarks.works import WORKS, Work
 from benchmarks import __main__ as command
 from benchmarks import driver
 
+pytestmark = pytest.mark.slow
+
 CHAIN = Work(name="chain", title="chain", unit="µs", size=10, rounds=2, repetitions=3)
 BROKEN = Contender("broken", ("-c", "raise SystemExit('no such peer')"))
 

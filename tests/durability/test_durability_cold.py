@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 RUNTIME = Path(__file__).parent.parent / "runtime"
 SOME = ("pause", "retries")
 """What says most about resuming; `COLD_RUNS=1 pytest tests/runtime` runs all of them."""

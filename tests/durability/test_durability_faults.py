@@ -23,6 +23,8 @@ from flujo_actors.stores.sqlite import SqliteStore
 from flujo_actors.testing.faulty_store import FaultyStore, store_faults
 from postgres_server import SessionServer
 
+pytestmark = pytest.mark.slow
+
 FAULTS = list(store_faults())
 
 

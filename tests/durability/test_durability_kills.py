@@ -13,6 +13,8 @@ from tour import Tour, gone_on_to
 from flujo_actors import NotPaused, RunClient
 from flujo_actors.errors import RunNotFound
 
+pytestmark = pytest.mark.slow
+
 MOST_POINTS = 400
 
 

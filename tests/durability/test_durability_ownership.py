@@ -21,6 +21,8 @@ from flujo_actors.stores.memory import MemoryStore
 from flujo_actors.testing import JumpingClock
 from flujo_actors.testing.faulty_store import FaultyStore
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"durability": {"lease_s": 0.6}}
 RAN, LEASED, LOST = 0, 3, 4
 

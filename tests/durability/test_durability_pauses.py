@@ -23,6 +23,8 @@ from flujo_actors import (
     Step,
 )
 
+pytestmark = pytest.mark.slow
+
 ANSWERED, REFUSED = 0, 3
 
 

@@ -14,6 +14,8 @@ from other_processes import KILLED, PointedStore, Points, ended, forked
 from flujo_actors import Backoff, DeclarationError, Flujo, LeaseLost, Pipeline, RunClient, Step
 from flujo_actors.stores.memory import MemoryStore
 
+pytestmark = pytest.mark.slow
+
 TABLE = "CREATE TABLE transfers (run_id text, amount int)"
 INSERT = "INSERT INTO transfers (run_id, amount) VALUES (%s, %s)"
 

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import asyncio, signal, sys
 import anyio, trio, uvloop

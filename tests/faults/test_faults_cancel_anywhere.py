@@ -12,6 +12,8 @@ from fault_watch import Watched, watched
 
 from flujo_actors import Backoff, Pipeline, Step
 
+pytestmark = pytest.mark.slow
+
 
 async def breathe(x: int) -> int:
     await anyio.sleep(0)

@@ -17,6 +17,8 @@ from flujo_actors import Chunk, Context, Flujo, Paused, Pipeline, Step, Success
 from flujo_actors.bridge.asyncio_loop import STREAM_BUFFER
 from flujo_actors.handle import OUTCOME_BUFFER
 
+pytestmark = pytest.mark.slow
+
 Host = Callable[[Main], Any]
 
 # --- streams ------------------------------------------------------------------------------------------------

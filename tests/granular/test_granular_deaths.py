@@ -15,6 +15,8 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Tool
 
 from flujo_actors.agents.granular import GranularRequest
 
+pytestmark = pytest.mark.slow
+
 
 class Receipt(BaseModel):
     """A structured answer."""

@@ -16,6 +16,8 @@ from other_processes import KILLED, PointedStore, Points, ended, forked
 from flujo_actors import RunClient, RunNotFound
 from flujo_actors.core.projection import RunState
 
+pytestmark = pytest.mark.slow
+
 MOST_POINTS = 200
 LEAST_POINTS = {"sqlite": 60, "postgres": 40}
 LANES = 4

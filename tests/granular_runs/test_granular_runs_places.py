@@ -29,6 +29,8 @@ from flujo_actors import (
 )
 from flujo_actors.testing import CallTool, scripted_model
 
+pytestmark = pytest.mark.slow
+
 # --- nested ---
 
 Make = Callable[[str], Step]

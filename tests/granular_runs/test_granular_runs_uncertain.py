@@ -18,6 +18,8 @@ from pydantic_ai.messages import ModelMessage, ToolReturnPart
 from flujo_actors import AlreadyAnswered, Flujo, NotPaused, OnStepFailure, RunClient, Step, UncertainUnit
 from flujo_actors.testing import CallTool, Recorder, scripted_model
 
+pytestmark = pytest.mark.slow
+
 WHAT = "tool 'book' may have run already"
 
 

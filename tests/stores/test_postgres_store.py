@@ -19,6 +19,8 @@ from flujo_actors.stores.postgres import PostgresStore
 from flujo_actors.testing._store_clauses.keeping import LONG
 from flujo_actors.testing._store_clauses.samples import LEASE_S, admission, admit, bodies, claim, record, write
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def url(postgres_server):

@@ -6,6 +6,8 @@ import pytest
 
 from flujo_actors.testing.store_conformance import StoreConformance
 
+pytestmark = pytest.mark.slow
+
 
 class TestMemoryStore(StoreConformance):
     """Runs in memory."""

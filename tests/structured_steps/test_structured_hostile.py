@@ -10,6 +10,8 @@ from said_by_models import CITY_SCHEMA, City, CityAttrs, run, says, watch
 
 from flujo_actors import Step
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = {
     "100,000 opening brackets": "[" * 100_000,
     "100,000 opening braces": "{" * 100_000,

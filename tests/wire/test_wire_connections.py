@@ -15,7 +15,7 @@ from flujo_actors.testing.wire import ProviderStub, Text
 
 MANY = 200
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 def echo(request):

@@ -25,7 +25,7 @@ from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success
 from ..dsl.callplan import CallPlan, plan_agent
 from ..dsl.declared import Declared
 from ..dsl.step import Step
-from ..errors import ContextError, InfiniteRedirectError
+from ..errors import InfiniteRedirectError
 from .agent_call import answer_of
 from .journal import Recorded
 from .messages import Request, Tally
@@ -112,12 +112,8 @@ class Attempts:
 
     async def _next(self, data: Any, feedback: str | None, plan: CallPlan | None) -> Attempt:
         self.request.tally.attempts += 1
-        if self.step.may_read_again:
-            try:
-                data = own(data, of=f"step {self.step.name!r}")
-            except ContextError as error:
-                return Failed(error=error, feedback=str(error))
-        work = work_of(self.request, data, feedback=feedback, plan=plan)
+        share = own(data) if self.step.may_read_again else data
+        work = work_of(self.request, share, feedback=feedback, plan=plan)
         ended = await self._one().attempt(self.step, work)
         await note_swallowed_cancellation(self.run, self.request)
         return ended

@@ -112,10 +112,7 @@ async def parallel(troupe: Troupe, step: Parallel, work: Work) -> Attempt:
     """Every branch on the same input."""
     keys = list(step.branches)
     names = [str(key) for key in keys]
-    try:
-        shares = _shares(work.data, len(keys), of=f"step {step.name!r}")
-    except ContextError as error:
-        return Failed(error=error, feedback=str(error))
+    shares = _shares(work.data, len(keys))
     requests = (
         work.child(branch, name, paths.named(work.path, name), share, work.context, index)
         for index, (name, branch, share) in enumerate(zip(names, step.branches.values(), shares, strict=True))
@@ -138,10 +135,7 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
         text = f"step {step.name!r} maps over items, but got {type(items).__name__}: {items!r:.100}"
         return Failed(error=None, feedback=text)
-    try:
-        listed = _unshared(list(items), of=f"step {step.name!r}")
-    except ContextError as error:
-        return Failed(error=error, feedback=str(error))
+    listed = _unshared(list(items))
     requests = (
         work.child(step.body, f"{step.name}[{index}]", paths.item(work.path, index), item, work.context, index)
         for index, item in enumerate(listed)
@@ -151,16 +145,14 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
     return _gathered(work, reports, _Numbers(), output, step.merge, patient=False)
 
 
-def _shares(data: Any, readers: int, *, of: str) -> list[Any]:
+def _shares(data: Any, readers: int) -> list[Any]:
     """The data for each of several branches; the last of them may have the original."""
-    return [*(own(data, of=of) for _ in range(readers - 1)), data]
+    return [*(own(data) for _ in range(readers - 1)), data]
 
 
-def _unshared(items: list[Any], *, of: str) -> list[Any]:
+def _unshared(items: list[Any]) -> list[Any]:
     """The items, none of them the same object as another."""
-    if len(set(map(id, items))) == len(items):
-        return items
-    return [own(item, of=f"an item of {of}") for item in items]
+    return items if len(set(map(id, items))) == len(items) else list(map(own, items))
 
 
 class _Numbers:

@@ -36,7 +36,7 @@ async def ask_planned(run: Run, plan: CallPlan, value: Any, context: Any) -> Val
 async def given(run: Run, declared: Any, data: Any, context: Any) -> Value[Any] | Error:
     """A copy of the value as declared, or what the declared callable `(previous, context)` makes of it."""
     if not callable(declared) or isinstance(declared, type):
-        return await guarded(_own, declared)
+        return Value(own(declared))
     return await with_context_copy(run, declared, data, context)
 
 
@@ -48,10 +48,6 @@ async def with_context_copy(run: Run, fn: Callable[..., Any], data: Any, context
 
 async def _isolated(context: Any) -> Any:
     return isolated(context)
-
-
-async def _own(declared: Any) -> Any:
-    return own(declared, of="a declaration")
 
 
 def failure_of(run: Run, error: BaseException, *, what: str = "") -> Failed:

@@ -1,7 +1,7 @@
 """Contexts and their copies: whoever runs user code gets a deep copy, and the original is never changed in place.
 
-The same holds for data that will be read again: by another attempt, a fallback, a sibling branch. What cannot be copied
-is an error that names it. The way back is in `merging`.
+A context that cannot be copied is an error that names the key. The way back is in `merging`. Data that will be read
+again, by another attempt, a fallback or a sibling branch, is copied for each of them.
 """
 
 from __future__ import annotations
@@ -88,17 +88,17 @@ def isolated(context: Any) -> Any:
         ) from error
 
 
-def own(data: Any, *, of: str) -> Any:
-    """The data for one of several who read it, so that nobody sees what another made of it."""
+def own(data: Any) -> Any:
+    """The data for one of several who read it, so that nobody sees what another made of it.
+
+    What cannot be copied, such as a lock or a socket, is there to be shared: everybody gets it as it is.
+    """
     if type(data) in _IMMUTABLE:
         return data
     try:
         return copy.deepcopy(data)
-    except Exception as error:  # the same user code as above
-        raise ContextError(
-            f"the data of {of}, a {type(data).__name__}, is read more than once and cannot be copied "
-            f"({type(error).__name__}: {message_of(error)}); keep such things in resources"
-        ) from error
+    except Exception:  # the same user code as above
+        return data
 
 
 def _culprit(context: Any) -> str:
