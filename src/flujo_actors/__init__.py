@@ -14,6 +14,7 @@ from .core.outcomes import Aborted as Aborted
 from .core.outcomes import Chunk as Chunk
 from .core.outcomes import ErrorInfo as ErrorInfo
 from .core.outcomes import Failure as Failure
+from .core.outcomes import Frame as Frame
 from .core.outcomes import Paused as Paused
 from .core.outcomes import PipelineResult as PipelineResult
 from .core.outcomes import StepOutcome as StepOutcome
@@ -42,12 +43,16 @@ from .errors import MaxTurnsReached as MaxTurnsReached
 from .errors import MergeConflict as MergeConflict
 from .errors import MissingAgentError as MissingAgentError
 from .errors import MockDetectionError as MockDetectionError
+from .errors import NoOutput as NoOutput
 from .errors import NotPaused as NotPaused
 from .errors import NotSerializable as NotSerializable
 from .errors import PricingNotConfiguredError as PricingNotConfiguredError
+from .errors import RunAborted as RunAborted
 from .errors import RunExists as RunExists
+from .errors import RunFailed as RunFailed
 from .errors import RunLeased as RunLeased
 from .errors import RunNotFound as RunNotFound
+from .errors import RunPaused as RunPaused
 from .errors import StepTimeout as StepTimeout
 from .errors import StoreError as StoreError
 from .errors import StoreVersionError as StoreVersionError
@@ -153,6 +158,7 @@ __all__ = [
     "FingerprintMismatch",
     "Flujo",
     "FlujoError",
+    "Frame",
     "HookPayload",
     "InfiniteRedirectError",
     "InvalidAnswer",
@@ -163,6 +169,7 @@ __all__ = [
     "MergeConflict",
     "MissingAgentError",
     "MockDetectionError",
+    "NoOutput",
     "NotPaused",
     "NotSerializable",
     "OnPause",
@@ -179,10 +186,13 @@ __all__ = [
     "Processing",
     "Processors",
     "Redirect",
+    "RunAborted",
     "RunExists",
+    "RunFailed",
     "RunHandle",
     "RunLeased",
     "RunNotFound",
+    "RunPaused",
     "Settings",
     "Step",
     "StepOutcome",

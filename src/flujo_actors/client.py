@@ -10,19 +10,17 @@ import attrs
 
 from .actors.answers import checked_answer
 from .actors.asking import waiting_pause
-from .actors.journal_writer import new_owner
+from .actors.processes import new_owner
 from .core import bodies
 from .core.outcomes import RunId, TerminalOutcome
 from .core.paths import ROOT, StepPath
 from .core.projection import RunState, project
-from .core.records import Append, Record, RunQuery, StoredRun, StoredStatus
+from .core.records import ENDED, Append, Record, RunQuery, StoredRun, StoredStatus, has_ended
 from .core.tokens import parse_token
 from .core.wire import encode
-from .errors import NotPaused
+from .errors import LeaseLost, NotPaused
 from .stores.opening import open_store
 from .stores.port import Store
-
-_ENDED: tuple[StoredStatus, ...] = ("completed", "failed", "aborted")
 
 _CANCEL_S = 30.0
 """How long the claim lasts under which a run is cancelled, should this process die over it."""
@@ -141,19 +139,19 @@ class RunClient:
 
     def _refuse_if_ended(self, run_id: str) -> None:
         status = self._store.get(RunId(run_id)).status
-        if status in _ENDED:
+        if has_ended(status):
             raise NotPaused(f"run {run_id!r} has ended as {status}; there is nothing left to cancel")
 
     def _written(self, append: Append) -> None:
-        [lost] = self._store.append([append])
-        if lost is not None:
-            raise lost
+        [verdict] = self._store.append([append])
+        if isinstance(verdict, LeaseLost):
+            raise verdict
 
     def delete(self, run_id: str) -> bool:
         """Forget a run with everything it wrote; whether there was one that nobody works on."""
         return self._store.delete([RunId(run_id)]) > 0
 
-    def forget(self, *, older_than_s: float, statuses: tuple[StoredStatus, ...] = _ENDED) -> int:
+    def forget(self, *, older_than_s: float, statuses: tuple[StoredStatus, ...] = ENDED) -> int:
         """Delete runs that have not changed for so long; how many there were."""
         before = time.time() - older_than_s
         queries = [RunQuery(status=_checked_status(status), updated_before=before) for status in statuses]

@@ -56,6 +56,47 @@ class InfiniteRedirectError(ControlError):
     """Redirects between agents came back to an agent that had its turn."""
 
 
+# --- runs without an output ---------------------------------------------------------------------------------
+
+
+class NoOutput(FlujoError):
+    """`result.unwrap()` of a run that has no output; `result` says how it stands."""
+
+    def __init__(self, result: Any, text: str) -> None:
+        self.result = result
+        super().__init__(text)
+
+
+class RunFailed(NoOutput):
+    """The run failed, and there is no exception here to raise again: nothing was raised, or another process did it.
+
+    `error` is what was kept of the exception, if there was one; its place and its notes are the notes of this one.
+    """
+
+    def __init__(self, result: Any) -> None:
+        super().__init__(result, f"run {result.run_id!r} failed: {result.feedback}")
+        self.error = result.error
+        for frame in getattr(result.error, "frames", ()):
+            self.add_note(f"  {frame}")
+        for note in getattr(result.error, "notes", ()):
+            self.add_note(note)
+
+
+class RunPaused(NoOutput):
+    """The run waits for an answer."""
+
+    def __init__(self, result: Any) -> None:
+        answer = f"answer it with `flujo.resume({result.state_token!r}, answer)`"
+        super().__init__(result, f"run {result.run_id!r} is paused ({result.feedback}): {answer}")
+
+
+class RunAborted(NoOutput):
+    """The run was stopped before it had an output."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__(result, f"run {result.run_id!r} was aborted: {result.feedback}")
+
+
 # --- pausing, resuming, identity --------------------------------------------------------------------------
 
 
@@ -87,7 +128,12 @@ class RunNotFound(StoreError):
 
 
 class RunLeased(StoreError):
-    """Another process works on this run, and its lease has not expired."""
+    """Somebody else works on this run, and their lease has not expired."""
+
+    owner: str | None = None
+    """Who holds it, as the store has it."""
+    left_s: float | None = None
+    """How many seconds are left of the lease; it is longer if the owner lives and renews it."""
 
 
 class LeaseLost(StoreError):

@@ -135,7 +135,7 @@ def test_a_model_that_raises_is_a_failure_with_the_original_error(host):
             assert isinstance(failure, Failure)
             assert failure.error is error
             assert failure.error.__traceback__ is not None
-        assert result.feedback == "Agent execution failed with ConnectionError: the provider is down"
+        assert result.step_history[0].feedback == "Agent execution failed with ConnectionError: the provider is down"
 
 
 @pytest.mark.parametrize("host", HOSTS[:4], ids=[host.name for host in HOSTS[:4]])

@@ -61,7 +61,7 @@ def test_a_scripted_agent_may_compute_its_replies():
     flujo = Flujo(Step("work", agent))
     assert flujo.run("ab").output == "abab"
     assert flujo.run("ab").output == "ab!"
-    assert flujo.run("ab").feedback == "Agent execution failed with KeyError: 'ab'"
+    assert flujo.run("ab").step_history[0].feedback == "Agent execution failed with KeyError: 'ab'"
 
 
 def test_a_script_that_is_used_up_says_so():
@@ -90,7 +90,7 @@ def test_a_stream_may_break(watched):
     seen = Recorder() if watched else None
     flujo = Flujo(Step("work", ScriptedAgent(Streamed(["half"], error=ConnectionError("cut")))))
     result = run_on_mock_clock(flujo, recorder=seen)
-    assert result.feedback == "Agent execution failed with ConnectionError: cut"
+    assert result.step_history[0].feedback == "Agent execution failed with ConnectionError: cut"
     if seen:
         assert seen.results("work")[0].output == "half"
 
@@ -239,7 +239,7 @@ def test_a_scripted_model_raises(watched):
     """An exception, at once or in the middle of a stream, is the model's."""
     for reply in (ConnectionError("down"), Streamed(["par", "t"], error=ConnectionError("down"))):
         result, _ = answered(scripted_model(reply), watched=watched)
-        assert result.feedback == "Agent execution failed with ConnectionError: down"
+        assert result.step_history[0].feedback == "Agent execution failed with ConnectionError: down"
 
 
 def test_a_scripted_model_may_compute_its_replies():

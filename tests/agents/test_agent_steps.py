@@ -131,7 +131,7 @@ def test_a_refusal_that_stays_is_the_steps_feedback():
     result = run_on_mock_clock(
         Flujo(Step("write", make_agent_async(model), validators=lambda text: "say yes", max_retries=1)), "x"
     )
-    assert result.feedback == "Validation failed: say yes"
+    assert result.step_history[0].feedback == "Validation failed: say yes"
     assert result.step_history[0].output == "no"
 
 

@@ -77,10 +77,10 @@ def test_an_exception_as_a_value_becomes_an_error_info() -> None:
 
 
 def test_the_members_of_a_group_are_its_causes() -> None:
-    """Groups keep what is in them, nested groups too."""
+    """Groups keep what is in them, nested groups too, and say what their members say."""
     group = ExceptionGroup("outer", [ValueError("a"), ExceptionGroup("inner", [KeyError("b")])])
     info = describe_error(group)
-    assert info.message == "outer (2 sub-exceptions)"
+    assert info.message == "outer (2 sub-exceptions): ValueError: a; KeyError: 'b'"
     assert [each.type_name for each in info.causes] == ["ValueError", "ExceptionGroup"]
     assert info.causes[1].causes[0].type_name == "KeyError"
 

@@ -45,14 +45,14 @@ class Odd(Exception):
 async def test_an_exception_becomes_a_failure_with_the_documented_feedback(
     autojump_clock: Any, error: Exception, text: str
 ) -> None:
-    """The same text in the outcome, the step's result and the run's; the error is the very object."""
+    """One text in the outcome and the step's result, behind the step in the run's; the error is the very object."""
     flujo = Flujo(Step("s", Scripted(error)))
     (outcome,) = await collected(flujo.run_async(1))
     assert isinstance(outcome, Failure)
     assert outcome.error is error
     assert outcome.feedback == outcome.step_result.feedback == text
     assert (outcome.step_result.name, outcome.step_result.success) == ("s", False)
-    assert (await flujo.run_async(1)).feedback == text
+    assert (await flujo.run_async(1)).feedback == f"step 's' failed: {text}"
 
 
 @pytest.mark.trio
@@ -91,7 +91,7 @@ async def test_an_exception_that_cannot_be_printed_is_still_a_failure(autojump_c
             raise RuntimeError("no")
 
     result = await Flujo(Step("s", failing("", Rude))).run_async(1)
-    assert result.feedback.startswith("Agent execution failed with Rude: ")
+    assert result.feedback.startswith("step 's' failed: Agent execution failed with Rude: ")
 
 
 @pytest.mark.trio
@@ -167,10 +167,10 @@ async def test_a_returned_failure_is_a_failure_with_its_words(autojump_clock: An
 async def test_a_returned_failure_without_words_gets_those_of_its_error(autojump_clock: Any) -> None:
     """The documented text, or at least a sentence."""
     result = await Flujo(Step("s", Scripted(Failure(error=Odd("why"))))).run_async(1)
-    assert result.feedback == "Agent execution failed with Odd: why"
+    assert result.feedback == "step 's' failed: Agent execution failed with Odd: why"
     assert "'s'" in (await Flujo(Step("s", Scripted(Failure()))).run_async(1)).feedback
     from_result = Failure(step_result=StepResult(name="x", success=False, feedback="from the result"))
-    assert (await Flujo(Step("s", Scripted(from_result))).run_async(1)).feedback == "from the result"
+    assert (await Flujo(Step("s", Scripted(from_result))).run_async(1)).feedback == "step 's' failed: from the result"
 
 
 @pytest.mark.trio

@@ -46,7 +46,7 @@ async def test_a_step_is_not_tried_more_often_than_allowed(autojump_clock: Any, 
     result = await Flujo(Step("s", agent, max_retries=max_retries, backoff=AT_ONCE)).run_async(1)
     assert result.status == "failed"
     assert result.step_history[0].attempts == len(agent.at) == max_retries + 1
-    assert result.feedback == f"Agent execution failed with ValueError: failure {max_retries + 1}"
+    assert result.step_history[0].feedback == f"Agent execution failed with ValueError: failure {max_retries + 1}"
 
 
 @pytest.mark.trio

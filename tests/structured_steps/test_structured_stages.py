@@ -327,7 +327,7 @@ async def test_other_errors_are_failures_at_once(error):
     played = Played(error)
     result = await run(agent_step(played))
     assert not result.success
-    assert result.feedback.startswith(f"Agent execution failed with {type(error).__name__}")
+    assert f"Agent execution failed with {type(error).__name__}" in result.feedback
     assert len(played.asked) == 1
 
 

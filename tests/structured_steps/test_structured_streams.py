@@ -201,7 +201,7 @@ async def test_an_outcome_in_a_stream_is_the_steps_outcome():
     """A stream may decide for itself how the step ends."""
     result = await run(streams("{", Failure(error=None, feedback="enough")))
     assert result.status == "failed"
-    assert result.feedback == "enough"
+    assert result.step_history[0].feedback == "enough"
 
 
 # --- bounds -------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ async def test_a_model_stream_past_its_bound_fails():
 async def test_a_stream_that_breaks_keeps_what_it_delivered():
     """An error of the agent's own is the failure, with the partial text."""
     chunks, result = await watch(streams(LIMA_JSON, error=OSError("gone")))
-    assert result.feedback == "Agent execution failed with OSError: gone"
+    assert result.step_history[0].feedback == "Agent execution failed with OSError: gone"
     assert result.step_history[-1].output == LIMA_JSON
     assert len(chunks) == 1
 

@@ -228,7 +228,7 @@ def _gathered(
 
 def _all_failed(name: str, failures: dict[str, Failure], output: Any, control: BaseException | None) -> Failed:
     text = "; ".join(f"branch {key!r} of {name!r} failed: {each.feedback}" for key, each in failures.items())
-    return Failed(error=control or _one_error(name, failures), feedback=text, output=output)
+    return Failed(error=control or _one_error(name, failures), feedback=text, output=output, of_child=True)
 
 
 def _one_error(name: str, failures: dict[str, Failure]) -> BaseException | ErrorInfo | None:

@@ -19,10 +19,7 @@ Rules:
 from __future__ import annotations
 
 import functools
-import os
-import socket
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -33,17 +30,13 @@ from outcome import Error, Outcome, Value, capture
 
 from ..core.records import Admission, Append, Lease, Record
 from ..errors import FlujoError, LeaseLost, RunExists, StoreError
-from ..stores.port import Store
+from ..stores.port import Store, Verdict
 from .leases import Leases
+from .processes import new_owner
 from .store_wait import StoreWait, post, start_thread
 
 J = TypeVar("J")
 R = TypeVar("R")
-
-
-def new_owner() -> str:
-    """A name for this process and this claim, for people who look at leases."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 Notes: TypeAlias = Callable[[], Sequence[Record]]
@@ -178,7 +171,7 @@ class JournalWriter:
         assert self._in_use is not None
         return self._in_use.admit_all(admissions, owner=self._owner, lease_s=self._lease_s)
 
-    def _append_all(self, appends: list[Append]) -> list[LeaseLost | None]:
+    def _append_all(self, appends: list[Append]) -> list[Verdict]:
         assert self._in_use is not None
         answers = self._in_use.append(appends)
         self.written += sum(len(append.records) for append in appends)

@@ -108,6 +108,7 @@ def _delivered(result: PipelineResult, ended: Attempt, veto: Aborted | Failure |
 
 def _result(run: Run, ended: Attempt, tally: Tally) -> PipelineResult:
     status, output, context, feedback, token = _summary(ended, tally)
+    error = ended.error if isinstance(ended, Failed) else None
     return PipelineResult(
         run_id=run.run_id,
         status=status,
@@ -118,6 +119,7 @@ def _result(run: Run, ended: Attempt, tally: Tally) -> PipelineResult:
         final_context=context,
         feedback=feedback,
         state_token=token,
+        error=error,
     )
 
 

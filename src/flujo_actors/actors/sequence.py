@@ -139,8 +139,9 @@ def ended_by(name: str, child: str, settled: Settled) -> Failed | Stopped:
     """How a composite ends when a child that it needs did not succeed."""
     match settled.verdict:
         case Failure(error=error, feedback=feedback, step_result=result):
-            text = f"step {child!r} of {name!r} failed: {feedback}" if name else feedback or ""
-            return Failed(error=error, feedback=text, output=None if result is None else result.output)
+            whose = f"step {child!r} of {name!r}" if name else f"step {child!r}"
+            output = None if result is None else result.output
+            return Failed(error=error, feedback=f"{whose} failed: {feedback}", output=output, of_child=True)
         case Paused() | Aborted() as outcome:
             return Stopped(outcome=outcome)
         case Success():

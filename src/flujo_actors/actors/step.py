@@ -21,7 +21,7 @@ from outcome import Value
 from ..bridge.guard import guarded
 from ..core.attempts import PLAIN, Attempt, Done, Failed, Stopped, escalating
 from ..core.error_info import message_of
-from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
+from ..core.outcomes import Aborted, ErrorInfo, Failure, Paused, StepResult, Success, TerminalOutcome
 from ..core.paths import StepPath
 from ..core.tokens import approval_hash, make_token
 from ..dsl.pipeline import Pipeline
@@ -159,10 +159,12 @@ class StepActors:
             case Done(output=output, context=context, metadata=metadata):
                 result = result_of(request, output=output, latency_s=latency_s, metadata=metadata)
                 return Success(step_result=result), context
-            case Failed(error=error, feedback=text, output=output, metadata=metadata):
+            case Failed(error=error, feedback=text, output=output, metadata=metadata, of_child=of_child):
                 result = result_of(
                     request, output=output, latency_s=latency_s, metadata=metadata, success=False, feedback=text
                 )
+                if not of_child:
+                    self._report(request, error, text)
                 return Failure(error=error, feedback=text, step_result=result), request.context
             case Stopped(outcome=Paused() as paused, place=place):
                 return await self._paused(request, paused, place or request.path), request.context
@@ -235,7 +237,13 @@ class StepActors:
     def _cannot_be_stored(self, request: Request, error: NotSerializable) -> Failure:
         text = self.run.redact(f"The step succeeded, but what it left cannot be stored: {message_of(error)}")
         result = result_of(request, success=False, feedback=text)
+        self._report(request, error, text)
         return Failure(error=error, feedback=text, step_result=result)
+
+    def _report(self, request: Request, error: BaseException | ErrorInfo | None, feedback: str) -> None:
+        from .failure_reports import report_failure  # what only runs with a failure need
+
+        report_failure(self.run, request, error, feedback)
 
 
 def _recalled(request: Request, recorded: Recorded) -> Settled:

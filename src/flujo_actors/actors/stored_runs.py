@@ -38,7 +38,8 @@ from ..errors import CorruptRecord, FingerprintMismatch, NotPaused, NotSerializa
 from ..stores.port import Store
 from .asking import waiting_pause
 from .journal import Pause
-from .journal_writer import JournalWriter, new_owner, writer_for
+from .journal_writer import JournalWriter, writer_for
+from .processes import new_owner
 from .runs import Hold, OpenRun
 from .store_journal import StoreJournal
 from .store_wait import call_store

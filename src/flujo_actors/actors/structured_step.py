@@ -19,6 +19,7 @@ from typing import Any, TypeVar, assert_never
 
 import attrs
 import trio
+from typing_extensions import is_typeddict
 
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
 from ..core.settings import ArosSettings
@@ -185,7 +186,8 @@ class StructuredStep:
     def _is_built(self, output: Any) -> bool:
         if not self.schema.constructs:
             return True
-        return isinstance(self.declared, type) and isinstance(output, self.declared)
+        declared = self.declared
+        return isinstance(declared, type) and not is_typeddict(declared) and isinstance(output, declared)
 
     # --- stages ---
 

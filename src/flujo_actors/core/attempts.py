@@ -37,6 +37,8 @@ class Failed:
     metadata: Mapping[str, Any] = NOTHING
     redirect: Any = None
     """The agent that shall have the next attempt, if a validator named one."""
+    of_child: bool = False
+    """Whether it is a step inside that failed, and that has been said of it already."""
 
 
 @attrs.frozen(kw_only=True)

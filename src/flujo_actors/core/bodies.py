@@ -21,7 +21,7 @@ import cattrs
 
 from ..errors import CorruptRecord, NotSerializable
 from .error_info import describe_error
-from .outcomes import ErrorInfo, Failure, PipelineResult, StepOutcome, StepResult, TerminalOutcome
+from .outcomes import ErrorInfo, Failure, Frame, PipelineResult, StepOutcome, StepResult, TerminalOutcome
 from .paths import StepPath, inside
 from .records import RECORD_VERSION
 from .usage import Usage
@@ -154,7 +154,12 @@ def redacted_error(info: ErrorInfo, redact: Redact) -> ErrorInfo:
         message=redact(info.message),
         notes=tuple(map(redact, info.notes)),
         causes=tuple(redacted_error(cause, redact) for cause in info.causes),
+        frames=tuple(_redacted_frame(frame, redact) for frame in info.frames),
     )
+
+
+def _redacted_frame(frame: Frame, redact: Redact) -> Frame:
+    return Frame(file=redact(frame.file), line=frame.line, function=redact(frame.function))
 
 
 def read_usage(data: Any, *, where: str) -> Usage:

@@ -2,21 +2,105 @@
 
 from __future__ import annotations
 
-from .outcomes import ErrorInfo
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterator
+
+from .outcomes import ErrorInfo, Frame
 
 _LONGEST_CAUSE_CHAIN = 20
 
+FRAMES_KEPT = 20
+"""How many frames of a traceback are kept, of its end."""
+
+_LEAVES_TOLD = 5
+"""How many members of a group its message tells; the others are counted."""
+
+_THIS_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_STANDARD_LIBRARY = os.path.dirname(os.__file__)
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+# --- what it says -------------------------------------------------------------------------------------------
+
 
 def message_of(error: BaseException) -> str:
-    """The text of an exception, also of one whose `__str__` is broken."""
+    """The text of an exception, also of one whose `__str__` is broken; a group tells what its members say."""
+    if not isinstance(error, BaseExceptionGroup):
+        return _own_message_of(error)
+    told = "; ".join(said_by(leaf) for leaf in itertools.islice(leaves_of(error), _LEAVES_TOLD))
+    others = sum(1 for _ in leaves_of(error)) - _LEAVES_TOLD
+    return f"{_own_message_of(error)}: {told}" + (f"; and {others} more" if others > 0 else "")
+
+
+def said_by(error: BaseException) -> str:
+    """The type of an exception and its text."""
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
+def _own_message_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as broken:  # user code: an exception class may do anything here
         return f"<no message: its __str__ raised {type(broken).__name__}>"
 
 
+def leaves_of(error: BaseException) -> Iterator[BaseException]:
+    """The exception, or the members of a group that are no groups themselves."""
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for member in error.exceptions:
+        yield from leaves_of(member)
+
+
+# --- where it was raised ------------------------------------------------------------------------------------
+
+
+def frames_of(error: BaseException) -> tuple[Frame, ...]:
+    """The end of the traceback, where it was raised last."""
+    return tuple(deque(_traceback(error), maxlen=FRAMES_KEPT))
+
+
+def _traceback(error: BaseException) -> Iterator[Frame]:
+    step = error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        yield Frame(file=code.co_filename, line=step.tb_lineno or 0, function=code.co_qualname)
+        step = step.tb_next
+
+
+def place_of(error: BaseException) -> Frame | None:
+    """The line to look at first: the last of the user's own code, else the last that is not this library's."""
+    frames = [frame for leaf in leaves_of(error) for frame in reversed(list(_traceback(leaf)))]
+    foreign = [frame for frame in frames if not frame.file.startswith(_THIS_PACKAGE)]
+    return next(filter(_is_own_code, foreign), next(iter(foreign), None))
+
+
+def _is_own_code(frame: Frame) -> bool:
+    installed = any(folder in frame.file for folder in _INSTALLED)
+    return not installed and not frame.file.startswith((_STANDARD_LIBRARY, "<frozen"))
+
+
+# --- notes --------------------------------------------------------------------------------------------------
+
+
+def put_note(error: BaseException, kind: str, text: str) -> None:
+    """Leave a note on an exception, in the place of an earlier one of its kind: some are raised again and again.
+
+    It goes past `add_note` and `__setattr__`, which an exception class may refuse.
+    """
+    notes = vars(error).setdefault("__notes__", [])
+    if isinstance(notes, list):
+        notes[:] = [*(note for note in notes if not str(note).startswith(kind)), f"{kind}{text}"]
+
+
+# --- what is kept -------------------------------------------------------------------------------------------
+
+
 def describe_error(error: BaseException) -> ErrorInfo:
-    """What can be kept of an exception: type name, message, notes and what stands behind it."""
+    """What can be kept of an exception: type name, message, notes, frames and what stands behind it."""
     return _described(error, ())
 
 
@@ -29,6 +113,7 @@ def _described(error: BaseException, above: tuple[BaseException, ...]) -> ErrorI
         message=message_of(error),
         notes=_notes_of(error),
         causes=tuple(_described(each, above) for each in behind) if len(above) <= _LONGEST_CAUSE_CHAIN else (),
+        frames=frames_of(error),
     )
 
 

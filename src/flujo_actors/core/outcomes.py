@@ -10,6 +10,7 @@ from typing import Any, Literal, NewType, TypeAlias
 
 import attrs
 
+from ..errors import RunAborted, RunFailed, RunPaused
 from .usage import NO_USAGE, Usage
 
 RunId = NewType("RunId", str)
@@ -17,6 +18,18 @@ RunId = NewType("RunId", str)
 
 RunStatus: TypeAlias = Literal["completed", "failed", "paused", "aborted"]
 """How a run stands when control returns to the caller."""
+
+
+@attrs.frozen(kw_only=True)
+class Frame:
+    """One line of a traceback."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
 
 
 @attrs.frozen(kw_only=True)
@@ -28,6 +41,8 @@ class ErrorInfo:
     notes: tuple[str, ...] = ()
     causes: tuple[ErrorInfo, ...] = ()
     """The exceptions behind it: its cause or context, and the members of a group."""
+    frames: tuple[Frame, ...] = attrs.field(default=(), eq=False)
+    """The end of its traceback, where it was raised last. Not compared: it is the same error without them."""
 
     @property
     def type(self) -> str:
@@ -124,11 +139,35 @@ class PipelineResult:
     feedback: str | None = None
     state_token: str | None = None
     """Where to send the answer, if the run is paused."""
+    error: BaseException | ErrorInfo | None = attrs.field(default=None, eq=False)
+    """What made the run fail, the original exception in the process where it happened; `None` if nothing was raised.
+
+    Not compared: an exception comes back from JSON as an `ErrorInfo`, and the result is the same.
+    """
     success: bool = attrs.field()
 
     @success.default
     def _completed(self) -> bool:
         return self.status == "completed"
+
+    def unwrap(self) -> Any:
+        """The output of a completed run; for any other, an exception that says why there is none.
+
+        A failed run raises the original exception, with its traceback and a note that names run, path and attempt;
+        `RunFailed` stands in for it where nothing was raised, or another process did it. A paused run raises
+        `RunPaused`, an aborted one `RunAborted`.
+        """
+        match self.status:
+            case "completed":
+                return self.output
+            case "paused":
+                raise RunPaused(self)
+            case "aborted":
+                raise RunAborted(self)
+            case "failed" if isinstance(self.error, BaseException):
+                raise self.error
+            case _:
+                raise RunFailed(self)
 
     def walk(self) -> Iterator[tuple[int, StepResult]]:
         """Every step's result with its depth, parents before children."""

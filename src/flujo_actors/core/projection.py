@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from . import bodies
-from .outcomes import StepResult, TerminalOutcome
+from .outcomes import ErrorInfo, Failure, StepResult, TerminalOutcome
 from .paths import ROOT, TRIED, StepPath, step_of
 from .records import Record
 from .usage import NO_USAGE, Usage
@@ -54,6 +54,12 @@ class RunState:
         """The results of the top-level steps."""
         found = (outcome for path, outcome in self.outcomes.items() if "/" not in path)
         return tuple(result for each in found if (result := getattr(each, "step_result", None)) is not None)
+
+    @property
+    def error(self) -> BaseException | ErrorInfo | None:
+        """What made the last top-level step that settled fail; `None` if it did not, or nothing was raised."""
+        last = next((each for path, each in reversed(self.outcomes.items()) if "/" not in path), None)
+        return last.error if isinstance(last, Failure) else None
 
     @property
     def output(self) -> Any:

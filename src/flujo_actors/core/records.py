@@ -37,6 +37,15 @@ StoredStatus: TypeAlias = Literal["running", "paused", "completed", "failed", "a
 """How a stored run stands; a `running` one whose lease has expired was left by a process that died."""
 
 
+ENDED: tuple[StoredStatus, ...] = ("completed", "failed", "aborted")
+"""How a run stands for good."""
+
+
+def has_ended(status: StoredStatus | None) -> bool:
+    """Whether a run of this status is over."""
+    return status in ENDED
+
+
 @attrs.frozen(kw_only=True)
 class Record:
     """One thing that happened in a run."""
@@ -56,6 +65,13 @@ class Lease:
     run_id: RunId
     owner: str
     epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class CancelRequest:
+    """Somebody wants the run to end; its owner is told so with the answer to its next write, and when it asks."""
+
+    reason: str
 
 
 @attrs.frozen(kw_only=True)
@@ -110,6 +126,10 @@ class StoredRun:
     """How many records it has."""
     pauses: tuple[OpenPause, ...] = ()
     """What waits for an answer, oldest first."""
+    owner: str | None = None
+    """Who holds the lease, if it is leased."""
+    left_s: float | None = None
+    """How many seconds are left of the lease, if it is leased."""
 
 
 @attrs.frozen(kw_only=True)

@@ -256,7 +256,7 @@ def _converter(*, brief: bool = False) -> cattrs.Converter:
         }
         if brief:
             overrides |= _brief_overrides(cls)
-        if cls is Failure:
+        if cls in (Failure, PipelineResult):
             overrides["error"] = cattrs.override(
                 struct_hook=_error_from_json,
                 unstruct_hook=_error_to_json,

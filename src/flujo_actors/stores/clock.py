@@ -52,7 +52,12 @@ class ManualClock:
 
 
 @functools.cache
+def boot_id() -> str | None:
+    """The name of this boot; `None` where the system does not name its boots."""
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else None
+
+
 def _this_boot() -> str:
     # Where the system does not name its boots, a lease of an earlier boot is recognized by having been granted
     # in the future: see `held` in the stores.
-    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else sys.platform
+    return boot_id() or sys.platform

@@ -11,13 +11,24 @@ import attrs
 
 from ..core.outcomes import RunId
 from ..core.paths import ROOT, StepPath
-from ..core.records import Admission, Append, Lease, OpenPause, Record, RunQuery, StoredRun, StoredStatus
+from ..core.records import (
+    Admission,
+    Append,
+    CancelRequest,
+    Lease,
+    OpenPause,
+    Record,
+    RunQuery,
+    StoredRun,
+    StoredStatus,
+    has_ended,
+)
 from ..errors import LeaseLost, RunExists
 from . import refusals
 from .clock import LeaseClock, SystemClock
 from .forking import watch_forks
 from .pauses import closes_pauses
-from .port import Transaction
+from .port import Transaction, Verdict
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -42,6 +53,7 @@ class _Run:
     status: StoredStatus = "running"
     records: list[Record] = attrs.Factory(list)
     pauses: list[_Pause] = attrs.Factory(list)
+    cancel: CancelRequest | None = None
 
     def held(self, now: float) -> bool:
         return self.owner is not None and now < self.lease_until
@@ -67,6 +79,8 @@ class _Run:
             leased=self.held(now),
             records=len(self.records),
             pauses=tuple(pause.asked for pause in self.pauses if not pause.answered),
+            owner=self.owner if self.held(now) else None,
+            left_s=self.lease_until - now if self.held(now) else None,
         )
 
 
@@ -92,16 +106,25 @@ class MemoryStore:
             return [self._admit(admission, owner, lease_s) for admission in admissions]
 
     def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
-        with self._lock:
-            run, now = self._run(run_id), self._clock.now()
-            if run.held(now):
-                raise refusals.leased(run_id, run.owner)
-            run.owner, run.epoch, run.lease_until = owner, run.epoch + 1, now + lease_s
-            return Lease(run_id=run_id, owner=owner, epoch=run.epoch)
+        return self._claim(run_id, None, owner, lease_s)
 
-    def append(self, batch: Sequence[Append]) -> list[LeaseLost | None]:
+    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float) -> Lease:
+        return self._claim(run_id, dead, owner, lease_s)
+
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
         with self._lock:
             return [self._append(append) for append in batch]
+
+    def request_cancel(self, run_id: RunId, *, reason: str) -> None:
+        with self._lock:
+            run = self._run(run_id)
+            if not has_ended(run.status):
+                run.cancel = CancelRequest(reason=reason)
+
+    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+        with self._lock:
+            found = [self._runs[run_id] for run_id in run_ids if run_id in self._runs]
+            return {run.run_id: run.cancel for run in found if run.cancel is not None}
 
     def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
         with self._lock:
@@ -116,8 +139,8 @@ class MemoryStore:
                 raise refusals.not_paused(run_id, path)
             if fitting[-1].answered:
                 raise refusals.already_answered(run_id, path)
-            if run.held(self._clock.now()):
-                raise refusals.leased(run_id, run.owner)
+            if run.held(now := self._clock.now()):
+                raise refusals.leased(run_id, run.owner, run.lease_until - now)
             fitting[-1].answered, run.updated_at = True, self._wall()
             run.add(record)
 
@@ -183,6 +206,14 @@ class MemoryStore:
             for append in appends:
                 self._append(append)
 
+    def _claim(self, run_id: RunId, dead: str | None, owner: str, lease_s: float) -> Lease:
+        with self._lock:
+            run, now = self._run(run_id), self._clock.now()
+            if run.held(now) and run.owner != dead:
+                raise refusals.leased(run_id, run.owner, run.lease_until - now)
+            run.owner, run.epoch, run.lease_until = owner, run.epoch + 1, now + lease_s
+            return Lease(run_id=run_id, owner=owner, epoch=run.epoch)
+
     def _run(self, run_id: RunId) -> _Run:
         if run_id not in self._runs:
             raise refusals.not_found(run_id)
@@ -208,7 +239,7 @@ class MemoryStore:
         run.add(Record(kind="admitted", path=ROOT, body=admission.body))
         return run
 
-    def _append(self, append: Append) -> LeaseLost | None:
+    def _append(self, append: Append) -> Verdict:
         lost = self._lost(append.lease)
         if lost is not None:
             return lost
@@ -218,7 +249,7 @@ class MemoryStore:
         for pause in append.pauses:
             run.ask(pause)
         _change(run, append, self._wall())
-        return None
+        return run.cancel
 
     def _renew(self, lease: Lease, lease_s: float) -> LeaseLost | None:
         lost = self._lost(lease)
@@ -256,6 +287,8 @@ def _change(run: _Run, append: Append, wall: float) -> None:
     run.status = append.status or run.status
     if closes_pauses(append.status):
         run.pauses = [pause for pause in run.pauses if pause.answered]
+    if has_ended(append.status):
+        run.cancel = None
     if append.release:
         run.owner = None
 

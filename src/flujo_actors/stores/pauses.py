@@ -8,11 +8,9 @@
 
 from __future__ import annotations
 
-from ..core.records import StoredStatus
-
-_ENDED = frozenset({"completed", "failed", "aborted"})
+from ..core.records import StoredStatus, has_ended
 
 
 def closes_pauses(status: StoredStatus | None) -> bool:
     """Whether a run that takes on this status has ended (rule 4)."""
-    return status in _ENDED
+    return has_ended(status)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from ..core.outcomes import RunId
 from ..core.paths import StepPath
-from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun
+from ..core.records import Admission, Append, CancelRequest, Lease, Record, RunQuery, StoredRun
 from ..errors import LeaseLost, RunExists
+
+Verdict: TypeAlias = LeaseLost | CancelRequest | None
+"""What became of an append: refused, written with a request for the owner, or written."""
 
 
 class RunLog(Protocol):
@@ -30,10 +33,11 @@ class RunLog(Protocol):
         The epoch is raised, so whatever the former owner still tries to write is refused.
         """
 
-    def append(self, batch: Sequence[Append]) -> list[LeaseLost | None]:
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
         """Make the batch durable, in one transaction, before returning.
 
-        An append whose lease is not the run's current one is left out, and its error is in the answer at its place.
+        An append whose lease is not the run's current one is left out, and its error is in the answer at its place. One
+        that was written is answered with the `CancelRequest` that waits for its run, or with `None`.
         """
 
     def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
@@ -45,6 +49,23 @@ class RunLog(Protocol):
         `NotPaused` if there is no such pause, `AlreadyAnswered` if somebody was faster. The record is appended. Needs
         no lease: a paused run has no owner. `RunLeased` if it has one, who would not learn of the answer.
         """
+
+
+class RunControl(Protocol):
+    """What others may do about a run that has an owner. A store without these methods can do all the rest."""
+
+    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float) -> Lease:
+        """As `claim`, also while the lease lasts if it is held by `dead`, whom the caller knows to have died."""
+
+    def request_cancel(self, run_id: RunId, *, reason: str) -> None:
+        """Leave word, durably, that the run shall end; nothing happens to a run that has ended.
+
+        The owner is told with the answer to its next append, which is written all the same, and by `cancel_requests`.
+        The request stays until the run has ended, for whoever owns the run next. `RunNotFound` if there is none.
+        """
+
+    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+        """The requests that wait for these runs; asked for every second, so it only reads."""
 
 
 class RunArchive(Protocol):
@@ -73,7 +94,7 @@ class Transaction(Protocol):
         """Add records to the transaction; `LeaseLost` if the lease is not current."""
 
 
-class Store(RunLog, RunArchive, Protocol):
+class Store(RunLog, RunControl, RunArchive, Protocol):
     """A place where runs survive their process."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:

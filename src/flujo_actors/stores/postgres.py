@@ -19,7 +19,17 @@ from typing import Any, TypeAlias
 
 from ..core.outcomes import RunId
 from ..core.paths import ROOT, StepPath
-from ..core.records import Admission, Append, Lease, OpenPause, Record, RunQuery, StoredRun
+from ..core.records import (
+    Admission,
+    Append,
+    CancelRequest,
+    Lease,
+    OpenPause,
+    Record,
+    RunQuery,
+    StoredRun,
+    has_ended,
+)
 from ..errors import LeaseLost, RunExists
 from . import postgres_statements as sql
 from . import refusals
@@ -28,7 +38,7 @@ from .clock import LeaseClock
 from .escapes import restored, storable
 from .forking import watch_forks
 from .pauses import closes_pauses
-from .port import Transaction
+from .port import Transaction, Verdict
 from .postgres_connections import IsThere, PostgresConnections
 from .postgres_schema import Connection
 
@@ -56,9 +66,22 @@ class PostgresStore:
         return self._connections.write(lambda db: self._admit(db, admissions, owner, lease_s))
 
     def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
-        return self._connections.write(lambda db: self._claim(db, run_id, owner, lease_s))
+        return self._connections.write(lambda db: self._claim(db, run_id, None, owner, lease_s))
 
-    def append(self, batch: Sequence[Append]) -> list[LeaseLost | None]:
+    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float) -> Lease:
+        return self._connections.write(lambda db: self._claim(db, run_id, storable(dead), owner, lease_s))
+
+    def request_cancel(self, run_id: RunId, *, reason: str) -> None:
+        request = {"hash": _hash(run_id), "reason": storable(reason)}
+        if not self._connections.write(lambda db: (db.execute(sql.REQUEST_CANCEL, request).fetchall(), _repeatable)):
+            raise refusals.not_found(run_id)
+
+    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+        hashes = [_hash(run_id) for run_id in run_ids]
+        rows = self._connections.read(lambda db: db.execute(sql.CANCEL_REQUESTS, (hashes,)).fetchall())
+        return {RunId(restored(run_id)): _cancel_request(reason) for run_id, reason in rows}
+
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
         return self._connections.write(lambda db: self._append(db, batch)) if batch else []
 
     def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
@@ -116,12 +139,16 @@ class PostgresStore:
     def _new_row(self, admission: Admission, owner: str, lease_s: float) -> dict[str, Any]:
         return {**self._granted(admission.run_id, owner, lease_s), "pipeline": storable(admission.pipeline)}
 
-    def _claim(self, db: Connection, run_id: RunId, owner: str, lease_s: float) -> tuple[Lease, IsThere]:
-        for (epoch,) in db.execute(sql.CLAIM, self._granted(run_id, owner, lease_s)).fetchall():
+    def _claim(
+        self, db: Connection, run_id: RunId, dead: str | None, owner: str, lease_s: float
+    ) -> tuple[Lease, IsThere]:
+        granted = {**self._granted(run_id, owner, lease_s), "dead": dead}
+        for (epoch,) in db.execute(sql.CLAIM, granted).fetchall():
             lease = Lease(run_id=run_id, owner=owner, epoch=epoch)
             return lease, _leases_are_there([lease])
-        current = _owner(db, run_id)
-        raise refusals.leased(run_id, current[0]) if current else refusals.not_found(run_id)
+        for holder, left_s in db.execute(sql.HOLDER, granted).fetchall():
+            raise refusals.leased(run_id, holder and restored(holder), left_s)
+        raise refusals.not_found(run_id)
 
     def _append_through(self, db: Connection, batch: Sequence[Append]) -> _Appended:
         with self._connections.errors():
@@ -131,18 +158,20 @@ class PostgresStore:
         _share_blobs(db, (record.body for append in batch for record in append.records))
         order = _lock_order([append.lease.run_id for append in batch])
         changes = [{**self._written_under(batch[index].lease), **_change(batch[index])} for index in order]
-        verdicts: list[LeaseLost | None] = [None] * len(batch)
+        verdicts: list[Verdict] = [None] * len(batch)
         records: list[tuple[int, int, Record]] = []
         for index, place in zip(order, _each(db, sql.ADVANCE, changes), strict=True):
             if place is None:
                 verdicts[index] = _lost(db, batch[index].lease)
             else:
-                records.extend(_numbered(place, batch[index].records))
-                _write_pauses(db, place[0], batch[index])
+                run, first, cancel = place
+                verdicts[index] = cancel and _cancel_request(cancel)
+                records.extend(_numbered(run, first, batch[index].records))
+                _write_pauses(db, run, batch[index])
         _insert_records(db, records)
         return verdicts, _append_is_there(batch, verdicts, records)
 
-    def _renew(self, db: Connection, leases: Sequence[Lease], lease_s: float) -> _Appended:
+    def _renew(self, db: Connection, leases: Sequence[Lease], lease_s: float) -> tuple[list[LeaseLost | None], IsThere]:
         order = _lock_order([lease.run_id for lease in leases])
         granted = [{**self._written_under(leases[index]), "lease_s": lease_s} for index in order]
         verdicts: list[LeaseLost | None] = [None] * len(leases)
@@ -157,11 +186,11 @@ class PostgresStore:
         places = db.execute(sql.ADVANCE_BY_ANSWER, {**self._time(), "hash": _hash(run_id)}).fetchall()
         if not places:
             raise refusals.not_paused(run_id, path)
-        [(run, seq, holder)] = places
+        [(run, seq, holder, left_s)] = places
         pause = {"run": run, "path": storable(path), "token": storable(token), "answered": uuid.uuid4()}
         consumed = db.execute(sql.CONSUME, pause).fetchall()
         if consumed and holder is not None:
-            raise refusals.leased(run_id, restored(holder))
+            raise refusals.leased(run_id, restored(holder), left_s)
         if not consumed:
             asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
             raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
@@ -204,7 +233,7 @@ class PostgresStore:
         }
 
 
-_Appended: TypeAlias = tuple[list[LeaseLost | None], IsThere]
+_Appended: TypeAlias = tuple[list[Verdict], IsThere]
 
 
 class _PostgresTransaction:
@@ -217,9 +246,9 @@ class _PostgresTransaction:
         self._last: IsThere = _repeatable
 
     def append(self, append: Append) -> None:
-        [lost], self._last = self._write(self.connection, [append])
-        if lost is not None:
-            raise lost
+        [verdict], self._last = self._write(self.connection, [append])
+        if isinstance(verdict, LeaseLost):
+            raise verdict
 
     def is_there(self, db: Connection) -> bool:
         """Whether what was appended is in the database."""
@@ -235,13 +264,13 @@ def _leases_are_there(leases: Sequence[Lease]) -> IsThere:
 
 
 def _append_is_there(
-    batch: Sequence[Append], verdicts: Sequence[LeaseLost | None], records: Sequence[tuple[int, int, Record]]
+    batch: Sequence[Append], verdicts: Sequence[Verdict], records: Sequence[tuple[int, int, Record]]
 ) -> IsThere:
     """By the first record; an append without records can be repeated, unless it gives up its own lease."""
     for run, seq, record in records:
         return lambda db: _record_is_there(db, run, as_row(record, seq, as_blob(record.body)))
-    released = [append.lease for append, lost in zip(batch, verdicts, strict=True) if append.release and not lost]
-    for lease in released:
+    written = [append for append, verdict in zip(batch, verdicts, strict=True) if not isinstance(verdict, LeaseLost)]
+    for lease in (append.lease for append in written if append.release):
         return lambda db: _owner(db, lease.run_id) != (lease.owner, lease.epoch)
     return _repeatable
 
@@ -267,11 +296,19 @@ def _each(db: Connection, statement: Any, parameters: Sequence[dict[str, Any]]) 
 
 
 def _change(append: Append) -> dict[str, Any]:
-    return {"count": len(append.records), "status": append.status, "release": append.release}
+    return {
+        "count": len(append.records),
+        "status": append.status,
+        "release": append.release,
+        "ends": has_ended(append.status),
+    }
 
 
-def _numbered(place: Sequence[int], records: Iterable[Record]) -> Iterator[tuple[int, int, Record]]:
-    run, first = place
+def _cancel_request(reason: str) -> CancelRequest:
+    return CancelRequest(reason=restored(reason))
+
+
+def _numbered(run: int, first: int, records: Iterable[Record]) -> Iterator[tuple[int, int, Record]]:
     return ((run, first + index, record) for index, record in enumerate(records))
 
 
@@ -311,7 +348,7 @@ def _write_pauses(db: Connection, run: int, append: Append) -> None:
 
 
 def _stored_run(row: Sequence[Any]) -> StoredRun:
-    run_id, pipeline, status, created_at, updated_at, epoch, held, records, pauses = row
+    run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, pauses = row
     return StoredRun(
         run_id=RunId(restored(run_id)),
         pipeline=restored(pipeline),
@@ -322,6 +359,8 @@ def _stored_run(row: Sequence[Any]) -> StoredRun:
         leased=held,
         records=records,
         pauses=tuple(_open_pause(*map(restored, pause)) for pause in pauses or ()),
+        owner=restored(owner) if held else None,
+        left_s=left_s if held else None,
     )
 
 

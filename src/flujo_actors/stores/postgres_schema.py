@@ -64,7 +64,13 @@ _FIRST: tuple[LiteralString, ...] = (
     "CREATE TABLE flujo_blobs (hash bytea PRIMARY KEY, data bytea NOT NULL)",
 )
 
-MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (_FIRST,)
+_CANCEL_REQUESTS: tuple[LiteralString, ...] = (
+    "ALTER TABLE flujo_runs ADD COLUMN cancel text",
+    "CREATE INDEX flujo_runs_to_cancel ON flujo_runs (run_hash) WHERE cancel IS NOT NULL",
+)
+"""Why a run shall end, until it has. Hardly any run has such a request, and the index holds no others."""
+
+MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (_FIRST, _CANCEL_REQUESTS)
 """What leads from each version to the next; an empty schema has version 0."""
 
 

@@ -36,14 +36,15 @@ ADMIT: LiteralString = f"""
 
 CLAIM: LiteralString = f"""
     UPDATE flujo_runs SET owner = %(owner)s, epoch = epoch + 1, lease_until = {NOW} + %(lease_s)s::float8
-    WHERE run_hash = %(hash)s AND NOT {HELD} RETURNING epoch"""
+    WHERE run_hash = %(hash)s AND (owner = %(dead)s::text OR NOT {HELD}) RETURNING epoch"""
 
 ADVANCE: LiteralString = f"""
     UPDATE flujo_runs
     SET next_seq = next_seq + %(count)s::bigint, updated_at = {WALL}, status = coalesce(%(status)s::text, status),
-        owner = CASE WHEN %(release)s::bool THEN NULL ELSE owner END
+        owner = CASE WHEN %(release)s::bool THEN NULL ELSE owner END,
+        cancel = CASE WHEN %(ends)s::bool THEN NULL ELSE cancel END
     WHERE run_hash = %(hash)s AND owner = %(owner)s::text AND epoch = %(epoch)s::bigint
-    RETURNING id, next_seq - %(count)s::bigint"""
+    RETURNING id, next_seq - %(count)s::bigint, cancel"""
 
 RENEW: LiteralString = f"""
     UPDATE flujo_runs SET lease_until = {NOW} + %(lease_s)s::float8
@@ -51,7 +52,7 @@ RENEW: LiteralString = f"""
 
 ADVANCE_BY_ANSWER: LiteralString = f"""
     UPDATE flujo_runs SET next_seq = next_seq + 1, updated_at = {WALL}
-    WHERE run_hash = %(hash)s RETURNING id, next_seq - 1, CASE WHEN {HELD} THEN owner END"""
+    WHERE run_hash = %(hash)s RETURNING id, next_seq - 1, CASE WHEN {HELD} THEN owner END, lease_until - {NOW}"""
 
 CONSUME: LiteralString = """
     UPDATE flujo_pauses SET answered = %(answered)s
@@ -61,6 +62,15 @@ FIND_PAUSE: LiteralString = """
     SELECT answered FROM flujo_pauses WHERE run = %(run)s AND path = %(path)s AND token = %(token)s"""
 
 OWNER: LiteralString = "SELECT owner, epoch FROM flujo_runs WHERE run_hash = %s"
+
+HOLDER: LiteralString = f"SELECT owner, lease_until - {NOW} FROM flujo_runs WHERE run_hash = %(hash)s"
+
+REQUEST_CANCEL: LiteralString = """
+    UPDATE flujo_runs SET cancel = CASE WHEN status IN ('running', 'paused') THEN %(reason)s::text END
+    WHERE run_hash = %(hash)s RETURNING id"""
+
+CANCEL_REQUESTS: LiteralString = """
+    SELECT run_id, cancel FROM flujo_runs WHERE cancel IS NOT NULL AND run_hash = ANY(%s)"""
 
 INSERT_BLOB: LiteralString = "INSERT INTO flujo_blobs (hash, data) VALUES (%s, %s) ON CONFLICT DO NOTHING"
 
@@ -87,7 +97,7 @@ FIND_RECORD: LiteralString = """
 FIND_KEYS: LiteralString = "SELECT id FROM flujo_runs WHERE id = ANY(%s)"
 
 RUNS: LiteralString = f"""
-    SELECT run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, next_seq - 1,
+    SELECT run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, next_seq - 1, owner, lease_until - {NOW},
            (SELECT json_agg(json_build_array(path, token, message, body) ORDER BY p.id)
             FROM flujo_pauses p WHERE run = r.id AND answered IS NULL)
     FROM flujo_runs r"""

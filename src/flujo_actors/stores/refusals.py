@@ -17,8 +17,12 @@ def exists(run_id: RunId) -> RunExists:
     return RunExists(f"run {shown(run_id)} exists already; resume it, or choose another id")
 
 
-def leased(run_id: RunId, owner: str | None) -> RunLeased:
-    return RunLeased(f"run {shown(run_id)} is held by {shown(owner)}, and its lease has not expired")
+def leased(run_id: RunId, owner: str | None, left_s: float) -> RunLeased:
+    error = RunLeased(
+        f"run {shown(run_id)} is held by {shown(owner)}, and its lease has not expired: {left_s:.1f} s are left"
+    )
+    error.owner, error.left_s = owner, left_s
+    return error
 
 
 def not_paused(run_id: RunId, path: StepPath) -> NotPaused:

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sqlite3
@@ -22,7 +23,17 @@ from typing import Any, Literal
 
 from ..core.outcomes import RunId
 from ..core.paths import ROOT, StepPath
-from ..core.records import Admission, Append, Lease, OpenPause, Record, RunQuery, StoredRun
+from ..core.records import (
+    Admission,
+    Append,
+    CancelRequest,
+    Lease,
+    OpenPause,
+    Record,
+    RunQuery,
+    StoredRun,
+    has_ended,
+)
 from ..errors import LeaseLost, RunExists
 from . import refusals
 from . import sqlite_statements as sql
@@ -31,7 +42,7 @@ from .clock import LeaseClock, SystemClock
 from .escapes import restored, storable
 from .forking import watch_forks
 from .pauses import closes_pauses
-from .port import Transaction
+from .port import Transaction, Verdict
 from .sqlite_connections import SqliteConnections
 
 Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
@@ -69,14 +80,23 @@ class SqliteStore:
             return [self._admit(db, admission, owner, lease_s) for admission in admissions]
 
     def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
-        with self._connections.writing() as db:
-            granted = self._granted(run_id, owner=owner, lease_s=lease_s)
-            for (epoch,) in db.execute(sql.CLAIM, granted).fetchall():
-                return Lease(run_id=run_id, owner=owner, epoch=epoch)
-            current = _owner(db, run_id)
-        raise refusals.leased(run_id, current[0]) if current else refusals.not_found(run_id)
+        return self._claim(run_id, None, owner, lease_s)
 
-    def append(self, batch: Sequence[Append]) -> list[LeaseLost | None]:
+    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float) -> Lease:
+        return self._claim(run_id, storable(dead), owner, lease_s)
+
+    def request_cancel(self, run_id: RunId, *, reason: str) -> None:
+        with self._connections.writing() as db:
+            found = db.execute(sql.REQUEST_CANCEL, {"run_id": storable(run_id), "reason": storable(reason)}).fetchall()
+        if not found:
+            raise refusals.not_found(run_id)
+
+    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+        with self._connections.reading() as db:
+            requests = _cancel_requests(db)
+        return {run_id: requests[run_id] for run_id in run_ids if run_id in requests}
+
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
         if not batch:
             return []
         with self._connections.writing() as db:
@@ -97,9 +117,9 @@ class SqliteStore:
                 db.execute(sql.ANSWERED, answered)
                 return
             asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
-            current = _owner(db, run_id)
-        if (None,) in asked:
-            raise refusals.leased(run_id, current and current[0])
+            holder = self._holder(db, run_id)
+        if (None,) in asked and holder:
+            raise refusals.leased(run_id, *holder)
         raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
 
     def get(self, run_id: RunId) -> StoredRun:
@@ -141,24 +161,39 @@ class SqliteStore:
         """Close the connections; they open again if the store is used again. A database in memory stays as it is."""
         self._connections.close()
 
-    def _append_through(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[LeaseLost | None]:
+    def _claim(self, run_id: RunId, dead: str | None, owner: str, lease_s: float) -> Lease:
+        with self._connections.writing() as db:
+            granted = self._granted(run_id, owner=owner, lease_s=lease_s)
+            for (epoch,) in db.execute(sql.CLAIM, {**granted, "dead": dead}).fetchall():
+                return Lease(run_id=run_id, owner=owner, epoch=epoch)
+            holder = self._holder(db, run_id)
+        raise refusals.leased(run_id, *holder) if holder else refusals.not_found(run_id)
+
+    def _holder(self, db: sqlite3.Connection, run_id: RunId) -> tuple[str | None, float] | None:
+        """Who holds a run, and for how many seconds more."""
+        for owner, left_s in db.execute(sql.HOLDER, {**self._time(), "run_id": storable(run_id)}).fetchall():
+            return (owner if owner is None else restored(owner)), left_s
+        return None
+
+    def _append_through(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[Verdict]:
         with self._connections.errors():
             if not db.in_transaction:
                 db.execute("BEGIN IMMEDIATE")
             return self._append(db, batch)
 
-    def _append(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[LeaseLost | None]:
-        return [
-            None if self._is_appended(db, append) else refusals.lost(append.lease, _owner(db, append.lease.run_id))
-            for append in batch
-        ]
+    def _append(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[Verdict]:
+        return [self._appended(db, append) for append in batch]
 
-    def _is_appended(self, db: sqlite3.Connection, append: Append) -> bool:
-        """Write the append; whether its lease is the run's current one, else nothing was written."""
+    def _appended(self, db: sqlite3.Connection, append: Append) -> Verdict:
+        """Write the append; if its lease is not the run's current one, its first statement writes nothing."""
         under = {**_lease(append.lease), "wall": self._wall()}
-        if not all(_insert(db, sql.APPEND, record, under) for record in append.records):
-            return False
-        return not _changes_run(append) or _change_run(db, append, under)
+        cancel: str | None = None
+        for write in _writes(db, append, under):
+            told = write()
+            if not told:
+                return refusals.lost(append.lease, _owner(db, append.lease.run_id))
+            cancel = told[0][-1]
+        return None if cancel is None else CancelRequest(reason=restored(cancel))
 
     def _admit(self, db: sqlite3.Connection, admission: Admission, owner: str, lease_s: float) -> Lease | RunExists:
         granted = self._granted(admission.run_id, owner=owner, lease_s=lease_s)
@@ -197,7 +232,7 @@ class SqliteStore:
         return {**time, "run_id": storable(run_id), "owner": storable(owner), "until": time["now"] + lease_s}
 
 
-_Write = Callable[[sqlite3.Connection, Sequence[Append]], list[LeaseLost | None]]
+_Write = Callable[[sqlite3.Connection, Sequence[Append]], list[Verdict]]
 
 
 class _SqliteTransaction:
@@ -208,9 +243,14 @@ class _SqliteTransaction:
         self._write = write
 
     def append(self, append: Append) -> None:
-        [lost] = self._write(self.connection, [append])
-        if lost is not None:
-            raise lost
+        [verdict] = self._write(self.connection, [append])
+        if isinstance(verdict, LeaseLost):
+            raise verdict
+
+
+def _cancel_requests(db: sqlite3.Connection) -> dict[RunId, CancelRequest]:
+    rows = db.execute(sql.CANCEL_REQUESTS).fetchall()
+    return {RunId(restored(run_id)): CancelRequest(reason=restored(reason)) for run_id, reason in rows}
 
 
 def _lease(lease: Lease) -> dict[str, Any]:
@@ -242,15 +282,23 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _insert(db: sqlite3.Connection, statement: str, record: Record, where: dict[str, Any]) -> bool:
-    """Insert a record, and its body by itself if it is long; whether the statement let it in."""
+def _insert(db: sqlite3.Connection, statement: str, record: Record, where: dict[str, Any]) -> list[Any]:
+    """Insert a record, and its body by itself if it is long; nothing comes back if the statement did not let it in."""
     blob = as_blob(record.body)
     row = as_row(record, 0, blob)
     columns = {**where, "kind": row.kind, "path": row.path, "body": row.body, "blob": row.blob}
-    inserted = db.execute(statement, columns).rowcount == 1
+    inserted = db.execute(statement, columns).fetchall()
     if blob is not None and inserted:
         db.execute(sql.INSERT_BLOB, blob)
     return inserted
+
+
+def _writes(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -> Iterator[Callable[[], list[Any]]]:
+    """The statements of an append; what each returns says whether it was let in, and last why the run shall end."""
+    for record in append.records:
+        yield functools.partial(_insert, db, sql.APPEND, record, under)
+    if _changes_run(append):
+        yield functools.partial(_change_run, db, append, under)
 
 
 def _changes_run(append: Append) -> bool:
@@ -258,11 +306,15 @@ def _changes_run(append: Append) -> bool:
     return append.release or append.status is not None or bool(append.pauses) or not append.records
 
 
-def _change_run(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -> bool:
-    changed = db.execute(sql.CHANGE, {**under, "status": append.status, "release": append.release}).fetchall()
-    for (run,) in changed:
+def _change_run(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -> list[Any]:
+    changed = db.execute(sql.CHANGE, {**under, **_new_state(append)}).fetchall()
+    for run, _ in changed:
         _write_pauses(db, run, append)
-    return bool(changed)
+    return changed
+
+
+def _new_state(append: Append) -> dict[str, Any]:
+    return {"status": append.status, "release": append.release, "ends": has_ended(append.status)}
 
 
 def _write_pauses(db: sqlite3.Connection, run: int, append: Append) -> None:
@@ -283,7 +335,7 @@ def _open_pauses(db: sqlite3.Connection, runs: list[int]) -> dict[int, list[Open
 
 
 def _stored_run(row: Sequence[Any], pauses: Iterable[OpenPause]) -> StoredRun:
-    _, run_id, pipeline, status, created_at, updated_at, epoch, held, records = row
+    _, run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s = row
     return StoredRun(
         run_id=RunId(restored(run_id)),
         pipeline=restored(pipeline),
@@ -294,6 +346,8 @@ def _stored_run(row: Sequence[Any], pauses: Iterable[OpenPause]) -> StoredRun:
         leased=bool(held),
         records=records,
         pauses=tuple(pauses),
+        owner=restored(owner) if held else None,
+        left_s=left_s if held else None,
     )
 
 

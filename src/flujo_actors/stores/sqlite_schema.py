@@ -77,7 +77,13 @@ _ONE_PAGE_PER_RECORD = (
 )
 """`after_us` is when the record was written, in microseconds since the run was admitted: short numbers."""
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _ONE_PAGE_PER_RECORD)
+_CANCEL_REQUESTS = (
+    "ALTER TABLE flujo_runs ADD COLUMN cancel TEXT",
+    "CREATE INDEX flujo_runs_to_cancel ON flujo_runs (run_id) WHERE cancel IS NOT NULL",
+)
+"""Why a run shall end, until it has. Hardly any run has such a request, and the index holds no others."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _ONE_PAGE_PER_RECORD, _CANCEL_REQUESTS)
 """What leads from each version to the next; an empty file has version 0."""
 
 

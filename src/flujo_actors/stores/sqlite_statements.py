@@ -30,21 +30,23 @@ ADMIT = """
 CLAIM = f"""
     UPDATE flujo_runs
     SET owner = :owner, epoch = epoch + 1, lease_boot = :boot, lease_from = :now, lease_until = :until
-    WHERE run_id = :run_id AND NOT ({HELD}) RETURNING epoch"""
+    WHERE run_id = :run_id AND (owner = :dead OR NOT ({HELD})) RETURNING epoch"""
 
-APPEND = f"{_INSERT_NEXT} WHERE {_LEASE}"
+APPEND = f"""
+    {_INSERT_NEXT} WHERE {_LEASE}
+    RETURNING (SELECT cancel FROM flujo_runs WHERE flujo_runs.id = flujo_records.id >> 32)"""
 
 CHANGE = f"""
     UPDATE flujo_runs
     SET records = {_LAST} & 0xFFFFFFFF, updated_at = :wall, status = coalesce(:status, status),
-        owner = CASE WHEN :release THEN NULL ELSE owner END
-    WHERE {_LEASE} RETURNING id"""
+        owner = CASE WHEN :release THEN NULL ELSE owner END, cancel = CASE WHEN :ends THEN NULL ELSE cancel END
+    WHERE {_LEASE} RETURNING id, cancel"""
 
 RENEW = f"""
     UPDATE flujo_runs SET lease_boot = :boot, lease_from = :now, lease_until = :until
     WHERE {_LEASE} RETURNING id"""
 
-APPEND_ANSWER = f"{_INSERT_NEXT} WHERE id = :run"
+APPEND_ANSWER = f"{_INSERT_NEXT} WHERE id = :run RETURNING id"
 
 ANSWERED = f"UPDATE flujo_runs SET records = {_LAST} & 0xFFFFFFFF, updated_at = :wall WHERE id = :run"
 
@@ -60,11 +62,19 @@ FIND_PAUSE = """
 
 OWNER = "SELECT owner, epoch FROM flujo_runs WHERE run_id = ?"
 
+HOLDER = "SELECT owner, lease_until - :now FROM flujo_runs WHERE run_id = :run_id"
+
+REQUEST_CANCEL = """
+    UPDATE flujo_runs SET cancel = CASE WHEN status IN ('running', 'paused') THEN :reason END
+    WHERE run_id = :run_id RETURNING id"""
+
+CANCEL_REQUESTS = "SELECT run_id, cancel FROM flujo_runs WHERE cancel IS NOT NULL"
+
 INSERT_BLOB = "INSERT INTO flujo_blobs (hash, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
 
 INSERT_FIRST = """
     INSERT INTO flujo_records (id, after_us, kind, path, body, blob)
-    VALUES ((:run << 32) + 1, 0, :kind, :path, :body, :blob)"""
+    VALUES ((:run << 32) + 1, 0, :kind, :path, :body, :blob) RETURNING id"""
 
 REPLACE_PAUSE = "DELETE FROM flujo_pauses WHERE run = ? AND path = ? AND (answered IS NULL OR token = ?)"
 
@@ -85,7 +95,8 @@ READ_RAW = f"""
     WHERE {_OF_RUN_AFTER}"""
 
 RUNS = f"""
-    SELECT id, run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, records FROM (
+    SELECT id, run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, records, owner, lease_until - :now
+    FROM (
         SELECT flujo_runs.id, run_id, pipeline, status, created_at, owner, epoch, lease_boot, lease_from, lease_until,
                coalesce(last.seq, records) AS records,
                max(updated_at, coalesce(created_at + last.after_us / 1e6, updated_at)) AS updated_at

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from ..core.outcomes import RunId
 from ..core.paths import StepPath
-from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun
+from ..core.records import Admission, Append, CancelRequest, Lease, Record, RunQuery, StoredRun
 from ..errors import LeaseLost, RunExists, StoreError
-from ..stores.port import Store, Transaction
+from ..stores.port import Store, Transaction, Verdict
 
 
 def store_faults() -> dict[str, StoreError]:
@@ -66,7 +66,19 @@ class FaultyStore:
         with self.counted("claim"):
             return self._store.claim(run_id, owner=owner, lease_s=lease_s)
 
-    def append(self, batch: Sequence[Append]) -> list[LeaseLost | None]:
+    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float) -> Lease:
+        with self.counted("take_over"):
+            return self._store.take_over(run_id, dead=dead, owner=owner, lease_s=lease_s)
+
+    def request_cancel(self, run_id: RunId, *, reason: str) -> None:
+        with self.counted("request_cancel"):
+            self._store.request_cancel(run_id, reason=reason)
+
+    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+        """Not counted: it is asked by the clock, and what is counted must not depend on time."""
+        return self._store.cancel_requests(run_ids)
+
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
         with self.counted("append"):
             return self._store.append(batch)
 

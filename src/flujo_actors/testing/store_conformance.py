@@ -26,6 +26,7 @@ from ..stores.clock import ManualClock as ManualClock
 from ..stores.port import Store
 from ._store_clauses.answering import AnsweringClauses
 from ._store_clauses.concurrency import ConcurrencyClauses
+from ._store_clauses.controlling import ControlClauses
 from ._store_clauses.crashing import CrashClauses
 from ._store_clauses.fencing import FencingClauses
 from ._store_clauses.keeping import KeepingClauses
@@ -34,7 +35,13 @@ from ._store_clauses.writing import WritingClauses
 
 
 class StoreConformance(
-    WritingClauses, FencingClauses, AnsweringClauses, KeepingClauses, ConcurrencyClauses, CrashClauses
+    WritingClauses,
+    FencingClauses,
+    ControlClauses,
+    AnsweringClauses,
+    KeepingClauses,
+    ConcurrencyClauses,
+    CrashClauses,
 ):
     """All clauses; subclass it with a fixture `place` that returns an empty `StorePlace`."""
 

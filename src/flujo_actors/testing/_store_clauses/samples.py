@@ -5,8 +5,7 @@ from __future__ import annotations
 from ...core.outcomes import RunId
 from ...core.paths import StepPath
 from ...core.records import Admission, Append, Lease, OpenPause, Record, RecordKind, StoredStatus
-from ...errors import LeaseLost
-from ...stores.port import Store
+from ...stores.port import Store, Verdict
 
 LEASE_S = 60.0
 STEP = StepPath("ask/~i1")
@@ -31,7 +30,7 @@ def claim(store: Store, run_id: str = "run", *, owner: str = "thief") -> Lease:
 
 def write(
     store: Store, lease: Lease, *records: Record, status: StoredStatus | None = None, release: bool = False
-) -> LeaseLost | None:
+) -> Verdict:
     """Append to one run: the store's verdict."""
     [verdict] = store.append([Append(lease=lease, records=records, status=status, release=release)])
     return verdict
