@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -27,6 +28,34 @@ async def test_a_validator_that_says_false_or_a_reason_refuses(autojump_clock: A
     assert not outcomes[-1].step_result.success
     assert "Validation failed" in outcomes[-1].feedback
     assert not isinstance(verdict, str) or verdict in outcomes[-1].feedback
+
+
+def must_be_even(number: int) -> bool:
+    return number % 2 == 0
+
+
+class Strict:
+    def __call__(self, number: int) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("validator", "told"),
+    [
+        (must_be_even, "validator 'must_be_even' returned False"),
+        (functools.partial(must_be_even), "validator 'must_be_even' returned False"),
+        (Strict(), "validator 'Strict' returned False"),
+        (lambda number: [], "validator '<lambda>' returned [], which says nothing"),
+        (lambda number: "", "validator '<lambda>' returned '', which says nothing"),
+        (lambda number: 0, "validator '<lambda>' returned 0, which says nothing"),
+        (lambda number: number, "validator '<lambda>' returned 3, which says nothing"),
+    ],
+)
+def test_a_validator_that_gives_no_reason_is_named_with_what_it_returned(validator: Any, told: str) -> None:
+    """Nobody has to guess which of five it was, nor that an empty list is no verdict."""
+    feedback = Flujo(Step("s", same, validators=[lambda number: None, validator])).run(3).feedback
+    assert feedback is not None
+    assert told in feedback
 
 
 @pytest.mark.trio

@@ -19,10 +19,9 @@ from outcome import Error
 from ..bridge.guard import guarded
 from ..context.isolation import isolated
 from ..core.attempts import Attempt, Done, Failed
-from ..core.error_info import message_of
 from ..dsl.declared import Declared
 from ..dsl.redirect import Redirect
-from ..dsl.step import Step
+from ..dsl.step import Step, name_of
 from ..errors import ContextError, StepTimeout
 from .agent_call import call_agent, joined, leaked_mock
 from .messages import Request
@@ -31,7 +30,7 @@ from .sequence import Troupe, Work, vetoed
 from .step_events import emit_attempt_ended, note_swallowed_cancellation, report_unstoppable
 from .step_results import told
 from .telling import tell_late
-from .usercode import ask_planned, failure_of
+from .usercode import ask_planned, failure_of, told_of
 
 
 @attrs.frozen(eq=False)
@@ -123,9 +122,9 @@ class OneAttempt:
         leaked = leaked_mock(step.name, output) if step.processors.after_plans else None
         if leaked is not None:
             return leaked
-        for plan in step.checks:
+        for check, plan in zip(step.validators, step.checks, strict=True):
             got = await ask_planned(self.run, plan, output, context)
-            reason = _objection(got)
+            reason = told_of(self.run, got.error) if isinstance(got, Error) else _objection(check, got.value)
             if isinstance(reason, Redirect):
                 text = self.run.redact(reason.feedback)
                 return Failed(error=None, feedback=text, output=output, redirect=reason.to)
@@ -155,11 +154,11 @@ async def _isolated(context: Any) -> Any:
     return isolated(context)
 
 
-def _objection(got: Any) -> str | Redirect | None:
+def _objection(validator: Any, verdict: Any) -> str | Redirect | None:
     """Why a validator refuses, or where it sends the work; `None` if it is content."""
-    if isinstance(got, Error):
-        return f"{type(got.error).__name__}: {message_of(got.error)}"
-    verdict = got.value
     if verdict is None or verdict is True:
         return None
-    return verdict if isinstance(verdict, str | Redirect) else "the validator returned False"
+    if isinstance(verdict, Redirect) or (isinstance(verdict, str) and verdict):
+        return verdict
+    refused = f"validator {name_of(validator)!r} returned {verdict!r:.100}"
+    return refused if verdict is False else f"{refused}, which says nothing: return True, False or a reason as text"

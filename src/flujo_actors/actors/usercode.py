@@ -8,10 +8,9 @@ from typing import Any
 from outcome import Error, Value
 
 from ..bridge.guard import guarded, vanished
-from ..bridge.host import TrioHost
 from ..context.isolation import isolated, own
 from ..core.attempts import Failed
-from ..core.error_info import message_of
+from ..core.error_info import put_note, said_by
 from ..dsl.callplan import CallPlan
 from .run import Run
 
@@ -55,15 +54,16 @@ def failure_of(run: Run, error: BaseException, *, what: str = "") -> Failed:
     if vanished(error):
         text = f"The step ended without an outcome: {type(error).__name__} was raised, but nobody cancelled it"
     else:
-        text = f"Agent execution failed with {type(error).__name__}: {message_of(error)}"
-    _hint_at_host(run, error)
+        text = f"Agent execution failed with {told_of(run, error)}"
     return Failed(error=error, feedback=run.redact(f"{what}: {text}" if what else text))
 
 
-def _hint_at_host(run: Run, error: BaseException) -> None:
-    """A coroutine that needs asyncio cannot know why there is none; the note tells."""
-    if type(error) is RuntimeError and message_of(error) == "no running event loop" and isinstance(run.host, TrioHost):
-        error.add_note(
-            "this step needs asyncio, but runs under trio, as all steps do in a trio program and under `run()`: "
-            "write it with anyio, or run the pipeline from asyncio with `asyncio.run(flujo.run_async(…))`"
-        )
+def told_of(run: Run, error: BaseException) -> str:
+    """What an exception says, and what it cannot know: that its code ran on the wrong library."""
+    from ..bridge.wrong_library import library_hint  # only to word a failure
+
+    hint = library_hint(error, run.host)
+    if hint is None:
+        return said_by(error)
+    put_note(error, "flujo_actors hint: ", hint)
+    return f"{said_by(error)} ({hint})"

@@ -67,7 +67,7 @@ class Step(Declared):
     @classmethod
     def from_callable(cls, fn: Callable[..., Any], name: str | None = None, **config: Any) -> Step:
         """A step from a function, sync or async, called by its name unless another is given."""
-        return cls(name or _name_of(fn), fn, **config)
+        return cls(name or name_of(fn), fn, **config)
 
     @classmethod
     def granular(
@@ -176,7 +176,8 @@ def step(
     return Step.from_callable(fn, name, **config)
 
 
-def _name_of(fn: Callable[..., Any]) -> str:
+def name_of(fn: Callable[..., Any]) -> str:
+    """What a function is called, also behind partials; an object is called by its class."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return getattr(fn, "__name__", None) or type(fn).__name__
