@@ -17,7 +17,7 @@ from .core.paths import ROOT, StepPath
 from .core.projection import RunState, project
 from .core.records import ENDED, Append, Record, RunQuery, StoredRun, StoredStatus, has_ended
 from .core.tokens import parse_token
-from .core.wire import encode
+from .core.wire import value_data
 from .errors import LeaseLost, NotPaused
 from .stores.opening import open_store
 from .stores.port import Store
@@ -118,7 +118,7 @@ class RunClient:
         body = bodies.read_body(pause.body, where=f"the pause at {token!r}")
         checked = checked_answer(answer, body.get("schema"), step_name=body.get("step_name", path))
         # The pipeline may read more into an answer than its JSON Schema says: it does so when the run goes on.
-        record = Record(kind="answered", path=path, body=bodies.make_body(answer=encode(checked), as_given=True))
+        record = Record(kind="answered", path=path, body=bodies.make_body(answer=value_data(checked), as_given=True))
         self._store.answer(run_id, path, token=token, record=record)
 
     def cancel(self, run_id: str, reason: str = "cancelled from outside") -> None:

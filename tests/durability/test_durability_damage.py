@@ -81,8 +81,21 @@ def refused(place: Place, flujo: Flujo, seq: int, why: str) -> None:
         ('"output":"small"', '"output":{"$":"pickle","value":"gASV"}', "unknown type tag 'pickle'"),
         ('"output":"small"', '"output":{"$":"model","type":"antigravity.Flying","value":{}}', "antigravity.Flying"),
         ('"success"', '"triumph"', "triumph"),
+        ('"output":"small"', '"output":{"$":"bytes","value":"*D*yMzQ1Njc4OQ=="}', "bytes"),
+        ('"output":"small"', '"output":{"$":"bytes","value":"QR=="}', "bytes"),
+        ('"output":"small"', '"output":{"$":"error","value":[1]}', "error"),
     ],
-    ids=["not JSON", "unknown version", "odd version", "unknown tag", "unknown model", "unknown outcome"],
+    ids=[
+        "not JSON",
+        "unknown version",
+        "odd version",
+        "unknown tag",
+        "unknown model",
+        "unknown outcome",
+        "odd base64",
+        "base64 with bits to spare",
+        "odd error",
+    ],
 )
 def test_a_damaged_record_is_named(place: Place, effects: Effects, old: str, new: str, why: str) -> None:
     """Whatever is wrong with it: no guess, no import, and no change to what is stored."""
@@ -93,6 +106,16 @@ def test_a_damaged_record_is_named(place: Place, effects: Effects, old: str, new
     refused(place, flujo, seq, why)
     assert "antigravity" not in sys.modules
     assert effects.counted() == {"small": 2}
+
+
+def test_a_fingerprint_without_a_kind_is_named(place: Place, effects: Effects) -> None:
+    """What a run was started with is read with the same care."""
+    flujo = two_runs(place, effects)
+    seq, body = body_of(place, "admitted")
+    change(place, seq, "body", body.replace('"kind"', '"sort"', 1))
+    with pytest.raises(CorruptRecord, match=f"record {seq} of run 'run': its fingerprint.*kind"):
+        flujo.resume("run")
+    assert RunClient(place.open()).get("run").status == "paused"
 
 
 def test_a_record_of_an_unknown_kind_is_named(place: Place, effects: Effects) -> None:

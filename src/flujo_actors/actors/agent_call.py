@@ -102,7 +102,7 @@ class PlainCaller:
         got = await self._call(work)
         if isinstance(got, Error):
             return _with_partial(self._failure(got.error), work.tally)
-        ended = answer_of(self.step.name, got.value, work)
+        ended = answer_of(self.run, self.step.name, got.value, work)
         if isinstance(ended, Failed) and ended.output is None:
             ended = _with_partial(ended, work.tally)
         return within_limits(ended, work) if work.quotas else ended
@@ -221,10 +221,17 @@ def _with_partial(failed: Failed, tally: Tally) -> Failed:
 # --- answers ------------------------------------------------------------------------------------------------
 
 
-def answer_of(name: str, value: Any, work: Work) -> Attempt:
+def answer_of(run: Run, name: str, value: Any, work: Work) -> Attempt:
     """What an agent's answer means: an output, or an outcome that it decided on itself."""
     if type(value) in PLAIN:
         return Done(output=value, context=work.context)
+    try:
+        return _meaning_of(name, value, work)
+    except Exception as error:  # user code: the attributes of an answer may do anything
+        return failure_of(run, error, what=f"The answer of step {name!r} cannot be read")
+
+
+def _meaning_of(name: str, value: Any, work: Work) -> Attempt:
     match value:
         case Success(step_result=result):
             return _result_of(name, result, work)
@@ -251,7 +258,7 @@ def _result_of(name: str, result: StepResult, work: Work) -> Attempt:
     if not result.success:
         return Failed(error=None, feedback=result.feedback or f"step {name!r} reported a failure", output=result.output)
     leaked = leaked_mock(name, result.output)
-    return leaked or Done(output=result.output, context=work.context, metadata=result.metadata)
+    return leaked or Done(output=result.output, context=work.context, metadata=dict(result.metadata))
 
 
 def _own_failure(name: str, failure: Failure, work: Work) -> Failed:

@@ -217,4 +217,4 @@ def meant_by(run: Run, request: Request, got: Value[Any] | Error) -> Attempt:
     """What the answer of a step that is just a call comes to."""
     if isinstance(got, Error):
         return failure_of(run, got.error)
-    return answer_of(request.name, got.value, work_of(request, request.data))
+    return answer_of(run, request.name, got.value, work_of(request, request.data))

@@ -6,7 +6,7 @@ A composite never copies the context: nobody changes one in place, so children m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -25,7 +25,7 @@ from .messages import Request, Settled, Tally
 from .run import Run
 from .sequence import Troupe, Work, ended_by, output_of
 from .telling import tell_late
-from .usercode import failure_of, given, with_context_copy
+from .usercode import ask, failure_of, given, with_context_copy
 
 
 async def attempt_of_kind(troupe: Troupe, step: Declared, work: Work) -> Attempt:
@@ -52,7 +52,10 @@ async def ask_a_person(run: Run, step: HumanInTheLoop, work: Work) -> Attempt:
     asked = await with_context_copy(run, step.message, work.data, work.context)
     if isinstance(asked, Error):
         return failure_of(run, asked.error, what=f"The message of step {step.name!r}")
-    return Stopped(outcome=Paused(message=str(asked.value)))
+    text = await ask(run, str, asked.value)
+    if isinstance(text, Error):
+        return failure_of(run, text.error, what=f"The message of step {step.name!r}")
+    return Stopped(outcome=Paused(message=text.value))
 
 
 # --- one at a time -----------------------------------------------------------------------------------------
@@ -70,6 +73,7 @@ async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
                 return ended_by(work.name, f"turn {turn}", settled)
             data, context = output_of(settled), settled.context
             met = await with_context_copy(troupe.run, loop.until, data, context)
+            met = met if isinstance(met, Error) else await ask(troupe.run, bool, met.value)
             if isinstance(met, Error):
                 return failure_of(troupe.run, met.error, what=f"The condition of loop {loop.name!r}")
             if met.value:
@@ -81,28 +85,30 @@ async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
 async def branch_on(troupe: Troupe, branching: BranchOn, work: Work) -> Attempt:
     """The one branch that `select` names."""
     chosen = await with_context_copy(troupe.run, branching.select, work.data, work.context)
+    chosen = chosen if isinstance(chosen, Error) else await ask(troupe.run, _chosen, branching, chosen.value)
     if isinstance(chosen, Error):
         return failure_of(troupe.run, chosen.error, what=f"The selection of {branching.name!r}")
-    key = chosen.value
-    step = _chosen(branching.branches, key) or branching.default
+    name, step = chosen.value
     if step is None:
         known = ", ".join(map(repr, branching.branches))
-        text = f"step {branching.name!r} selected {key!r}, but its branches are {known} and there is no default"
+        text = f"step {branching.name!r} selected {name}, but its branches are {known} and there is no default"
         return Failed(error=None, feedback=text)
     async with troupe.children(work.tally) as children:
-        children.spawn(work.child(step, str(key), paths.named(work.path, str(key)), work.data, work.context))
+        children.spawn(work.child(step, name, paths.named(work.path, name), work.data, work.context))
         settled = await children.settled()
         work.tally.include(settled.result)  # here: leaving the block may raise, and it was used all the same
     if not isinstance(settled.verdict, Success):
-        return ended_by(work.name, str(key), settled)
-    return Done(output=output_of(settled), context=settled.context, metadata={"branch": str(key)})
+        return ended_by(work.name, name, settled)
+    return Done(output=output_of(settled), context=settled.context, metadata={"branch": name})
 
 
-def _chosen(branches: Mapping[Any, AnyStep], key: Any) -> AnyStep | None:
+def _chosen(branching: BranchOn, key: Any) -> tuple[str, AnyStep | None]:
+    """The branch behind a key and what to call it; the key as it looks, if there is none."""
     try:
-        return branches.get(key)
+        step = branching.branches.get(key) or branching.default
     except TypeError:  # a selector may return anything, also what cannot be a key
-        return None
+        step = branching.default
+    return repr(key) if step is None else str(key), step
 
 
 # --- all at once --------------------------------------------------------------------------------------------
@@ -132,10 +138,12 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
         if isinstance(found, Error):
             return failure_of(troupe.run, found.error, what=f"The items of {step.name!r}")
         items = found.value
-    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-        text = f"step {step.name!r} maps over items, but got {type(items).__name__}: {items!r:.100}"
-        return Failed(error=None, feedback=text)
-    listed = _unshared(list(items))
+    found = await ask(troupe.run, _listed, items)
+    if isinstance(found, Error):
+        return failure_of(troupe.run, found.error, what=f"The items of {step.name!r}")
+    if isinstance(found.value, str):
+        return Failed(error=None, feedback=f"step {step.name!r} maps over items, but got {found.value}")
+    listed = _unshared(found.value)
     requests = (
         work.child(step.body, f"{step.name}[{index}]", paths.item(work.path, index), item, work.context, index)
         for index, item in enumerate(listed)
@@ -153,6 +161,13 @@ def _shares(data: Any, readers: int) -> list[Any]:
 def _unshared(items: list[Any]) -> list[Any]:
     """The items, none of them the same object as another."""
     return items if len(set(map(id, items))) == len(items) else list(map(own, items))
+
+
+def _listed(items: Any) -> list[Any] | str:
+    """The items one by one; what there is instead, if it is no collection of items."""
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        return f"{type(items).__name__}: {items!r:.100}"
+    return list(items)
 
 
 class _Numbers:

@@ -132,13 +132,17 @@ class OneAttempt:
                 error = got.error if isinstance(got, Error) else None
                 return Failed(error=error, feedback=self.run.redact(f"Validation failed: {reason}"), output=output)
         if step.updates_context:
-            from ..context.merging import updated  # only for those who change the context
-
-            try:
-                context = updated(context, output, step_name=step.name)
-            except ContextError as error:
-                return Failed(error=error, feedback=str(error), output=output)
+            changed = await guarded(_updated, context, output, step.name)
+            if isinstance(changed, Error):
+                return self._not_updated(step, changed.error, output)
+            context = changed.value
         return attrs.evolve(done, output=output, context=context)
+
+    def _not_updated(self, step: Declared, error: BaseException, output: Any) -> Failed:
+        if isinstance(error, ContextError):
+            return Failed(error=error, feedback=str(error), output=output)
+        failed = failure_of(self.run, error, what=f"Updating the context with the output of step {step.name!r}")
+        return attrs.evolve(failed, output=output)
 
     def _timed_out(self, step: Declared, work: Work, *, ignored: bool) -> Failed:
         text = f"attempt {work.attempt} of step {step.name!r} took longer than timeout_s={step.timeout_s:g}"
@@ -152,6 +156,12 @@ class OneAttempt:
 
 async def _isolated(context: Any) -> Any:
     return isolated(context)
+
+
+async def _updated(context: Any, output: Any, step_name: str) -> Any:
+    from ..context.merging import updated  # only for those who change the context
+
+    return updated(context, output, step_name=step_name)
 
 
 def _objection(validator: Any, verdict: Any) -> str | Redirect | None:

@@ -25,7 +25,7 @@ from ..core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
 from ..core.paths import ROOT, StepPath, above_of
 from ..core.records import Append, Lease, OpenPause, Record, RecordKind, StoredStatus
 from ..core.usage import Usage
-from ..core.wire import encode
+from ..core.wire import value_data
 from ..errors import CorruptRecord, InvalidAnswer
 from ..stores.port import Store, Transaction
 from .journal import Answered, CountedUnits, KeptUnit, Pause, Recorded
@@ -79,24 +79,28 @@ class StoreJournal:
 
     def _take_in(self, records: Iterable[Record]) -> None:
         for record in records:
-            match record.kind:
-                case "settled":
-                    self._settled[record.path] = record
-                    self._counted.settled(record.path)
-                case "paused":
-                    self._pauses[record.path] = self._pause_from(record)
-                    self._answers.pop(record.path, None)
-                case "answered":
-                    self._take_answer(record)
-                case "intent":
-                    self._intents.add(record.path)
-                    self._answers.pop(record.path, None)
-                case "unit":
-                    self._units[record.path] = record
-                    self._counted.done(record.path)
+            with bodies.reading(self._where(record)):
+                self._take(record)
         found = self._bodies_to_read()
         for path in sorted(found, key=lambda path: self._settled[path].seq):  # what is inside a step settles before it
             self._read[path] = self._recorded(path, found[path])
+
+    def _take(self, record: Record) -> None:
+        match record.kind:
+            case "settled":
+                self._settled[record.path] = record
+                self._counted.settled(record.path)
+            case "paused":
+                self._pauses[record.path] = self._pause_from(record)
+                self._answers.pop(record.path, None)
+            case "answered":
+                self._take_answer(record)
+            case "intent":
+                self._intents.add(record.path)
+                self._answers.pop(record.path, None)
+            case "unit":
+                self._units[record.path] = record
+                self._counted.done(record.path)
 
     def _bodies_to_read(self) -> dict[StepPath, dict[str, Any]]:
         """What settled steps wrote, with the steps that their results refer to."""
@@ -136,17 +140,14 @@ class StoreJournal:
     def _pause_from(self, record: Record) -> Pause:
         where = self._where(record)
         body = bodies.read_body(record.body, where=where)
-        try:
-            return Pause(
-                path=record.path,
-                step_name=body["step_name"],
-                paused=Paused(message=body["message"], state_token=body["token"]),
-                input_schema=self._schema_of(record.path),
-                attempts=body["attempts"],
-                usage=bodies.read_usage(body["usage"], where=where),
-            )
-        except (KeyError, TypeError) as error:
-            raise CorruptRecord(f"{where}: the pause cannot be read ({error!r})") from error
+        return Pause(
+            path=record.path,
+            step_name=bodies.text_in(body, "step_name"),
+            paused=Paused(message=bodies.text_in(body, "message"), state_token=bodies.text_in(body, "token")),
+            input_schema=self._schema_of(record.path),
+            attempts=bodies.number_in(body, "attempts"),
+            usage=bodies.read_usage(body["usage"], where=where),
+        )
 
     def _take_answer(self, record: Record) -> None:
         where = self._where(record)
@@ -182,16 +183,17 @@ class StoreJournal:
     def _settled_body(self, path: StepPath, record: Recorded) -> str:
         parts = bodies.settled_data(record.outcome, self._redact, self._results.below(path))
         if not record.same_context:
-            parts["context"] = encode(record.context)
+            parts["context"] = value_data(record.context)
         return bodies.make_body(**parts)
 
     def unit(self, path: StepPath) -> KeptUnit | None:
         kept = self._units.get(path)
         if isinstance(kept, Record):
             where = self._where(kept)
-            body = bodies.read_body(kept.body, where=where)
-            usage = bodies.read_usage(body.get("usage"), where=where)
-            kept = KeptUnit(result=body["result"], usage=usage, counted=path in self._counted)
+            with bodies.reading(where):
+                body = bodies.read_body(kept.body, where=where)
+                usage = bodies.read_usage(body.get("usage"), where=where)
+                kept = KeptUnit(result=bodies.text_in(body, "result"), usage=usage, counted=path in self._counted)
         return kept
 
     async def intend(self, path: StepPath, intent: str) -> bool:

@@ -28,7 +28,7 @@ from ..core.paths import ROOT
 from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun
 from ..core.settings import DurabilitySettings
 from ..core.tokens import parse_token
-from ..core.wire import encode
+from ..core.wire import value_data
 from ..dsl.changes import ResumeMode, changes_between
 from ..dsl.fingerprint import Fingerprint, read_fingerprint
 from ..dsl.kinds import HumanInTheLoop
@@ -80,7 +80,7 @@ class StoredRuns:
 
     async def answer(self, token: str, answer: Any) -> OpenRun:
         run_id, path = parse_token(token)
-        record = Record(kind="answered", path=path, body=bodies.make_body(answer=encode(answer)))
+        record = Record(kind="answered", path=path, body=bodies.make_body(answer=value_data(answer)))
         await call_store(lambda: self.store.answer(run_id, path, token=token, record=record))
         return await self.reopen(run_id)
 
@@ -125,10 +125,8 @@ class StoredRuns:
         if not records or records[0].kind != "admitted":
             raise CorruptRecord(f"{where}: it is not the run's admission")
         body = bodies.read_body(records[0].body, where=where)
-        try:
+        with bodies.reading(f"{where}: its fingerprint"):
             before = read_fingerprint(body.get("fingerprint"))
-        except (TypeError, ValueError) as error:
-            raise CorruptRecord(f"{where}: its fingerprint cannot be read ({error})") from error
         done = {record.path for record in records if record.kind == "settled"}
         changes = changes_between(before, Fingerprint.of(self.pipeline).steps, done, mode=self.mode)
         if changes:
@@ -185,10 +183,9 @@ class StoredRuns:
 def _stored(value: Any, what: str) -> Any:
     """What a run is given, as it is stored."""
     try:
-        return encode(value)
-    except (NotSerializable, RecursionError) as error:
-        why = "it is nested too deeply, or contains itself" if isinstance(error, RecursionError) else message_of(error)
-        raise NotSerializable(f"the run was not started: its {what} cannot be stored; {why}") from error
+        return value_data(value)
+    except NotSerializable as error:
+        raise NotSerializable(f"the run was not started: its {what} cannot be stored; {message_of(error)}") from error
 
 
 def _refuse_if_ended(run: StoredRun) -> None:

@@ -116,7 +116,16 @@ def has_fields(cls: type) -> bool:
 
 
 def values_of(context: Any) -> dict[str, Any]:
-    """The context's values by key."""
+    """The context's values by key; `ContextError` if they cannot be read."""
+    try:
+        return _values_of(context)
+    except Exception as error:  # user code: an attribute may be a property that does anything
+        raise ContextError(
+            f"what a {type(context).__name__} holds cannot be read ({type(error).__name__}: {message_of(error)})"
+        ) from error
+
+
+def _values_of(context: Any) -> dict[str, Any]:
     if isinstance(context, Mapping):
         return dict(context)
     if isinstance(context, Context):

@@ -179,8 +179,8 @@ def _replaced(context: Any, changes: Changes, *, who: str) -> Any:
         _refuse_unknown(context, changes, who)
     try:
         return replace(context, changes)
-    except (TypeError, ValueError) as error:
-        raise ContextError(f"{who} cannot be merged into {type(context).__name__}: {error}") from error
+    except Exception as error:  # user code: a model's validators may raise anything
+        raise ContextError(f"{who} cannot be merged into {type(context).__name__}: {message_of(error)}") from error
 
 
 def _refuse_unknown(context: Any, changes: Changes, who: str) -> None:

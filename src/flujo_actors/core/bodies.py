@@ -12,20 +12,23 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
 
 import attrs
 import cattrs
 
-from ..errors import CorruptRecord, NotSerializable
-from .error_info import describe_error
+from ..errors import CorruptRecord, FlujoError, NotSerializable
+from .error_info import describe_error, message_of
 from .outcomes import ErrorInfo, Failure, Frame, PipelineResult, StepOutcome, StepResult, TerminalOutcome
 from .paths import StepPath, inside
 from .records import RECORD_VERSION
 from .usage import Usage
 from .wire import decode, from_data, to_data
+
+T = TypeVar("T")
 
 Redact = Callable[[str], str]
 """Takes the secrets out of a text."""
@@ -47,11 +50,24 @@ def make_body(**parts: Any) -> str:
         raise NotSerializable("the value is nested too deeply to be stored, or contains itself") from None
 
 
+@contextlib.contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Whatever goes wrong in the block is a `CorruptRecord` that names `where`."""
+    try:
+        yield
+    except NotSerializable as error:
+        raise CorruptRecord(f"{where}: {error}") from error
+    except FlujoError:
+        raise
+    except Exception as error:  # a record can be damaged in any way, and users' classes put together what it holds
+        raise CorruptRecord(f"{where}: it cannot be read ({type(error).__name__}: {message_of(error)})") from error
+
+
 def read_body(text: str, *, where: str) -> dict[str, Any]:
     """The parts of a body; `CorruptRecord` names `where` it cannot be read."""
     try:
         body = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptRecord(f"{where}: its body is not JSON ({error})") from error
     version = body.get("v") if isinstance(body, dict) else None
     if not isinstance(version, int) or not 1 <= version <= RECORD_VERSION:
@@ -60,12 +76,26 @@ def read_body(text: str, *, where: str) -> dict[str, Any]:
     return parts
 
 
+def text_in(body: dict[str, Any], name: str) -> str:
+    """A part of a body that must be a text."""
+    return _of_type(str, body[name], name)
+
+
+def number_in(body: dict[str, Any], name: str) -> int:
+    """A part of a body that must be a whole number."""
+    return _of_type(int, body[name], name)
+
+
+def _of_type(expected: type[T], part: Any, name: str) -> T:
+    if not isinstance(part, expected):
+        raise TypeError(f"its {name} is a {type(part).__name__}, not a {expected.__name__}")
+    return part
+
+
 def read_value(data: Any, *, where: str) -> Any:
     """A stored value."""
-    try:
+    with reading(where):
         return decode(data)
-    except (NotSerializable, TypeError, ValueError, KeyError) as error:
-        raise CorruptRecord(f"{where}: {error}") from error
 
 
 def settled_data(outcome: TerminalOutcome, redact: Redact, place: Place) -> dict[str, Any]:
@@ -131,10 +161,8 @@ def _read_part(path: StepPath, part: Any, outcome_at: OutcomeAt, *, where: str) 
 
 
 def _read_message(data: Any, kind: Any, *, where: str) -> Any:
-    try:
+    with reading(where):
         return from_data(data, kind)
-    except NotSerializable as error:
-        raise CorruptRecord(f"{where}: {error}") from error
 
 
 def result_data(result: PipelineResult) -> dict[str, Any]:
@@ -164,10 +192,8 @@ def _redacted_frame(frame: Frame, redact: Redact) -> Frame:
 
 def read_usage(data: Any, *, where: str) -> Usage:
     """A stored usage; none at all if there is none."""
-    try:
+    with reading(f"{where}: its usage"):
         return cattrs.structure(data or {}, Usage)
-    except (cattrs.BaseValidationError, TypeError) as error:
-        raise CorruptRecord(f"{where}: its usage cannot be read ({error})") from error
 
 
 def usage_data(usage: Usage) -> dict[str, Any]:

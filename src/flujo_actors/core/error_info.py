@@ -101,7 +101,10 @@ def put_note(error: BaseException, kind: str, text: str) -> None:
 
 def describe_error(error: BaseException) -> ErrorInfo:
     """What can be kept of an exception: type name, message, notes, frames and what stands behind it."""
-    return _described(error, ())
+    try:
+        return _described(error, ())
+    except Exception:  # user code: its class may have made anything of what it carries
+        return ErrorInfo(type_name=type(error).__name__, message=message_of(error))
 
 
 def _described(error: BaseException, above: tuple[BaseException, ...]) -> ErrorInfo:

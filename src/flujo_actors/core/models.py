@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from ..errors import NotSerializable
+from .error_info import message_of
 from .known_models import register_type, type_name
 
 
@@ -98,8 +99,8 @@ def put_together(cls: Any, parts: dict[str, Any]) -> Any:
         if is_pydantic(cls):
             return _pydantic_from(cls, parts)
         return _called_with(cls, parts)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise NotSerializable(f"stored {type_name(cls)} does not fit the class: {error}") from error
+    except Exception as error:  # user code: a constructor, its converters and validators may raise anything
+        raise NotSerializable(f"stored {type_name(cls)} does not fit the class: {message_of(error)}") from error
 
 
 def _pydantic_from(cls: Any, parts: dict[str, Any]) -> Any:

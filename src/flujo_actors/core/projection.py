@@ -94,6 +94,10 @@ class _Projector:
 
     def take(self, record: Record) -> None:
         where = f"record {record.seq} of run {self._run_id!r}"
+        with bodies.reading(where):
+            self._take(record, where)
+
+    def _take(self, record: Record, where: str) -> None:
         body = bodies.read_body(record.body, where=where)
         self._facts["seq"] = record.seq
         path = record.path

@@ -29,7 +29,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 from cattrs.v import format_exception
 
 from ..errors import NotSerializable
-from .error_info import describe_error
+from .error_info import describe_error, message_of
 from .known_models import known_type, register_type, type_name
 from .models import (
     is_model,
@@ -123,7 +123,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "tuple": lambda items: tuple(decode(each) for each in items),
     "set": lambda items: {decode(each) for each in items},
     "frozenset": lambda items: frozenset(decode(each) for each in items),
-    "bytes": base64.b64decode,
+    "bytes": lambda text: _bytes_from(text),
     "int": lambda text: int(text, 16),
     "float": float,
     "complex": lambda parts: complex(decode(parts[0]), decode(parts[1])),
@@ -136,6 +136,14 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "timedelta": lambda parts: dt.timedelta(*parts),
     "error": lambda data: _error_from_json(data, ErrorInfo),
 }
+
+
+def _bytes_from(text: str) -> bytes:
+    """The bytes of a text that `b64encode` wrote; what it cannot have written is not guessed at."""
+    data = base64.b64decode(text, validate=True)
+    if base64.b64encode(data).decode("ascii") != text:
+        raise ValueError("it is not base64 as it was written")
+    return data
 
 
 def encode(value: Any) -> Any:
@@ -205,7 +213,14 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         return decoder(value)
     except NotSerializable:
         raise
-    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        ArithmeticError,
+        AttributeError,
+        cattrs.BaseValidationError,
+    ) as error:
         raise NotSerializable(f"stored {tag} cannot be read from {value!r:.100}: {error}") from error
 
 
@@ -291,11 +306,16 @@ def to_data(value: Any, *, brief: bool = False) -> Any:
     return _written(value, lambda: _data_of(value, brief=brief))
 
 
+def value_data(value: Any) -> Any:
+    """A value of the user's as JSON data; `NotSerializable` whatever is wrong with it."""
+    return _written(value, lambda: _not_too_deep(encode(value)))
+
+
 def _data_of(value: Any, *, brief: bool = False) -> Any:
     kind = _KIND_OF.get(type(value))
-    data = encode(value) if kind is None else {"kind": kind, **_converter(brief=brief).unstructure(value)}
-    _refuse_depth(data)
-    return data
+    return _not_too_deep(
+        encode(value) if kind is None else {"kind": kind, **_converter(brief=brief).unstructure(value)}
+    )
 
 
 def _written(value: Any, write: Callable[[], T]) -> T:
@@ -303,20 +323,21 @@ def _written(value: Any, write: Callable[[], T]) -> T:
         return write()
     except RecursionError:
         raise NotSerializable(
-            f"this {type(value).__name__} is nested too deeply to be written, or contains itself"
+            f"it is nested too deeply to be written, or contains itself: a {type(value).__name__}"
         ) from None
     except NotSerializable:
         raise
-    except (ValueError, TypeError) as error:  # a field of a message that is not of its declared type
-        raise NotSerializable(f"this {type(value).__name__} cannot be written as JSON: {error}") from error
+    except Exception as error:  # user code: attributes, iteration and comparison of a value may do anything
+        why = f"{type(error).__name__}: {message_of(error)}"
+        raise NotSerializable(f"this {type(value).__name__} cannot be written as JSON: {why}") from error
 
 
-def _refuse_depth(data: Any) -> None:
+def _not_too_deep(data: Any) -> Any:
     level = [data]
     for _ in range(_DEEPEST):
         below = [each.values() if type(each) is dict else each for each in level if type(each) in (dict, list)]
         if not below:
-            return
+            return data
         level = list(itertools.chain.from_iterable(below))
     raise RecursionError
 

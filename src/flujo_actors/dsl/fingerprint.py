@@ -66,9 +66,13 @@ def read_fingerprint(data: Any) -> dict[StepPath, Facts]:
     except (LookupError, TypeError) as error:
         raise ValueError(f"a fingerprint has facts and steps ({error!r})") from error
     steps = {StepPath(path): facts for path, facts in pairs}
-    if not all(isinstance(path, str) and isinstance(facts, dict) for path, facts in steps.items()):
-        raise ValueError("a fingerprint is a list of paths and facts")
+    if not all(isinstance(path, str) and _are_facts(facts) for path, facts in steps.items()):
+        raise ValueError("a fingerprint is a list of paths and facts, and each step has a kind")
     return steps
+
+
+def _are_facts(facts: Any) -> bool:
+    return isinstance(facts, dict) and isinstance(facts.get("kind"), str)
 
 
 def _facts_by_path(pipeline: Pipeline) -> Iterator[tuple[StepPath, Facts]]:

@@ -65,6 +65,8 @@ def as_records(run_id: RunId, rows: Iterable[Sequence[Any]], *, after: int) -> l
 def _as_record(run_id: RunId, row: RecordRow) -> Record:
     if row.kind not in _KINDS:
         raise corrupt(run_id, row.seq, f"its kind {shown(row.kind)} is not known")
+    if not isinstance(row.path, str):
+        raise corrupt(run_id, row.seq, "its path is not text")
     body = _inline_body(run_id, row) if row.blob is None else _blob_body(run_id, row)
     return Record(kind=cast(RecordKind, row.kind), path=StepPath(restored(row.path)), body=body, seq=row.seq)
 
@@ -93,7 +95,7 @@ def _inline_body(run_id: RunId, row: RecordRow) -> str:
 
 
 def _blob_body(run_id: RunId, row: RecordRow) -> str:
-    if row.data is None:
+    if not isinstance(row.data, bytes):
         raise corrupt(run_id, row.seq, "its blob is missing")
     if hashlib.sha256(row.data).digest() != row.blob:
         raise corrupt(run_id, row.seq, "its blob is not what was written")
