@@ -25,7 +25,7 @@ FOR_EVERY_RUN = {
     "context": {"freeform", "isolation"},
     "core": {
         *{"attempts", "backoff", "default_settings", "error_info", "event_kinds", "known_models", "ledger"},
-        *{"near_names", "outcomes", "paths", "quota", "tokens", "usage"},
+        *{"near_names", "outcomes", "paths", "quota", "seconds", "tokens", "usage"},
     },
     "dsl": {"callplan", "declared", "pipeline", "processing", "step", "tree"},
     "telemetry": {"log_records", "silence"},

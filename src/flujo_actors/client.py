@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -18,7 +19,7 @@ from .core.projection import RunState, project
 from .core.records import ENDED, Append, Record, RunQuery, StoredRun, StoredStatus, has_ended
 from .core.tokens import parse_token
 from .core.wire import value_data
-from .errors import LeaseLost, NotPaused
+from .errors import DeclarationError, LeaseLost, NotPaused
 from .stores.opening import open_store
 from .stores.port import Store
 
@@ -153,6 +154,8 @@ class RunClient:
 
     def forget(self, *, older_than_s: float, statuses: tuple[StoredStatus, ...] = ENDED) -> int:
         """Delete runs that have not changed for so long; how many there were."""
+        if not 0 <= older_than_s < math.inf:
+            raise DeclarationError(f"forget: older_than_s must be a finite number of seconds, not {older_than_s!r}")
         before = time.time() - older_than_s
         queries = [RunQuery(status=_checked_status(status), updated_before=before) for status in statuses]
         found = [run for query in queries for run in self._store.find(query)]

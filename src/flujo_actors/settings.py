@@ -7,14 +7,18 @@ Rules:
 3. A variable is `FLUJO_` and the key in capitals, levels joined by two underscores:
    `FLUJO_AROS__REPAIR__MAX_ATTEMPTS=3`. One underscore does as well where it names a setting.
 4. In code, a key may be written with dots, as the documentation does: `{"aros.repair.max_attempts": 3}`.
-5. An unknown key is refused, with the nearest known one as a suggestion.
+5. An unknown key in code or in the file is refused, with the nearest known one as a suggestion.
+6. An unknown variable stops nobody, since others put such into the environment too: a Kubernetes service called
+   "flujo" gives every pod `FLUJO_PORT`. One that is near a setting, and no service's, is a warning.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import tomllib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +26,14 @@ from typing import Any
 import attrs
 
 from .core.default_settings import CONFIG_FILE, PREFIX
+from .core.near_names import nearest
 from .core.settings import Price, Settings, unknown_setting
 from .errors import DeclarationError
 
 _NOT_SETTINGS = frozenset({"FLUJO_CONFIG"})
+_PRICES = ("usage", "prices")
+_OF_A_SERVICE = re.compile(r"_(PORT|SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?|NAME|ENV_\w+)\Z")
+"""How the variables end that Kubernetes and Docker make for a service, whatever it is called."""
 _TRUTHS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
@@ -71,14 +79,42 @@ def _from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, text in variables.items():
         if name.startswith(PREFIX) and name not in _NOT_SETTINGS:
-            *levels, last = _path(name.removeprefix(PREFIX).lower())
-            place = found
-            for level in levels:
-                place = place.setdefault(level, {})
-                if not isinstance(place, dict):
-                    raise DeclarationError(f"{name} is inside a setting that another variable gives a value to")
-            place[last] = text
+            path = _path(name.removeprefix(PREFIX).lower())
+            if _is_setting(path):
+                _put(found, path, text, name)
+            elif not _OF_A_SERVICE.search(name):
+                _warn_if_near(name)
     return found
+
+
+def _put(found: dict[str, Any], path: Sequence[str], text: str, name: str) -> None:
+    *levels, last = path
+    place = found
+    for level in levels:
+        place = place.setdefault(level, {})
+        if not isinstance(place, dict):
+            raise DeclarationError(f"{name} is inside a setting that another variable gives a value to")
+    place[last] = text
+
+
+def _is_setting(path: Sequence[str]) -> bool:
+    """Whether there is such a setting; prices are tables by names of models, which nobody knows beforehand."""
+    return tuple(path) in _paths_by_flat_name().values() or (*path[:2],) == _PRICES
+
+
+def _warn_if_near(name: str) -> None:
+    near = _nearest_path(name.removeprefix(PREFIX).lower().replace("__", "_"))
+    if near is not None:
+        variable = PREFIX + "__".join(near).upper()
+        warnings.warn(f"{name} is no setting, and is not read: did you mean {variable}?", UserWarning, stacklevel=2)
+
+
+def _nearest_path(flat_name: str) -> Sequence[str] | None:
+    """The setting that is meant by a name like its own, or like the last word of it."""
+    paths = _paths_by_flat_name()
+    last_words = {path[-1]: path for path in paths.values()}
+    near, near_last = nearest(flat_name, list(paths)), nearest(flat_name, list(last_words), cutoff=0.8)
+    return paths[near] if near else last_words[near_last] if near_last else None
 
 
 def _path(name: str) -> Sequence[str]:
@@ -149,6 +185,7 @@ def _value(field: attrs.Attribute[Any], value: Any, where: str) -> Any:
 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:
+    """A value of its kind; what it must be besides is checked by the settings themselves."""
     try:
         if kind is bool:
             return value if isinstance(value, bool) else _TRUTHS[str(value).strip().lower()]

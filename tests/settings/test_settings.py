@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from flujo_actors import DeclarationError, Flujo, Price, Settings, Step, load_settings
+from flujo_actors import (
+    Backoff,
+    DeclarationError,
+    Flujo,
+    PostgresStore,
+    Price,
+    RunClient,
+    Settings,
+    SqliteStore,
+    Step,
+    UsageLimits,
+    load_settings,
+    make_agent_async,
+)
 from flujo_actors.core.settings import ArosSettings, RepairSettings, UsageSettings
 from flujo_actors.testing import MemorySink
 
@@ -127,14 +140,134 @@ def test_what_is_wrong_is_refused_and_explained(given, message):
 
 
 def test_the_environment_and_the_file_are_checked_the_same_way(tmp_path):
-    """A typing error in a variable or in the file does not pass unnoticed."""
-    with pytest.raises(DeclarationError, match=r"unknown setting 'aros.repair.max_atempts'"):
-        load_settings(environ={"FLUJO_AROS__REPAIR__MAX_ATEMPTS": "1"})
+    """A wrong value in a variable or in the file does not pass unnoticed."""
+    with pytest.raises(DeclarationError, match=r"setting aros.enabled must be a bool, not 'perhaps'"):
+        load_settings(environ={"FLUJO_AROS__ENABLED": "perhaps"})
     with pytest.raises(DeclarationError, match="inside a setting that another variable gives a value to"):
-        load_settings(environ={"FLUJO_AROS": "1", "FLUJO_AROS__ENABLED": "1"})
+        load_settings(environ={"FLUJO_USAGE__PRICES": "1", "FLUJO_USAGE__PRICES__M__INPUT_USD": "1"})
+    (tmp_path / "flujo.toml").write_text("[aros.repair]\nmax_atempts = 1\n")
+    with pytest.raises(DeclarationError, match=r"unknown setting 'aros.repair.max_atempts'"):
+        load_settings(environ={})
     (tmp_path / "flujo.toml").write_text("aros = [[[\n")
     with pytest.raises(DeclarationError, match="cannot be read as TOML"):
         load_settings(environ={})
+
+
+OF_SERVICES = [
+    *("FLUJO_PORT", "FLUJO_SERVICE_HOST", "FLUJO_SERVICE_PORT", "FLUJO_SERVICE_PORT_HTTP", "FLUJO_PORT_80_TCP"),
+    *("FLUJO_PORT_80_TCP_ADDR", "FLUJO_PORT_80_TCP_PORT", "FLUJO_PORT_80_TCP_PROTO", "FLUJO_PORT_53_UDP_ADDR"),
+    *("FLUJO_WORKER_PORT", "FLUJO_WORKER_SERVICE_HOST", "FLUJO_RUN_PORT_443_TCP", "FLUJO_TELEMETRY_SERVICE_PORT"),
+    *("FLUJO_NAME", "FLUJO_ENV_PATH"),
+]
+"""What Kubernetes and Docker put into the environment for services whose names begin with "flujo"."""
+
+
+@pytest.mark.parametrize("name", [*OF_SERVICES, "FLUJO_HOME", "FLUJO_VERSION", "FLUJO_", "FLUJO_X__Y"])
+def test_a_variable_of_somebody_elses_stops_nobody(name, monkeypatch, recwarn):
+    """It is no setting, and looks like none: nothing is said about it."""
+    monkeypatch.setenv(name, "tcp://10.0.0.1:80")
+    assert Flujo(Step("x", lambda data: data))._settings == Settings()
+    assert recwarn.list == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("FLUJO_AROS__REPAIR__MAX_ATEMPTS", "FLUJO_AROS__REPAIR__MAX_ATTEMPTS"),
+        ("FLUJO_DURABILITY_LEASE", "FLUJO_DURABILITY__LEASE_S"),
+        ("FLUJO_LEASE_S", "FLUJO_DURABILITY__LEASE_S"),
+        ("FLUJO_TELEMETRY", "FLUJO_TELEMETRY__LOG"),
+        ("FLUJO_SYNC_STEP_THREAD", "FLUJO_SYNC_STEP_THREADS"),
+    ],
+)
+def test_a_variable_that_is_near_a_setting_is_a_warning(name, meant, monkeypatch):
+    """A typing error does not pass unnoticed, and does not stop the program either."""
+    monkeypatch.setenv(name, "1")
+    with pytest.warns(UserWarning, match=f"{name} is no setting, and is not read: did you mean {meant}?"):
+        flujo = Flujo(Step("x", lambda data: data))
+    assert flujo._settings == Settings()
+
+
+NO_NUMBERS = [float("nan"), float("inf"), float("-inf")]
+
+
+@pytest.mark.parametrize("number", NO_NUMBERS)
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("durability.lease_s", "usage.first_call_usd", "usage.first_call_tokens", "aros.streaming.max_seconds"),
+        *("aros.streaming.max_bytes", "aros.repair.max_attempts", "sync_step_threads"),
+        *("usage.prices.m.input_usd", "usage.prices.m.output_usd", "usage.prices.m.cached_usd"),
+    ],
+)
+def test_no_setting_is_infinite_or_no_number_at_all(key, number, tmp_path):
+    """A limit of that kind never holds; the same from code, the file and the environment."""
+    table, _, name = key.rpartition(".")
+    price = {"input_usd": 1.0, "output_usd": 1.0} if "prices" in key else {}
+    with pytest.raises(DeclarationError, match="must be a"):
+        load_settings(environ={}, overrides={table: price | {name: number}} if table else {name: number})
+    lines = [f"{each} = {value}\n" for each, value in (price | {name: number}).items()]
+    (tmp_path / "flujo.toml").write_text((f"[{table}]\n" if table else "") + "".join(lines))
+    with pytest.raises(DeclarationError, match="must be a"):
+        load_settings(environ={})
+    (tmp_path / "flujo.toml").unlink()
+    with pytest.raises(DeclarationError):
+        load_settings(environ={"FLUJO_" + key.upper().replace(".", "__"): str(number)})
+
+
+@pytest.mark.parametrize("number", NO_NUMBERS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number: UsageLimits(total_cost_usd_limit=number),
+        lambda number: UsageLimits(total_tokens_limit=number),
+        lambda number: Price(input_usd=number, output_usd=0),
+        lambda number: Price(input_usd=0, output_usd=0, cached_usd=number),
+        lambda number: Backoff(first=number),
+        lambda number: Backoff(factor=number),
+        lambda number: Backoff(ceiling=number),
+        lambda number: Backoff(jitter=number),
+        lambda number: Step("s", print, timeout_s=number),
+        lambda number: make_agent_async("test", timeout_s=number),
+        lambda number: SqliteStore(":memory:", busy_timeout_s=number),
+        lambda number: PostgresStore("postgresql://localhost/x", timeout_s=number),
+        lambda number: RunClient(":memory:").forget(older_than_s=number),
+        lambda number: Settings(durability={"lease_s": number}),
+    ],
+)
+def test_no_limit_price_or_time_is_infinite_or_no_number_at_all(make, number):
+    """`None` says that there is no limit; a number is one."""
+    with pytest.raises(DeclarationError):
+        make(number)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"usage": {"prices": 5}},
+        {"usage": {"prices": [1]}},
+        {"usage": {"prices": {"m": 5}}},
+        {"usage": {"prices": {"m": {"input_usd": "free", "output_usd": 1}}}},
+        {"usage": {"prices": {"m": {}}}},
+        {"usage": 5},
+        {"telemetry": {"sinks": 5}},
+        {"telemetry": {"sinks": "console"}},
+        {"telemetry": {"content": 5}},
+        {"telemetry": {"log": None}},
+        {"aros": {"repair": {"max_attempts": True}}},
+        {"aros": {"streaming": {"max_seconds": [1]}}},
+        {"durability": {"lease_s": None}},
+        {"sync_step_threads": "4.5"},
+        {"run": {"backend": 5}},
+    ],
+)
+@pytest.mark.parametrize(
+    "make", [lambda given: load_settings(environ={}, overrides=given), lambda given: Settings(**given)]
+)
+def test_a_value_of_the_wrong_kind_is_refused(make, given):
+    """As a `DeclarationError`, whichever way it comes in."""
+    with pytest.raises(DeclarationError):
+        make(given)
 
 
 def test_variables_of_others_do_not_matter():

@@ -9,6 +9,8 @@ from pydantic_ai import Agent
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
+from ..core.seconds import checked_seconds
+
 
 class StepAgent(Agent[Any, Any]):
     """A pydantic-ai agent whose calls by steps take at most `timeout_s`, tools included."""
@@ -49,5 +51,5 @@ def make_agent_async(
         defer_model_check=True,
         **config,
     )
-    agent.timeout_s = timeout_s
+    agent.timeout_s = None if timeout_s is None else checked_seconds(timeout_s, what="make_agent_async: timeout_s")
     return agent

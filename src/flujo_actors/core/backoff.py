@@ -25,6 +25,9 @@ class Backoff:
     jitter: float = 0.1
 
     def __attrs_post_init__(self) -> None:
+        for name in ("first", "factor", "ceiling", "jitter"):
+            value = getattr(self, name)
+            _require(isinstance(value, int | float) and not isinstance(value, bool), name, value, "a number")
         _require(0 <= self.first < math.inf, "first", self.first, "a number of seconds, 0 or more")
         _require(1 <= self.factor < math.inf, "factor", self.factor, "1 or more: waits never shrink")
         _require(self.first <= self.ceiling < math.inf, "ceiling", self.ceiling, "finite, not below `first`")

@@ -6,7 +6,8 @@ Where the values come from (the constructor, `flujo.toml`, the environment) is d
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 import attrs
@@ -18,10 +19,24 @@ from .near_names import nearest
 
 def _at_least(least: float) -> Any:
     def check(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+        whole = attribute.type in (int, "int")
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+            raise DeclarationError(f"setting {attribute.name} must be a {'whole ' * whole}number, not {value!r}")
+        if not -math.inf < value < math.inf:
+            raise DeclarationError(f"setting {attribute.name} must be a finite number, not {value!r}")
+        if value < least:
             raise DeclarationError(f"setting {attribute.name} must be a number of at least {least:g}, not {value!r}")
 
     return check
+
+
+def _is_switch(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, bool):
+        raise DeclarationError(f"setting {attribute.name} must be True or False, not {value!r}")
+
+
+def _switch(default: bool) -> Any:
+    return attrs.field(default=default, validator=_is_switch)
 
 
 def unknown_setting(key: str, known: Sequence[str]) -> DeclarationError:
@@ -52,6 +67,9 @@ def _as_section(cls: type[Any], value: Any) -> Any:
     for key in value:
         if key not in known:
             raise unknown_setting(str(key), known)
+    for field in attrs.fields(cls):
+        if field.default is attrs.NOTHING and field.name not in value:
+            raise DeclarationError(f"settings of {cls.__name__} need {field.name!r}, and {value!r} has none")
     return cls(**value)
 
 
@@ -60,7 +78,7 @@ class RepairSettings:
     """`aros.repair`: what is tried when an answer cannot be read."""
 
     max_attempts: int = attrs.field(default=2, validator=_at_least(0))
-    enable_llm: bool = True
+    enable_llm: bool = _switch(True)
 
 
 @attrs.frozen(kw_only=True)
@@ -68,15 +86,15 @@ class FallbackSettings:
     """`aros.fallback`: what is tried when repairing did not help."""
 
     max_stages: int = attrs.field(default=3, validator=_at_least(0))
-    enable_extractor: bool = True
-    degrade_to_string: bool = True
+    enable_extractor: bool = _switch(True)
+    degrade_to_string: bool = _switch(True)
 
 
 @attrs.frozen(kw_only=True)
 class StreamingSettings:
     """`aros.streaming`: the aggregator of structured streams and its bounds."""
 
-    aggregate_structured: bool = True
+    aggregate_structured: bool = _switch(True)
     max_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=_at_least(1))
     max_chunks: int = attrs.field(default=1_000_000, validator=_at_least(1))
     max_seconds: float = attrs.field(default=600.0, validator=_at_least(0))
@@ -86,20 +104,20 @@ class StreamingSettings:
 class ArosTelemetrySettings:
     """`aros.telemetry`."""
 
-    verbose: bool = False
+    verbose: bool = _switch(False)
 
 
 @attrs.frozen(kw_only=True, field_transformer=_sections_from_dicts)
 class ArosSettings:
     """`aros`: robust structured output."""
 
-    enabled: bool = True
+    enabled: bool = _switch(True)
     repair: RepairSettings = attrs.field(factory=RepairSettings)
     fallback: FallbackSettings = attrs.field(factory=FallbackSettings)
     streaming: StreamingSettings = attrs.field(factory=StreamingSettings)
     telemetry: ArosTelemetrySettings = attrs.field(factory=ArosTelemetrySettings)
-    degrade_on_unexpected_behavior: bool = True
-    schema_simplify: bool = False
+    degrade_on_unexpected_behavior: bool = _switch(True)
+    schema_simplify: bool = _switch(False)
 
 
 @attrs.frozen(kw_only=True)
@@ -108,19 +126,21 @@ class Price:
 
     input_usd: float = attrs.field(validator=_at_least(0))
     output_usd: float = attrs.field(validator=_at_least(0))
-    cached_usd: float | None = None
+    cached_usd: float | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(0)))
     """For input tokens from the provider's cache; by default the same as other input."""
 
 
 def _prices(value: Mapping[str, Any]) -> Mapping[str, Price]:
-    return {name: price if isinstance(price, Price) else Price(**price) for name, price in value.items()}
+    if not isinstance(value, Mapping):
+        raise DeclarationError(f"setting usage.prices must be a table of prices by model name, not {value!r}")
+    return {name: _as_section(Price, price) for name, price in value.items()}
 
 
 @attrs.frozen(kw_only=True)
 class UsageSettings:
     """`usage`: prices and how limits are kept."""
 
-    strict_pricing: bool = False
+    strict_pricing: bool = _switch(False)
     """Refuse a call to a model whose price is unknown, also where no cost limit needs it."""
     prices: Mapping[str, Price] = attrs.field(factory=dict, converter=_prices)
     """Prices by model name, instead of those of `genai-prices`."""
@@ -128,6 +148,12 @@ class UsageSettings:
     """What is set aside for a call of a step that has not called before, while a token limit holds."""
     first_call_usd: float = attrs.field(default=0.02, validator=_at_least(0))
     """The same for a cost limit."""
+
+
+def _sinks(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise DeclarationError(f"setting telemetry.sinks must be a list of sinks, made in code, not {value!r}")
+    return tuple(value)
 
 
 def _can_emit(_: object, attribute: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
@@ -140,11 +166,11 @@ def _can_emit(_: object, attribute: attrs.Attribute[Any], value: tuple[Any, ...]
 class TelemetrySettings:
     """`telemetry`: what is told, and to whom."""
 
-    content: bool = False
+    content: bool = _switch(False)
     """Whether prompts, inputs and outputs are part of what is told."""
-    log: bool = False
+    log: bool = _switch(False)
     """Whether events go to the log."""
-    sinks: tuple[Any, ...] = attrs.field(default=(), converter=tuple, validator=_can_emit)
+    sinks: tuple[Any, ...] = attrs.field(default=(), converter=_sinks, validator=_can_emit)
     """Where else events go; only in code."""
 
 
@@ -154,7 +180,7 @@ class DurabilitySettings:
 
     lease_s: float = attrs.field(default=30.0, validator=_at_least(0.1))
     """How long a process owns a run without a sign of life; it renews three times in that time."""
-    cold: bool = False
+    cold: bool = _switch(False)
     """Go on from what the store says after every step, instead of from memory: slow, for tests of resumability."""
 
 

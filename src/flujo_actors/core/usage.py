@@ -59,8 +59,8 @@ NO_USAGE = Usage()
 def _positive(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < 0:
-        raise DeclarationError(f"UsageLimits.{attribute.name} must be a number >= 0 or None, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise DeclarationError(f"UsageLimits.{attribute.name} must be a finite number >= 0 or None, not {value!r}")
 
 
 @attrs.frozen

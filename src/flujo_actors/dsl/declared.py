@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ..core.backoff import Backoff
+from ..core.seconds import checked_seconds
 from ..core.usage import UsageLimits
 from ..errors import DeclarationError
 from .callplan import CallPlan, check_takes_pair, plan_callable
@@ -41,10 +41,8 @@ def checked_limit(instance: Any, attribute: attrs.Attribute[Any], value: int | N
 
 
 def _checked_seconds(instance: Any, attribute: attrs.Attribute[float | None], value: float | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be seconds > 0, not {value!r}")
+    if value is not None:
+        checked_seconds(value, what=f"step {instance.name!r}: {attribute.name}")
 
 
 def checked_source(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:

@@ -30,6 +30,7 @@ from ..core.records import (
     StoredRun,
     has_ended,
 )
+from ..core.seconds import checked_seconds
 from ..errors import LeaseLost, RunExists
 from . import postgres_statements as sql
 from . import refusals
@@ -50,6 +51,7 @@ class PostgresStore:
         self, url: str, *, pool_size: int = 8, timeout_s: float = 30.0, clock: LeaseClock | None = None
     ) -> None:
         self._clock = clock
+        checked_seconds(timeout_s, what="PostgresStore: timeout_s")
         self._connections = PostgresConnections(url, pool_size=pool_size, timeout_s=timeout_s)
         watch_forks(self._connections)
         weakref.finalize(self, self._connections.close)

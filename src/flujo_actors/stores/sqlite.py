@@ -34,6 +34,7 @@ from ..core.records import (
     StoredRun,
     has_ended,
 )
+from ..core.seconds import checked_seconds
 from ..errors import LeaseLost, RunExists
 from . import refusals
 from . import sqlite_statements as sql
@@ -63,7 +64,8 @@ class SqliteStore:
     ) -> None:
         self._clock = clock or SystemClock()
         self._wall = wall
-        self._connections = SqliteConnections(os.fspath(path), synchronous=synchronous, busy_timeout_s=busy_timeout_s)
+        timeout_s = checked_seconds(busy_timeout_s, what="SqliteStore: busy_timeout_s")
+        self._connections = SqliteConnections(os.fspath(path), synchronous=synchronous, busy_timeout_s=timeout_s)
         watch_forks(self._connections)
         weakref.finalize(self, self._connections.dispose)
 
