@@ -199,14 +199,17 @@ class Flujo:
         try:
             with runs.holding(opened) as hold:
                 result = await drive(
-                    run, self.pipeline, opened.data, opened.context, limits=self._limits, resumed=opened.resumed
+                    run,
+                    self.pipeline,
+                    opened.data,
+                    opened.context,
+                    limits=self._limits,
+                    resumed=opened.resumed,
+                    rest=functools.partial(runs.rest, opened),
                 )
             hold.check()
-        except ControlError as error:
-            result = error.result
-            raise
         finally:
-            await runs.put_back(opened, result)
+            await runs.put_back(opened)
         assert result is not None
         return result
 

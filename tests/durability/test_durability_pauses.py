@@ -19,7 +19,6 @@ from flujo_actors import (
     NotPaused,
     Pipeline,
     RunClient,
-    RunLeased,
     Step,
 )
 
@@ -197,13 +196,14 @@ def test_questions_side_by_side_are_answered_in_any_order(place: Place) -> None:
 
 
 def test_a_question_is_answered_once_while_the_run_goes_on_with_another_answer(place: Place) -> None:
-    """Whoever answers it meanwhile is told to wait: the run would not know, and would ask again."""
-    store, refused = place.open(), []
+    """The answer is kept for whoever goes on with the run, and a second one is refused."""
+    store, taken = place.open(), []
 
     async def after_left(data: str) -> str:
-        with pytest.raises(RunLeased):
-            RunClient(store).answer(tokens["right?"], "too early")
-        refused.append(data)
+        RunClient(store).answer(tokens["right?"], "R")
+        with pytest.raises(AlreadyAnswered):
+            RunClient(store).answer(tokens["right?"], "too late")
+        taken.append(data)
         return data
 
     ask_left = Step.human_in_the_loop("ask left", "left?") >> Step("after left", after_left)
@@ -213,8 +213,8 @@ def test_a_question_is_answered_once_while_the_run_goes_on_with_another_answer(p
     Flujo(pipeline, store=store).run(0, run_id="run")
     tokens = {prompt.message: prompt.state_token for prompt in RunClient(store).prompts()}
     assert Flujo(pipeline, store=store).resume(tokens["left?"], "L").status == "paused"
-    assert refused == ["L"]
-    assert Flujo(pipeline, store=store).resume(tokens["right?"], "R").output == {"left": "L", "right": "R"}
+    assert taken == ["L"]
+    assert Flujo(pipeline, store=store).resume("run").output == {"left": "L", "right": "R"}
 
 
 def test_a_run_that_is_resumed_without_an_answer_still_asks(place: Place, effects: Effects) -> None:

@@ -220,6 +220,7 @@ def _gathered(
 ) -> Attempt:
     """One attempt out of all the reports: control first, then abort, failure, pause, and only then success.
 
+    Where failures are ignored, one branch that succeeded or waits for an answer is enough to go on.
     A child that was cut short says nothing: whoever stopped it has reported why.
     """
     failures = {i: s.verdict for i, s in reports.items() if isinstance(s.verdict, Failure)}
@@ -228,9 +229,10 @@ def _gathered(
     aborted = next((s.verdict for s in reports.values() if isinstance(s.verdict, Aborted) and not s.cut_short), None)
     if aborted is not None and control is None:
         return Stopped(outcome=aborted)
-    if control is not None or (failures and (not patient or not succeeded)):
-        return _all_failed(work.name, {names[i]: failure for i, failure in failures.items()}, output, control)
     paused = next((s.verdict for s in reports.values() if isinstance(s.verdict, Paused)), None)
+    alive = bool(succeeded) or paused is not None
+    if control is not None or (failures and not (patient and alive)):
+        return _all_failed(work.name, {names[i]: failure for i, failure in failures.items()}, output, control)
     if paused is not None:
         return Stopped(outcome=paused)
     try:

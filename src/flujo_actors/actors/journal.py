@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import attrs
 
 from ..core import paths
-from ..core.outcomes import Paused, PipelineResult, TerminalOutcome
+from ..core.outcomes import Paused, TerminalOutcome
 from ..core.paths import StepPath
 from ..core.usage import Usage
 from ..errors import InvalidAnswer, StoreError
@@ -132,10 +132,7 @@ class Journal(Protocol):
         """Remember what a unit came to."""
 
     async def paused(self, pause: Pause) -> None:
-        """Remember that a step waits."""
-
-    async def ended(self, result: PipelineResult) -> None:
-        """Remember what the run came to, before anybody is told."""
+        """Remember that a step waits; from then on it can be answered."""
 
 
 class Questions:
@@ -147,6 +144,11 @@ class Questions:
         self.pauses: dict[StepPath, Pause] = {}
         self.answers: dict[StepPath, Answered] = {}
         self.told: Counter[StepPath] = Counter()
+
+    def drop(self, path: StepPath) -> None:
+        """The step at `path` settled, or failed so far: nobody waits any more for what was asked inside it."""
+        for each in paths.at_or_below(path, self.pauses):
+            del self.pauses[each]
 
 
 class UnitsInMemory:
@@ -223,6 +225,8 @@ class MemoryJournal:
         self._settled[path] = (outcome, context, same_context)
         if self._units is not None:
             self._units.counted.settled(path)
+        if self._questions is not None:
+            self._questions.drop(path)
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         self.keep(path, record.outcome, record.context, same_context=record.same_context)
@@ -234,12 +238,18 @@ class MemoryJournal:
     async def paused(self, pause: Pause) -> None:
         self.questions.pauses[pause.path] = pause
 
-    async def ended(self, result: PipelineResult) -> None:
-        pass
+    @property
+    def asks(self) -> bool:
+        """Whether the run has asked something: it may go on with the answer, now or later."""
+        return self._questions is not None and bool(self._questions.pauses or self._questions.answers)
 
     def answer(self, path: StepPath, answer: Any) -> None:
         """Take the answer to a pause; it is used when the run continues."""
-        book, units = self.questions, self.units
+        book = self.questions
         book.answers[path] = Answered(pause=book.pauses.pop(path), answer=answer)
         book.told[path] += 1
+
+    def begin_part(self) -> None:
+        """The run goes on: what was done so far belongs to an earlier part of it."""
+        units = self.units
         units.done = {each: attrs.evolve(unit, counted=each in units.counted) for each, unit in units.done.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 import trio
 
@@ -16,16 +17,19 @@ from .messages import Tally
 from .run import Run
 from .sequence import Work, sequence, vetoed
 from .step import StepActors
-from .telling import tell_late
+from .telling import tell_late, tell_pauses
 
 _CUT_SHORT = Stopped(outcome=Aborted(reason="the run was cut short"))
+
+Rest: TypeAlias = Callable[[PipelineResult], Awaitable[None]]
+"""Puts the run away with its result: from then on others may have it. Called again if a hook is against a pause."""
 
 HOOK_GRACE_S = 5.0
 """How long `post_run` hooks may take after the run was cancelled."""
 
 
 async def drive(
-    run: Run, pipeline: Pipeline, data: Any, context: Any, *, limits: UsageLimits | None, resumed: bool
+    run: Run, pipeline: Pipeline, data: Any, context: Any, *, limits: UsageLimits | None, resumed: bool, rest: Rest
 ) -> PipelineResult:
     """Run the pipeline to its result; control errors are raised with the partial result."""
     run.emit("run.resumed" if resumed else "run.started", ROOT)
@@ -37,12 +41,31 @@ async def drive(
         ended = await _ended(run, pipeline, work, resumed=resumed)
         result = _result(run, ended, tally)
         if not _interrupted(ended):
-            await run.journal.ended(result)
+            await rest(result)
     except BaseException:
         await _announce(run, _result(run, _CUT_SHORT, tally), tally.usage)
         raise
+    if run.pausing:
+        ended, result = await _told_at_rest(run, ended, result, tally, rest)
     veto = await _announce(run, result, tally.usage)
     return _delivered(result, ended, veto)
+
+
+async def _told_at_rest(
+    run: Run, ended: Attempt, result: PipelineResult, tally: Tally, rest: Rest
+) -> tuple[Attempt, PipelineResult]:
+    """Tell of the pauses at which the run has come to rest; whoever leaves at one leaves a paused run behind."""
+    try:
+        veto = await tell_pauses(run, over=result.status != "paused")
+        if veto is None:
+            return ended, result
+        ended = vetoed(veto)
+        result = _result(run, ended, tally)
+        await rest(result)
+    except BaseException:
+        await _announce(run, result, tally.usage)
+        raise
+    return ended, result
 
 
 def _interrupted(ended: Attempt) -> bool:
@@ -82,6 +105,7 @@ def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 async def _tell_post_run(run: Run, result: PipelineResult) -> Aborted | Failure | None:
     if not run.hooks:
         return None
+    run.untold.extend(run.pausing)  # whoever was to be told of these has left
     with trio.CancelScope(shield=True, deadline=_grace(result)):
         await tell_late(run, watched=False)
         return await run.hooks.tell("post_run", result=result)

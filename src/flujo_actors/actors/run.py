@@ -49,6 +49,8 @@ class Run:
     ledger: Ledger = attrs.field(factory=Ledger)
     untold: deque[Untold] = attrs.field(factory=deque)
     """How steps that were cut short ended, for somebody to tell."""
+    pausing: list[Untold] = attrs.field(factory=list)
+    """Steps that paused, to be told of when the run has come to rest."""
 
     quiet: bool = attrs.field(init=False)
     """Whether nobody is told what steps do, and none was done before: then a step can take the short way."""

@@ -78,8 +78,14 @@ class Runs(Protocol):
     async def reopen(self, run_id: RunId) -> OpenRun:
         """Open a run that a process left unfinished."""
 
-    async def put_back(self, run: OpenRun, result: PipelineResult | None) -> None:
-        """This process stops working on the run; without a result it was interrupted."""
+    async def rest(self, run: OpenRun, result: PipelineResult) -> None:
+        """Put a run away that has come to rest, before anybody is told; if it is paused, others may have it then.
+
+        Called again with another result, it ends a run that rests at a pause, unless somebody has taken it up.
+        """
+
+    async def put_back(self, run: OpenRun) -> None:
+        """This process stops working on the run; one that has not come to rest was interrupted."""
 
     async def abandoned(self) -> list[RunId]:
         """The runs that a dead process left."""
@@ -93,25 +99,29 @@ class RunsInMemory:
 
     1. An id names one run for as long as it is remembered: all runs under way or paused, and the last `REMEMBERED`
        that ended.
-    2. An answer is taken once; whoever comes second is told that the run is not paused.
-    3. A run that ends is forgotten but for its id; one that pauses keeps what it has done.
+    2. An answer is taken once, from the moment on at which somebody was asked; whoever comes second is told that the
+       run is not paused.
+    3. Whoever answers a run that is still at work waits for it to come to rest.
+    4. A run that ends is forgotten but for its id; one that pauses keeps what it has done, and so does one that was
+       interrupted after it had asked something: `reopen` goes on with it.
     """
 
     def __init__(self) -> None:
-        self._paused: dict[RunId, tuple[OpenRun, MemoryJournal]] = {}
-        self._open: dict[RunId, MemoryJournal] = {}
+        self._resting: dict[RunId, OpenRun] = {}
+        self._open: dict[RunId, OpenRun] = {}
         self._ended: OrderedDict[RunId, None] = OrderedDict()
+        self._waiting: list[tuple[trio.lowlevel.TrioToken, trio.Event]] = []
 
     async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
-        if run_id in self._open or run_id in self._paused or run_id in self._ended:
+        if run_id in self._open or run_id in self._resting or run_id in self._ended:
             raise RunExists(f"a run with the id {run_id!r} exists already; choose another id, or resume it")
-        journal = self._open[run_id] = MemoryJournal()
-        return OpenRun(run_id=run_id, data=data, context=context, journal=journal)
+        run = self._open[run_id] = OpenRun(run_id=run_id, data=data, context=context, journal=MemoryJournal())
+        return run
 
     async def pause_at(self, token: str) -> Pause:
         run_id, path = parse_token(token)
-        _, journal = self._paused.get(run_id, (None, None))
-        pause = None if journal is None else journal.waiting(path)
+        run = self._resting.get(run_id) or self._open.get(run_id)
+        pause = None if run is None else run.journal.waiting(path)
         if pause is None or pause.paused.state_token != token:
             raise NotPaused(f"no run is paused at {token!r}: it was answered, it ended, or it never paused here")
         return pause
@@ -119,16 +129,25 @@ class RunsInMemory:
     async def answer(self, token: str, answer: Any) -> OpenRun:
         await self.pause_at(token)
         run_id, path = parse_token(token)
-        run, journal = self._paused.pop(run_id)
-        journal.answer(path, answer)
-        self._open[run_id] = journal
-        return attrs.evolve(run, resumed=True)
+        _journal_of(self._resting.get(run_id) or self._open[run_id]).answer(path, answer)
+        await self._come_to_rest(run_id)
+        return await self.reopen(run_id)
+
+    async def _come_to_rest(self, run_id: RunId) -> None:
+        """Wait until the run is at work no more; another thread's loop may be the one that it works in."""
+        while run_id in self._open:
+            rested = trio.Event()
+            self._waiting.append((trio.lowlevel.current_trio_token(), rested))
+            if run_id in self._open:  # not if it came to rest just now, and has woken everybody
+                await rested.wait()
 
     async def reopen(self, run_id: RunId) -> OpenRun:
-        if run_id not in self._paused:
+        if run_id not in self._resting:
             raise NotPaused(f"no run {run_id!r} is waiting here: without a store, only a paused run can be resumed")
-        run, self._open[run_id] = self._paused.pop(run_id)
-        return attrs.evolve(run, resumed=True)
+        run = attrs.evolve(self._resting.pop(run_id), resumed=True)
+        _journal_of(run).begin_part()
+        self._open[run_id] = run
+        return run
 
     async def abandoned(self) -> list[RunId]:
         return []
@@ -136,11 +155,40 @@ class RunsInMemory:
     def holding(self, run: OpenRun) -> AbstractContextManager[Hold]:
         return _FOR_GOOD
 
-    async def put_back(self, run: OpenRun, result: PipelineResult | None) -> None:
-        journal = self._open.pop(run.run_id)
-        if result is not None and result.status == "paused":
-            self._paused[run.run_id] = (run, journal)
-            return
-        self._ended[run.run_id] = None
+    async def rest(self, run: OpenRun, result: PipelineResult) -> None:
+        if self._resting.get(run.run_id) is run:
+            del self._resting[run.run_id]
+            self._remember(run.run_id)
+        else:
+            self._put_away(run, keep=result.status == "paused")
+
+    async def put_back(self, run: OpenRun) -> None:
+        if self._open.get(run.run_id) is run:
+            self._put_away(run, keep=_journal_of(run).asks)
+
+    def _put_away(self, run: OpenRun, *, keep: bool) -> None:
+        if self._open.get(run.run_id) is not run:
+            return  # whoever took it up since then has it
+        if keep:
+            self._resting[run.run_id] = run
+        else:
+            self._remember(run.run_id)
+        del self._open[run.run_id]
+        if self._waiting:
+            self._wake()
+
+    def _remember(self, run_id: RunId) -> None:
+        self._ended[run_id] = None
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for token, rested in waiting:
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(rested.set)
+
+
+def _journal_of(run: OpenRun) -> MemoryJournal:
+    assert isinstance(run.journal, MemoryJournal)
+    return run.journal

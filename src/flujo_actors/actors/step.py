@@ -181,7 +181,6 @@ class StepActors:
         asked = approval_hash(paused.message, request.data)
         paused = Paused(message=paused.message, state_token=make_token(self.run.run_id, place, asked=asked))
         schema = getattr(request.step, "input_schema", None)  # only a step that asks a person has one
-        self.run.emit("run.paused", request.path, step_name=request.name, message=paused.message)
         await self.run.journal.paused(
             Pause(
                 path=place,
@@ -192,6 +191,7 @@ class StepActors:
                 usage=request.tally.usage,
             )
         )
+        self.run.emit("run.paused", request.path, step_name=request.name, message=paused.message)
         return paused
 
     async def _settle(self, request: Request, outcome: TerminalOutcome, context: Any) -> Settled:

@@ -6,7 +6,8 @@ Rules:
    anything is done. Steps inside a settled step are read as far as they are parts of its result.
 2. `started` records wait for company: they are written together with the next record that somebody waits for, and not
    at all if their step has settled by then, whose record says so.
-3. A pause can be answered once the run has come to rest: its open pauses are written with its status.
+3. A pause is written with its record, and can be answered from then on. When what is around it settles, or tries
+   again, it is withdrawn.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import trio
 
 from ..core import bodies
 from ..core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
-from ..core.paths import ROOT, StepPath, above_of
-from ..core.records import Append, Lease, OpenPause, Record, RecordKind, StoredStatus
+from ..core.paths import ROOT, StepPath, above_of, at_or_below
+from ..core.records import Append, Lease, OpenPause, Record, RecordKind
 from ..core.usage import Usage
 from ..core.wire import value_data
 from ..errors import CorruptRecord, InvalidAnswer
@@ -56,6 +57,8 @@ class StoreJournal:
         cold: bool = False,
     ) -> None:
         self._store, self._writer, self.lease = store, writer, lease
+        self.at_rest = False
+        """Whether the run has been put away with its result, and may belong to somebody else."""
         self._redact, self._schema_of, self._cold = redact, schema_of, cold
         self._settled: dict[StepPath, Record] = {}
         self._read: dict[StepPath, Recorded] = {}
@@ -73,23 +76,18 @@ class StoreJournal:
 
     def load(self, records: Iterable[Record]) -> None:
         """Take in what earlier parts of the run have written."""
-        self._take_in(records)
+        for record in records:
+            with bodies.reading(self._where(record)):
+                self._take_in(record)
+        self._read_settled()
         for path, recorded in self._read.items():
             self._results.note(path, recorded.outcome)
 
-    def _take_in(self, records: Iterable[Record]) -> None:
-        for record in records:
-            with bodies.reading(self._where(record)):
-                self._take(record)
-        found = self._bodies_to_read()
-        for path in sorted(found, key=lambda path: self._settled[path].seq):  # what is inside a step settles before it
-            self._read[path] = self._recorded(path, found[path])
-
-    def _take(self, record: Record) -> None:
+    def _take_in(self, record: Record) -> None:
         match record.kind:
             case "settled":
-                self._settled[record.path] = record
-                self._counted.settled(record.path)
+                self._take_settled(record)
+                self._withdraw(record.path)
             case "paused":
                 self._pauses[record.path] = self._pause_from(record)
                 self._answers.pop(record.path, None)
@@ -101,6 +99,15 @@ class StoreJournal:
             case "unit":
                 self._units[record.path] = record
                 self._counted.done(record.path)
+
+    def _take_settled(self, record: Record) -> None:
+        self._settled[record.path] = record
+        self._counted.settled(record.path)
+
+    def _read_settled(self) -> None:
+        found = self._bodies_to_read()
+        for path in sorted(found, key=lambda path: self._settled[path].seq):  # what is inside a step settles before it
+            self._read[path] = self._recorded(path, found[path])
 
     def _bodies_to_read(self) -> dict[StepPath, dict[str, Any]]:
         """What settled steps wrote, with the steps that their results refer to."""
@@ -175,7 +182,7 @@ class StoreJournal:
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         body = self._settled_body(path, record)
         self._started.pop(path, None)
-        await self._write("settled", path, body)
+        await self._write("settled", path, body, withdrawn=self._withdraw(path))
         kept = await self._read_back(path, record) if self._cold else record
         self._results.note(path, kept.outcome)
         return kept
@@ -220,35 +227,44 @@ class StoreJournal:
 
         An exception stays the original: this is the process where it happened.
         """
-        records = await call_store(lambda: self._store.read(self.lease.run_id))
-        self._take_in(each for each in records if each.kind == "settled")
+        for each in await call_store(lambda: self._store.read(self.lease.run_id)):
+            if each.kind == "settled":
+                self._take_settled(each)
+        self._read_settled()
         stored = self._read.pop(path)
         context = record.context if stored.same_context else stored.context
         return attrs.evolve(stored, outcome=_with_original(stored.outcome, record.outcome), context=context)
 
+    def _withdraw(self, path: StepPath) -> tuple[StepPath, ...]:
+        """The questions inside a step that has settled, or whose attempt has failed: nobody waits for them."""
+        withdrawn = tuple(at_or_below(path, self._pauses)) if self._pauses else ()
+        for place in withdrawn:
+            del self._pauses[place]
+        return withdrawn
+
     async def paused(self, pause: Pause) -> None:
+        await self._write("paused", pause.path, _pause_body(pause), pauses=(_open_pause(pause),))
         self._pauses[pause.path] = pause
-        await self._write("paused", pause.path, _pause_body(pause))
+
+    def unasked(self, asked: Iterable[OpenPause]) -> tuple[OpenPause, ...]:
+        """What waits by the records, but is not among what the store says was asked: it wrote this down later once."""
+        tokens = {pause.token for pause in asked}
+        return tuple(pause for each in self._pauses.values() if (pause := _open_pause(each)).token not in tokens)
 
     async def ended(self, result: PipelineResult) -> None:
-        status: StoredStatus = result.status
-        pauses = tuple(map(_open_pause, self._pauses.values())) if status == "paused" else ()
-        kind: RecordKind = "ended"
+        """Remember what the run came to, and give up its lease."""
         body = bodies.make_body(**bodies.result_data(result))
-        await self._write(kind, ROOT, body, pauses=pauses, status=status, release=True)
+        await self._write("ended", ROOT, body, status=result.status, release=True)
+        self.at_rest = True
 
-    async def _write(
-        self,
-        kind: RecordKind,
-        path: StepPath,
-        body: str,
-        *,
-        pauses: tuple[OpenPause, ...] = (),
-        status: StoredStatus | None = None,
-        release: bool = False,
-    ) -> None:
+    @property
+    def asks(self) -> bool:
+        """Whether the run waits for an answer."""
+        return bool(self._pauses)
+
+    async def _write(self, kind: RecordKind, path: StepPath, body: str, **changes: Any) -> None:
         record = Record(kind=kind, path=path, body=body)
-        append = Append(lease=self.lease, records=(record,), pauses=pauses, status=status, release=release)
+        append = Append(lease=self.lease, records=(record,), **changes)
         await self._writer.write(append, self._take_started)
 
 

@@ -25,7 +25,7 @@ from ..core import bodies
 from ..core.error_info import message_of
 from ..core.outcomes import PipelineResult, RunId
 from ..core.paths import ROOT
-from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun
+from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun, StoredStatus
 from ..core.settings import DurabilitySettings
 from ..core.tokens import parse_token
 from ..core.wire import value_data
@@ -34,7 +34,7 @@ from ..dsl.fingerprint import Fingerprint, read_fingerprint
 from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
 from ..dsl.places import find_step
-from ..errors import CorruptRecord, FingerprintMismatch, NotPaused, NotSerializable, StoreError
+from ..errors import CorruptRecord, FingerprintMismatch, NotPaused, NotSerializable, RunLeased, StoreError
 from ..stores.port import Store
 from .asking import waiting_pause
 from .journal import Pause
@@ -89,8 +89,9 @@ class StoredRuns:
         _refuse_if_ended(run)
         lease = await self._claim(run_id)
         try:
-            _refuse_if_ended(await call_store(lambda: self.store.get(run_id)))  # it may have ended before the claim
-            return await self._opened(lease)
+            run = await call_store(lambda: self.store.get(run_id))
+            _refuse_if_ended(run)  # it may have ended before the claim
+            return await self._opened(lease, run)
         except BaseException:
             await self._release(lease)
             raise
@@ -102,7 +103,7 @@ class StoredRuns:
         owner, lease_s = new_owner(), self.settings.lease_s
         return await call_store(lambda: self.store.claim(run_id, owner=owner, lease_s=lease_s), if_left=give_up)
 
-    async def _opened(self, lease: Lease) -> OpenRun:
+    async def _opened(self, lease: Lease, run: StoredRun) -> OpenRun:
         records = await call_store(lambda: self.store.read(lease.run_id))
         body = self._admission_of(lease.run_id, records)
         where = _first_record_of(lease.run_id)
@@ -116,7 +117,8 @@ class StoredRuns:
             resumed=True,
         )
         note = Record(kind="resumed", path=ROOT, body=bodies.make_body(owner=lease.owner, epoch=lease.epoch))
-        await self._writer().write(Append(lease=lease, records=(note,), status="running"))
+        unasked = journal.unasked(run.pauses)
+        await self._writer().write(Append(lease=lease, records=(note,), pauses=unasked, status="running"))
         return opened
 
     def _admission_of(self, run_id: RunId, records: list[Record]) -> dict[str, Any]:
@@ -133,19 +135,32 @@ class StoredRuns:
             raise _mismatch(run_id, changes)
         return body
 
-    async def put_back(self, run: OpenRun, result: PipelineResult | None) -> None:
-        if result is None:
-            await self._release(_lease_of(run))
+    async def rest(self, run: OpenRun, result: PipelineResult) -> None:
+        if _journal_of(run).at_rest:
+            await self._end_resting(run.run_id, result)
+        else:
+            await _journal_of(run).ended(result)
 
-    async def _release(self, lease: Lease) -> None:
+    async def _end_resting(self, run_id: RunId, result: PipelineResult) -> None:
+        """End a run that waits for an answer; whoever has taken it up by now has the last word."""
+        with contextlib.suppress(RunLeased, NotPaused):
+            opened = await self.reopen(run_id)
+            await _journal_of(opened).ended(result)
+
+    async def put_back(self, run: OpenRun) -> None:
+        journal = _journal_of(run)
+        if not journal.at_rest:
+            await self._release(journal.lease, status="paused" if journal.asks else None)
+
+    async def _release(self, lease: Lease, *, status: StoredStatus | None = None) -> None:
         """Let another process have the run at once, instead of when the lease expires; not if the store is silent."""
         as_if_cancelled = trio.CancelScope(deadline=-math.inf)
         with as_if_cancelled, contextlib.suppress(StoreError):  # then the lease expires by itself
-            await self._writer().write(Append(lease=lease, records=(), release=True))
+            await self._writer().write(Append(lease=lease, records=(), status=status, release=True))
 
     @contextlib.contextmanager
     def holding(self, run: OpenRun) -> Iterator[Hold]:
-        lease = _lease_of(run)
+        lease = _journal_of(run).lease
         hold = Hold()
         self._writer().hold(lease, hold.lose)
         try:
@@ -204,6 +219,6 @@ def _mismatch(run_id: RunId, changes: list[str]) -> FingerprintMismatch:
     )
 
 
-def _lease_of(run: OpenRun) -> Lease:
+def _journal_of(run: OpenRun) -> StoreJournal:
     assert isinstance(run.journal, StoreJournal)
-    return run.journal.lease
+    return run.journal

@@ -7,6 +7,11 @@ Rules:
 3. Whoever cut it short, a composite or a step whose time was over, tells of it before it goes on.
 4. A pause is told to `on_pause` once, of the step that pauses, not of those around it.
 5. A run that is cancelled as a whole tells its hooks what was left untold; nobody watches it any more.
+6. A pause is told when the run has come to rest: whoever is told finds the run paused and owned by nobody, and may go
+   on with it then and there. Until then it waits in `run.pausing`.
+7. While other steps are at work, a reader is told at once, for an answer may take longer than they do. Hooks are not:
+   the run waits for its hooks, so a hook that goes on with the run would wait for ever.
+8. A pause that is not waited for any more when it would be told (what is around it failed) is told as `Aborted`.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ import attrs
 import trio
 
 from ..core.outcomes import Aborted, Failure, Paused, TerminalOutcome
+from ..core.paths import StepPath, below
+from ..core.tokens import parse_token
 from .messages import Request, Untold
 from .run import Run
 
@@ -26,7 +33,49 @@ if TYPE_CHECKING:
 
 async def tell(run: Run, request: Request, outcome: TerminalOutcome) -> Aborted | Failure | None:
     """Tell everybody; what comes back is a hook's veto against going on."""
-    return await _tell(run, Untold(request=request, outcome=outcome))
+    untold = Untold(request=request, outcome=outcome)
+    if isinstance(outcome, Paused) and (run.hooks or await _is_all(run, request)):
+        run.pausing.append(untold)
+        return None
+    veto = await _tell_dropped(run, request.path) if run.pausing and not isinstance(outcome, Paused) else None
+    return await _tell(run, untold) or veto
+
+
+async def _is_all(run: Run, request: Request) -> bool:
+    """Whether nothing else is at work; steps that were started together with this one have begun a round later."""
+    await trio.lowlevel.cancel_shielded_checkpoint()
+    return run.ledger.only_around(request.parent)
+
+
+async def tell_pauses(run: Run, *, over: bool = False) -> Aborted | Failure | None:
+    """Tell of the pauses that waited for the run to come to rest; if it is `over`, nothing waits for an answer."""
+    veto: Aborted | Failure | None = None
+    while run.pausing:
+        untold = run.pausing.pop(0)
+        answer = await _tell(run, _dropped(untold) if over or not _waits(run, untold) else untold)
+        veto = veto or answer
+    return veto
+
+
+async def _tell_dropped(run: Run, path: StepPath) -> Aborted | Failure | None:
+    """Before it is told how a step ended that does not wait: nobody will ask what was asked inside it."""
+    veto: Aborted | Failure | None = None
+    for untold in [each for each in run.pausing if below(path, each.request.path)]:
+        run.pausing.remove(untold)
+        answer = await _tell(run, _dropped(untold))
+        veto = veto or answer
+    return veto
+
+
+def _waits(run: Run, untold: Untold) -> bool:
+    assert isinstance(untold.outcome, Paused)
+    _, path = parse_token(untold.outcome.state_token or "")
+    return run.journal.waiting(path) is not None
+
+
+def _dropped(untold: Untold) -> Untold:
+    reason = f"step {untold.request.name!r} was about to ask, but what is around it ended without the answer"
+    return attrs.evolve(untold, outcome=Aborted(reason=reason))
 
 
 def tell_later(run: Run, request: Request, outcome: TerminalOutcome) -> None:

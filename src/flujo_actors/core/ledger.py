@@ -50,6 +50,13 @@ class Ledger:
         """Whether the span of `path` is open."""
         return path in self._open
 
+    def only_around(self, path: StepPath | None) -> bool:
+        """Whether nothing is open but `path` and what it stands in; `None` stands for nothing at all."""
+        around = 0
+        while path is not None:
+            around, path = around + 1, self._open[path]
+        return around == len(self._open)
+
     def start(self, path: StepPath, parent: StepPath | None = None) -> None:
         """Open the span of `path` below `parent`."""
         if self._closed:

@@ -8,7 +8,7 @@ collide with a name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NewType
 
 StepPath = NewType("StepPath", str)
@@ -77,6 +77,12 @@ def above_of(path: StepPath) -> Iterator[StepPath]:
     while "/" in path:
         path = StepPath(path.rpartition("/")[0])
         yield path
+
+
+def at_or_below(path: StepPath, others: Iterable[StepPath]) -> list[StepPath]:
+    """Which of the others are the step, or inside it; `path` may be where its failed attempts are remembered."""
+    step = path.removesuffix(TRIED)
+    return [other for other in others if other == step or other.startswith(f"{step}/")]
 
 
 def below(path: StepPath, other: StepPath) -> str | None:

@@ -103,6 +103,9 @@ class Append:
     lease: Lease
     records: tuple[Record, ...]
     pauses: tuple[OpenPause, ...] = ()
+    """What is asked from now on."""
+    withdrawn: tuple[StepPath, ...] = ()
+    """Where nobody waits for an answer any more."""
     status: StoredStatus | None = None
     """The run's new status, if it changes."""
     release: bool = False

@@ -68,6 +68,9 @@ class _Run:
         self.pauses = [old for old in self.pauses if not _replaced(old, pause)]
         self.pauses.append(_Pause(asked=pause))
 
+    def withdraw(self, places: Sequence[StepPath]) -> None:
+        self.pauses = [pause for pause in self.pauses if pause.answered or pause.asked.path not in places]
+
     def stored(self, now: float) -> StoredRun:
         return StoredRun(
             run_id=self.run_id,
@@ -139,8 +142,6 @@ class MemoryStore:
                 raise refusals.not_paused(run_id, path)
             if fitting[-1].answered:
                 raise refusals.already_answered(run_id, path)
-            if run.held(now := self._clock.now()):
-                raise refusals.leased(run_id, run.owner, run.lease_until - now)
             fitting[-1].answered, run.updated_at = True, self._wall()
             run.add(record)
 
@@ -246,6 +247,7 @@ class MemoryStore:
         run = self._runs[append.lease.run_id]
         for record in append.records:
             run.add(record)
+        run.withdraw(append.withdrawn)
         for pause in append.pauses:
             run.ask(pause)
         _change(run, append, self._wall())

@@ -47,7 +47,7 @@ class RunLog(Protocol):
         """Consume the pause at `path` with an answer, durably and at most once, whoever else tries at the same time.
 
         `NotPaused` if there is no such pause, `AlreadyAnswered` if somebody was faster. The record is appended. Needs
-        no lease: a paused run has no owner. `RunLeased` if it has one, who would not learn of the answer.
+        no lease, and does not ask who has it: a question may be answered while the run is still at work.
         """
 
 

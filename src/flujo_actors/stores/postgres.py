@@ -185,14 +185,12 @@ class PostgresStore:
     def _answer(
         self, db: Connection, run_id: RunId, path: StepPath, token: str, record: Record
     ) -> tuple[None, IsThere]:
-        places = db.execute(sql.ADVANCE_BY_ANSWER, {**self._time(), "hash": _hash(run_id)}).fetchall()
+        places = db.execute(sql.ADVANCE_BY_ANSWER, {"hash": _hash(run_id)}).fetchall()
         if not places:
             raise refusals.not_paused(run_id, path)
-        [(run, seq, holder, left_s)] = places
+        [(run, seq)] = places
         pause = {"run": run, "path": storable(path), "token": storable(token), "answered": uuid.uuid4()}
         consumed = db.execute(sql.CONSUME, pause).fetchall()
-        if consumed and holder is not None:
-            raise refusals.leased(run_id, restored(holder), left_s)
         if not consumed:
             asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
             raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
@@ -341,6 +339,8 @@ def _insert_records(db: Connection, records: Sequence[tuple[int, int, Record]]) 
 
 
 def _write_pauses(db: Connection, run: int, append: Append) -> None:
+    for place in append.withdrawn:
+        db.execute(sql.WITHDRAW_PAUSE, (run, storable(place)))
     for pause in append.pauses:
         path, token = storable(pause.path), storable(pause.token)
         db.execute(sql.REPLACE_PAUSE, (run, path, token))

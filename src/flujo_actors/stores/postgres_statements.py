@@ -52,7 +52,7 @@ RENEW: LiteralString = f"""
 
 ADVANCE_BY_ANSWER: LiteralString = f"""
     UPDATE flujo_runs SET next_seq = next_seq + 1, updated_at = {WALL}
-    WHERE run_hash = %(hash)s RETURNING id, next_seq - 1, CASE WHEN {HELD} THEN owner END, lease_until - {NOW}"""
+    WHERE run_hash = %(hash)s RETURNING id, next_seq - 1"""
 
 CONSUME: LiteralString = """
     UPDATE flujo_pauses SET answered = %(answered)s
@@ -84,6 +84,8 @@ REPLACE_PAUSE: LiteralString = (
 
 INSERT_PAUSE: LiteralString = """
     INSERT INTO flujo_pauses (run, path, token, message, body) VALUES (%s, %s, %s, %s, %s)"""
+
+WITHDRAW_PAUSE: LiteralString = "DELETE FROM flujo_pauses WHERE run = %s AND path = %s AND answered IS NULL"
 
 CLOSE_PAUSES: LiteralString = "DELETE FROM flujo_pauses WHERE run = %s AND answered IS NULL"
 

@@ -111,7 +111,7 @@ class SqliteStore:
             return [self._renew(db, lease, lease_s) for lease in leases]
 
     def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
-        pause = {**self._time(), "run_id": storable(run_id), "path": storable(path), "token": storable(token)}
+        pause = {"run_id": storable(run_id), "path": storable(path), "token": storable(token)}
         with self._connections.writing() as db:
             for (run,) in db.execute(sql.CONSUME, pause).fetchall():
                 answered = {"run": run, "wall": self._wall()}
@@ -119,9 +119,6 @@ class SqliteStore:
                 db.execute(sql.ANSWERED, answered)
                 return
             asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
-            holder = self._holder(db, run_id)
-        if (None,) in asked and holder:
-            raise refusals.leased(run_id, *holder)
         raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
 
     def get(self, run_id: RunId) -> StoredRun:
@@ -305,7 +302,7 @@ def _writes(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -> It
 
 def _changes_run(append: Append) -> bool:
     """Whether more is written than records, which a run's row does not count while it has an owner."""
-    return append.release or append.status is not None or bool(append.pauses) or not append.records
+    return append.release or append.status is not None or bool(append.pauses or append.withdrawn) or not append.records
 
 
 def _change_run(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -> list[Any]:
@@ -320,6 +317,8 @@ def _new_state(append: Append) -> dict[str, Any]:
 
 
 def _write_pauses(db: sqlite3.Connection, run: int, append: Append) -> None:
+    for place in append.withdrawn:
+        db.execute(sql.WITHDRAW_PAUSE, (run, storable(place)))
     for pause in append.pauses:
         path, token = storable(pause.path), storable(pause.token)
         db.execute(sql.REPLACE_PAUSE, (run, path, token))

@@ -50,9 +50,9 @@ APPEND_ANSWER = f"{_INSERT_NEXT} WHERE id = :run RETURNING id"
 
 ANSWERED = f"UPDATE flujo_runs SET records = {_LAST} & 0xFFFFFFFF, updated_at = :wall WHERE id = :run"
 
-CONSUME = f"""
+CONSUME = """
     UPDATE flujo_pauses SET answered = 1
-    WHERE run = (SELECT id FROM flujo_runs WHERE run_id = :run_id AND NOT ({HELD}))
+    WHERE run = (SELECT id FROM flujo_runs WHERE run_id = :run_id)
       AND path = :path AND token = :token AND answered IS NULL
     RETURNING run"""
 
@@ -79,6 +79,8 @@ INSERT_FIRST = """
 REPLACE_PAUSE = "DELETE FROM flujo_pauses WHERE run = ? AND path = ? AND (answered IS NULL OR token = ?)"
 
 INSERT_PAUSE = "INSERT INTO flujo_pauses (run, path, token, message, body) VALUES (?, ?, ?, ?, ?)"
+
+WITHDRAW_PAUSE = "DELETE FROM flujo_pauses WHERE run = ? AND path = ? AND answered IS NULL"
 
 CLOSE_PAUSES = "DELETE FROM flujo_pauses WHERE run = ? AND answered IS NULL"
 

@@ -7,7 +7,7 @@ import pytest
 from ...core.outcomes import RunId
 from ...core.paths import StepPath
 from ...core.records import Append, RunQuery
-from ...errors import AlreadyAnswered, NotPaused, RunLeased
+from ...errors import AlreadyAnswered, NotPaused
 from ...stores.port import Store
 from .place import StorePlace
 from .processes import ANSWERED, REFUSED, all_at_once
@@ -64,17 +64,41 @@ class AnsweringClauses:
         put_to_sleep(store, claim(store), pause("second"))
         answer(store, token="second")
 
-    def test_a_run_that_somebody_works_on_takes_no_answer(self, store: Store) -> None:
-        """Its owner would not learn of it, and might ask the same again; what is answered already is told so."""
+    def test_a_run_that_somebody_works_on_takes_an_answer(self, store: Store) -> None:
+        """Once: the record stands among those of the owner, who goes on writing; a second answer is told so."""
         left, right = pause("l", path=StepPath("left")), pause("r", path=StepPath("right"))
         put_to_sleep(store, admit(store), left, right)
         store.answer(RunId("run"), StepPath("left"), token="l", record=record(kind="answered"))
-        claim(store)
-        with pytest.raises(RunLeased):
-            store.answer(RunId("run"), StepPath("right"), token="r", record=record(kind="answered"))
+        lease = claim(store)
+        store.answer(RunId("run"), StepPath("right"), token="r", record=record("meanwhile", kind="answered"))
+        for place, token in (("left", "l"), ("right", "r")):
+            with pytest.raises(AlreadyAnswered):
+                store.answer(RunId("run"), StepPath(place), token=token, record=record(kind="answered"))
+        write(store, lease, record("after it"))
+        assert (store.get(RunId("run")).pauses, store.get(RunId("run")).records) == ((), 5)
+        assert bodies(store)[-2:] == [record("meanwhile").body, record("after it").body]
+
+    def test_a_run_may_ask_while_it_is_at_work(self, store: Store) -> None:
+        """The pause is there with its record, before the run has another status or another owner."""
+        lease = admit(store)
+        write(store, lease, record(kind="paused"), pauses=(pause(),))
+        run = store.get(lease.run_id)
+        assert (run.status, run.leased, run.pauses) == ("running", True, (pause(),))
+        answer(store, "yes")
+        assert store.get(lease.run_id).pauses == ()
+
+    def test_a_question_that_is_withdrawn_takes_no_answer(self, store: Store) -> None:
+        """The others wait on, and an answer that was given before stays one."""
+        asked = [pause(name, path=StepPath(name)) for name in ("left", "right", "told")]
+        lease = admit(store)
+        write(store, lease, record(kind="paused"), pauses=tuple(asked))
+        store.answer(RunId("run"), StepPath("told"), token="told", record=record(kind="answered"))
+        write(store, lease, record(), withdrawn=(StepPath("left"), StepPath("told")))
+        assert store.get(RunId("run")).pauses == (asked[1],)
+        with pytest.raises(NotPaused):
+            store.answer(RunId("run"), StepPath("left"), token="left", record=record(kind="answered"))
         with pytest.raises(AlreadyAnswered):
-            store.answer(RunId("run"), StepPath("left"), token="l", record=record(kind="answered"))
-        assert (store.get(RunId("run")).pauses, store.get(RunId("run")).records) == ((right,), 3)
+            store.answer(RunId("run"), StepPath("told"), token="told", record=record(kind="answered"))
 
     def test_nothing_waits_in_a_run_that_has_ended(self, store: Store) -> None:
         """A run that was cancelled while it was paused takes no answer any more."""

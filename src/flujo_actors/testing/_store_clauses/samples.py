@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...core.outcomes import RunId
 from ...core.paths import StepPath
-from ...core.records import Admission, Append, Lease, OpenPause, Record, RecordKind, StoredStatus
+from ...core.records import Admission, Append, Lease, OpenPause, Record, RecordKind
 from ...stores.port import Store, Verdict
 
 LEASE_S = 60.0
@@ -28,11 +30,9 @@ def claim(store: Store, run_id: str = "run", *, owner: str = "thief") -> Lease:
     return store.claim(RunId(run_id), owner=owner, lease_s=LEASE_S)
 
 
-def write(
-    store: Store, lease: Lease, *records: Record, status: StoredStatus | None = None, release: bool = False
-) -> Verdict:
+def write(store: Store, lease: Lease, *records: Record, **changes: Any) -> Verdict:
     """Append to one run: the store's verdict."""
-    [verdict] = store.append([Append(lease=lease, records=records, status=status, release=release)])
+    [verdict] = store.append([Append(lease=lease, records=records, **changes)])
     return verdict
 
 
