@@ -34,7 +34,7 @@ FOR_EVERY_RUN = {
 """The modules that a pipeline of async functions needs, by package; think twice before one more."""
 
 FOR_ATTEMPTS = {
-    "actors": {"agent_call", "attempts", "limits", "one_attempt", "usercode"},
+    "actors": {"agent_call", "attempts", "limits", "one_attempt", "refused_outputs", "usercode"},
     "bridge": {"threads"},
     "core": {"chunks", "decisions"},
     "dsl": {"redirect"},

@@ -44,6 +44,7 @@ from .errors import MergeConflict as MergeConflict
 from .errors import MissingAgentError as MissingAgentError
 from .errors import MockDetectionError as MockDetectionError
 from .errors import NoOutput as NoOutput
+from .errors import NotAwaited as NotAwaited
 from .errors import NotPaused as NotPaused
 from .errors import NotSerializable as NotSerializable
 from .errors import PricingNotConfiguredError as PricingNotConfiguredError
@@ -59,6 +60,7 @@ from .errors import StoreVersionError as StoreVersionError
 from .errors import StreamLimitExceeded as StreamLimitExceeded
 from .errors import StructuredOutputError as StructuredOutputError
 from .errors import UncertainUnit as UncertainUnit
+from .errors import UnknownOption as UnknownOption
 from .errors import UsageLimitExceededError as UsageLimitExceededError
 from .handle import RunHandle as RunHandle
 from .late_names import late_names as _late_names
@@ -170,6 +172,7 @@ __all__ = [
     "MissingAgentError",
     "MockDetectionError",
     "NoOutput",
+    "NotAwaited",
     "NotPaused",
     "NotSerializable",
     "OnPause",
@@ -204,6 +207,7 @@ __all__ = [
     "StructuredOutputError",
     "Success",
     "UncertainUnit",
+    "UnknownOption",
     "Usage",
     "UsageLimitExceededError",
     "UsageLimits",

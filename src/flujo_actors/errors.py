@@ -26,6 +26,10 @@ class DeclarationError(FlujoError):
     """A step, pipeline, hook or setting was declared in a way that cannot work."""
 
 
+class UnknownOption(DeclarationError, TypeError):
+    """A step was declared with a keyword that steps of its kind do not have."""
+
+
 # --- control ----------------------------------------------------------------------------------------------
 
 
@@ -197,6 +201,10 @@ class MergeConflict(ContextError):
             f"(Annotated[…, Add] on the field of the context, or merge={{{key!r}: Add}} on the step), choose "
             'merge="overwrite", "keep_first" or "no_merge", or let each branch return its part and combine the outputs'
         )
+
+
+class NotAwaited(FlujoError, TypeError):
+    """A step returned a coroutine, or something else that has to be awaited before there is a value."""
 
 
 class StepTimeout(FlujoError, TimeoutError):

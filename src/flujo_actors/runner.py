@@ -19,7 +19,7 @@ from .core.default_settings import BACKEND, default_settings
 from .core.error_info import message_of
 from .core.outcomes import PipelineResult, RunId
 from .core.usage import UsageLimits
-from .dsl.pipeline import AnyStep, Pipeline, as_step
+from .dsl.pipeline import Pipeline, StepLike, as_step
 from .dsl.step import Step
 from .dsl.tree import walk_steps
 from .errors import (
@@ -49,7 +49,7 @@ class Flujo:
 
     def __init__(
         self,
-        pipeline: AnyStep,
+        pipeline: StepLike,
         context_model: type | None = None,
         initial_context_data: Mapping[str, Any] | None = None,
         resources: Any = None,

@@ -36,7 +36,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("timeout_s", float("inf"), "timeout_s must be seconds > 0"),
     ("timeout_s", float("nan"), "timeout_s must be seconds > 0"),
     ("timeout_s", "5", "timeout_s must be seconds > 0, not '5'"),
-    ("fallback", agent, "the fallback of step 'wrong' must be a step or a pipeline"),
+    ("fallback", 5, "the fallback of step 'wrong' must be a step or a pipeline"),
     ("validators", 5, "validators holds 5, not a callable"),
     ("validators", [always, "x"], "validators holds 'x', not a callable"),
     ("processors", 5, "processors must be Processors"),
@@ -69,12 +69,12 @@ def test_a_wrong_option_fails_by_the_name_of_its_step(option: str, value: Any, p
     [
         (lambda: Step.parallel("wrong", {}), "branches must be a dict of at least one step"),
         (lambda: Step.parallel("wrong", [A]), "branches must be a dict"),
-        (lambda: Step.parallel("wrong", {"k": agent}), "branch 'k' of step 'wrong' must be a step or a pipeline"),
+        (lambda: Step.parallel("wrong", {"k": 5}), "branch 'k' of step 'wrong' must be a step or a pipeline"),
         (lambda: Step.parallel("wrong", {1: A, "1": A}), "branches 1 and '1' look the same"),
         (lambda: Step.parallel("wrong", {"k": A}, merge="guess"), "merge must be one of"),
         (lambda: Step.parallel("wrong", {"k": A}, on_branch_failure="panic"), "on_branch_failure must be one of"),
         (lambda: Step.parallel("wrong", {"k": A}, max_concurrency=0), "max_concurrency must be at least 1, not 0"),
-        (lambda: Step.map_over("wrong", agent), "the body of step 'wrong' must be a step or a pipeline"),
+        (lambda: Step.map_over("wrong", 5), "the body of step 'wrong' must be a step or a pipeline"),
         (lambda: Step.map_over("wrong", A, max_concurrency=-1), "max_concurrency must be at least 1"),
         (lambda: Step.map_over("wrong", A, items=5), "items must be a collection"),
         (lambda: Step.map_over("wrong", A, items="text"), "items must be a collection"),
@@ -82,8 +82,8 @@ def test_a_wrong_option_fails_by_the_name_of_its_step(option: str, value: Any, p
         (lambda: Step.map_over("wrong", A, merge="guess"), "merge must be one of"),
         (lambda: Step.branch_on("wrong", "key", {"k": A}), "select must be a callable, not 'key'"),
         (lambda: Step.branch_on("wrong", always, {}), "branches must be a dict"),
-        (lambda: Step.branch_on("wrong", always, {"k": A}, default=agent), "the default of 'wrong' must be a step"),
-        (lambda: Step.loop_until("wrong", agent, always), "the body of step 'wrong'"),
+        (lambda: Step.branch_on("wrong", always, {"k": A}, default=5), "the default of 'wrong' must be a step"),
+        (lambda: Step.loop_until("wrong", int, always), "the body of step 'wrong'"),
         (lambda: Step.loop_until("wrong", A, True), "until must be a callable, not True"),
         (lambda: Step.loop_until("wrong", A, always, max_loops=0), "max_loops must be at least 1, not 0"),
         (lambda: Step.loop_until("wrong", A, always, max_loops=None), "max_loops must be at least 1, not None"),
@@ -124,7 +124,7 @@ def test_processors_are_callables() -> None:
     assert Step("a", agent, processors={"after": always}).processors.after == (always,)
 
 
-@pytest.mark.parametrize("what", [agent, None, "step", [A]])
+@pytest.mark.parametrize("what", [int, None, "step", [A]])
 def test_flujo_runs_steps_and_pipelines_only(what: Any) -> None:
     """What cannot run is refused before there is a run."""
     with pytest.raises(DeclarationError, match="what Flujo runs must be a step or a pipeline"):

@@ -54,7 +54,7 @@ def test_nameless_pipelines_dissolve_and_named_ones_stay() -> None:
     assert (named >> a).name is None
 
 
-@pytest.mark.parametrize("other", [agent, None, "step", [Step("z", agent)]])
+@pytest.mark.parametrize("other", [int, None, "step", [Step("z", agent)]])
 def test_only_steps_can_be_chained(other: Any) -> None:
     """The right-hand side of `>>` is a step or a pipeline."""
     for left in (Step("a", agent), Pipeline(steps("a"))):
@@ -67,7 +67,7 @@ def test_only_steps_can_be_chained(other: Any) -> None:
     [
         ([], "a pipeline needs at least one step"),
         (5, "a pipeline is made of steps, not 5"),
-        ([agent], "step number 1 of a pipeline must be a step or a pipeline"),
+        ([int], "step number 1 of a pipeline must be a step or a pipeline"),
         ([Step("a", agent), None], "step number 2 of a pipeline must be a step"),
     ],
 )

@@ -83,8 +83,14 @@ assert_type(Step.loop_until("l", plain, lambda output, context: True, max_loops=
 assert_type(Step.human_in_the_loop("h", "Sure?", input_schema=bool), HumanInTheLoop)
 
 Step.parallel("p", {"a": plain}, merge="guess")  # type: ignore[arg-type]
-Step.parallel("p", {"a": double})  # type: ignore[dict-item]
-plain >> double  # type: ignore[operator]
+assert_type(Step.parallel("p", {"a": double}), Parallel)
+assert_type(plain >> double, Pipeline)
+assert_type(double >> plain, Pipeline)
+assert_type((plain >> shout) >> double, Pipeline)
+Step("s", double, fallback=double)
+Flujo(double)
+Step.parallel("p", {"a": 7})  # type: ignore[dict-item]
+plain >> 7  # type: ignore[operator]
 plain.name = "other"  # type: ignore[misc]
 UsageLimits(1.0)
 

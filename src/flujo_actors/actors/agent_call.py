@@ -21,9 +21,9 @@ from ..core.tokens import idempotency_key
 from ..core.usage import NO_USAGE, Usage
 from ..dsl.callplan import CallPlan
 from ..dsl.step import Step
-from ..errors import MockDetectionError
 from .limits import refusal, within_limits
 from .messages import Tally
+from .refused_outputs import refused_output
 from .run import Run
 from .sequence import Work
 from .usercode import failure_of
@@ -243,9 +243,9 @@ def _meaning_of(name: str, value: Any, work: Work) -> Attempt:
             return Stopped(outcome=Paused(message=message))
         case Aborted():
             return Stopped(outcome=value)
-    leaked = leaked_mock(name, value)
-    if leaked is not None:
-        return leaked
+    refused = refused_output(name, value)
+    if refused is not None:
+        return refused
     if _is_run_result(value):
         work.spend(_run_usage(value))
         return Done(output=value.output, context=work.context)
@@ -257,8 +257,8 @@ def _result_of(name: str, result: StepResult, work: Work) -> Attempt:
     work.spend(_usage_of(result))
     if not result.success:
         return Failed(error=None, feedback=result.feedback or f"step {name!r} reported a failure", output=result.output)
-    leaked = leaked_mock(name, result.output)
-    return leaked or Done(output=result.output, context=work.context, metadata=dict(result.metadata))
+    refused = refused_output(name, result.output)
+    return refused or Done(output=result.output, context=work.context, metadata=dict(result.metadata))
 
 
 def _own_failure(name: str, failure: Failure, work: Work) -> Failed:
@@ -304,12 +304,3 @@ def _run_usage(result: Any) -> Usage:
         tool_calls=usage.tool_calls,
         cost_usd=float(usage.cost or 0.0),
     )
-
-
-def leaked_mock(name: str, output: Any) -> Failed | None:
-    """The failure of a step whose output is a test double."""
-    mock = sys.modules.get("unittest.mock")
-    if mock is None or not isinstance(output, mock.NonCallableMock):
-        return None
-    text = f"step {name!r} returned a {type(output).__name__}: a test double leaked into the run"
-    return Failed(error=MockDetectionError(text), feedback=text)

@@ -23,8 +23,9 @@ from ..dsl.declared import Declared
 from ..dsl.redirect import Redirect
 from ..dsl.step import Step, name_of
 from ..errors import ContextError, StepTimeout
-from .agent_call import call_agent, joined, leaked_mock
+from .agent_call import call_agent, joined
 from .messages import Request
+from .refused_outputs import refused_output
 from .run import Run
 from .sequence import Troupe, Work, vetoed
 from .step_events import emit_attempt_ended, note_swallowed_cancellation, report_unstoppable
@@ -119,9 +120,9 @@ class OneAttempt:
             if isinstance(got, Error):
                 return failure_of(self.run, got.error, what=f"A processor of step {step.name!r}")
             output = got.value
-        leaked = leaked_mock(step.name, output) if step.processors.after_plans else None
-        if leaked is not None:
-            return leaked
+        refused = refused_output(step.name, output) if step.processors.after_plans else None
+        if refused is not None:
+            return refused
         for check, plan in zip(step.validators, step.checks, strict=True):
             got = await ask_planned(self.run, plan, output, context)
             reason = told_of(self.run, got.error) if isinstance(got, Error) else _objection(check, got.value)

@@ -6,18 +6,19 @@ import functools
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
 from ..core.backoff import Backoff
+from ..core.near_names import nearest
 from ..core.seconds import checked_seconds
 from ..core.usage import UsageLimits
-from ..errors import DeclarationError
+from ..errors import DeclarationError, UnknownOption
 from .callplan import CallPlan, check_takes_pair, plan_callable
 
 if TYPE_CHECKING:
-    from .pipeline import AnyStep, Pipeline
+    from .pipeline import AnyStep, Pipeline, StepLike
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
@@ -74,11 +75,37 @@ def _of_type(expected: type, wanted: str) -> Callable[[Any, attrs.Attribute[Any]
     return check
 
 
+def _as_fallback(value: StepLike | None) -> AnyStep | None:
+    from .pipeline import step_of  # see `__rshift__`
+
+    return None if value is None else step_of(value)
+
+
 def _checked_fallback(instance: Any, _: object, value: object) -> None:
     from .pipeline import as_step  # see `__rshift__`
 
     if value is not None:
         as_step(value, where=f"the fallback of step {instance.name!r}")
+
+
+_options: dict[type, frozenset[str]] = {}
+
+
+def options_of(kind: type[Declared]) -> frozenset[str]:
+    """What can be said of a step of this kind by keyword."""
+    if kind not in _options:
+        _options[kind] = frozenset(field.name for field in attrs.fields(kind) if field.init)
+    return _options[kind]
+
+
+def refuse_unknown(name: object, options: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Refuse an option that no such step has, with the one that was probably meant."""
+    if options.keys() <= known:
+        return
+    wrong = next(option for option in options if option not in known)
+    near = nearest(wrong, sorted(known), cutoff=0.5)
+    hint = f"did you mean {near!r}?" if near else f"it has {', '.join(sorted(known))}"
+    raise UnknownOption(f"step {name!r} has no option {wrong!r}: {hint}")
 
 
 def planned(functions: Iterable[Callable[..., Any]], what: str) -> tuple[CallPlan, ...]:
@@ -141,7 +168,7 @@ class Declared:
     backoff: Backoff = attrs.field(factory=Backoff, validator=_of_type(Backoff, "a Backoff(…)"))
     timeout_s: float | None = attrs.field(default=None, validator=_checked_seconds)
     """The time one attempt may take."""
-    fallback: AnyStep | None = attrs.field(default=None, validator=_checked_fallback)
+    fallback: AnyStep | None = attrs.field(default=None, converter=_as_fallback, validator=_checked_fallback)
     validators: tuple[Callable[..., Any], ...] = attrs.field(
         default=(), converter=_as_callables, validator=_checked_callables
     )
@@ -159,6 +186,10 @@ class Declared:
     )
     checks: tuple[CallPlan, ...] = attrs.field(init=False)
     """The validators, each with how to call it."""
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        refuse_unknown(arguments[0] if arguments else options.get("name"), options, options_of(cls))
+        return object.__new__(cls)
 
     @checks.default
     def _plan_checks(self) -> tuple[CallPlan, ...]:
@@ -196,10 +227,15 @@ class Declared:
     def _check(self) -> None:
         """What one kind of step must have; raises `DeclarationError`."""
 
-    def __rshift__(self, following: AnyStep) -> Pipeline:
+    def __rshift__(self, following: StepLike) -> Pipeline:
         from .pipeline import chain  # the one cycle of the DSL: a step can make a pipeline of itself
 
         return chain(self, following)
+
+    def __rrshift__(self, preceding: StepLike) -> Pipeline:
+        from .pipeline import chain  # the same
+
+        return chain(preceding, self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

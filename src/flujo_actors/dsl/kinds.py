@@ -11,7 +11,7 @@ from ..core.reducers import Reducer, is_reducer
 from ..errors import DeclarationError
 from .callplan import check_takes_pair
 from .declared import Declared, checked_limit, checked_source, frozen_mapping
-from .pipeline import AnyStep, as_step
+from .pipeline import AnyStep, StepLike, as_step, step_of
 
 MergeStrategy: TypeAlias = Literal["context_update", "overwrite", "keep_first", "error_on_conflict", "no_merge"]
 """What becomes of the context copies of parallel branches:
@@ -62,6 +62,10 @@ def _checked_callable(instance: Any, attribute: attrs.Attribute[Any], value: obj
     check_takes_pair(value, what=f"step {instance.name!r}: {attribute.name}", first=first)
 
 
+def _as_branches(value: Mapping[Any, StepLike]) -> Mapping[Any, AnyStep]:
+    return frozen_mapping({key: step_of(step) for key, step in value.items()} if isinstance(value, Mapping) else value)
+
+
 def _checked_branches(instance: Any, _: object, value: Mapping[Any, object]) -> None:
     if not isinstance(value, Mapping) or not value:
         raise DeclarationError(
@@ -104,7 +108,7 @@ def _checked_loops(instance: Any, attribute: attrs.Attribute[Any], value: int | 
 class Parallel(Declared):
     """All branches at once on the same input; the output is a dict by key."""
 
-    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=frozen_mapping, validator=_checked_branches)
+    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=_as_branches, validator=_checked_branches)
     merge: Merging = attrs.field(default="context_update", converter=_as_merging, validator=_checked_merge)
     on_branch_failure: OnBranchFailure = attrs.field(default="propagate", validator=_checked_on_failure)
     max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
@@ -122,7 +126,7 @@ class Parallel(Declared):
 class MapOver(Declared):
     """The body once per item; the output is a list in item order."""
 
-    body: AnyStep = attrs.field(kw_only=False, validator=_checked_body)
+    body: AnyStep = attrs.field(kw_only=False, converter=step_of, validator=_checked_body)
     items: Any = attrs.field(default=None, validator=_checked_items)
     """The items, or a callable `(previous, context) -> items`; by default the incoming data."""
     merge: Merging = attrs.field(default="context_update", converter=_as_merging, validator=_checked_merge)
@@ -139,8 +143,8 @@ class BranchOn(Declared):
     """One branch, chosen by `select(data, context)`."""
 
     select: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
-    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=frozen_mapping, validator=_checked_branches)
-    default: AnyStep | None = None
+    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=_as_branches, validator=_checked_branches)
+    default: AnyStep | None = attrs.field(default=None, converter=attrs.converters.optional(step_of))
 
     @property
     def inside(self) -> Iterable[AnyStep]:
@@ -157,7 +161,7 @@ class BranchOn(Declared):
 class LoopUntil(Declared):
     """The body on its own last output until `until(output, context)` is true."""
 
-    body: AnyStep = attrs.field(kw_only=False, validator=_checked_body)
+    body: AnyStep = attrs.field(kw_only=False, converter=step_of, validator=_checked_body)
     until: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
     max_loops: int = attrs.field(default=5, validator=_checked_loops)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias, cast
 
 import attrs
 
@@ -13,15 +13,27 @@ from .declared import Declared
 
 
 def as_step(value: object, *, where: str) -> AnyStep:
-    """The step that `value` is; anything else is an error that says where it stood."""
-    if isinstance(value, Declared | Pipeline):
-        return value
-    raise DeclarationError(f"{where} must be a step or a pipeline, not {value!r}")
+    """The step that `value` is, or becomes; anything else is an error that says where it stood."""
+    step: object = step_of(cast("StepLike", value))
+    if isinstance(step, Declared | Pipeline):
+        return step
+    raise DeclarationError(
+        f'{where} must be a step or a pipeline, not {value!r}; an agent becomes one as Step("…", agent)'
+    )
 
 
-def _as_steps(steps: AnyStep | Iterable[AnyStep]) -> tuple[AnyStep, ...]:
-    if isinstance(steps, Declared | Pipeline):
-        return (steps,)
+def step_of(value: StepLike) -> AnyStep:
+    """The step that calls a function; anything else is left as it is, to whoever knows where it stands."""
+    if isinstance(value, Declared | Pipeline | type) or not callable(value):
+        return cast("AnyStep", value)
+    from .step import Step  # a cycle, as in `Declared.__rshift__`
+
+    return Step.from_callable(value)
+
+
+def _as_steps(steps: StepLike | Iterable[StepLike]) -> tuple[AnyStep, ...]:
+    if isinstance(steps, Declared | Pipeline) or callable(steps):
+        return (as_step(steps, where="step number 1 of a pipeline"),)
     if not isinstance(steps, Iterable):
         raise DeclarationError(f"a pipeline is made of steps, not {steps!r}")
     return tuple(as_step(step, where=f"step number {n} of a pipeline") for n, step in enumerate(steps, 1))
@@ -44,13 +56,13 @@ class Pipeline:
             if name in places:
                 raise DeclarationError(
                     f"two steps of one pipeline are named {name!r}: number {places[name]} and number {place}; "
-                    "give one of them another name"
+                    'give one of them another name, a function as Step("another name", function)'
                 )
             places[name] = place
 
     @classmethod
-    def from_step(cls, step: AnyStep) -> Pipeline:
-        """A pipeline of one step; a pipeline stays what it is."""
+    def from_step(cls, step: StepLike) -> Pipeline:
+        """A pipeline of one step, or of one function; a pipeline stays what it is."""
         return step if isinstance(step, Pipeline) else cls((step,))
 
     def step_names(self) -> Iterator[str]:
@@ -69,8 +81,11 @@ class Pipeline:
         plans = (getattr(step, "plan", None) for step in self.steps[1:])
         return frozenset(place for place, plan in enumerate(plans) if plan is not None and plan.wants_object)
 
-    def __rshift__(self, following: AnyStep) -> Pipeline:
+    def __rshift__(self, following: StepLike) -> Pipeline:
         return chain(self, following)
+
+    def __rrshift__(self, preceding: StepLike) -> Pipeline:
+        return chain(preceding, self)
 
     def __repr__(self) -> str:
         names = list(self.step_names())
@@ -82,13 +97,16 @@ class Pipeline:
 AnyStep: TypeAlias = Declared | Pipeline
 """Whatever can stand in a pipeline."""
 
+StepLike: TypeAlias = AnyStep | Callable[..., Any]
+"""Whatever may be given for a step: a function becomes the step that calls it, named after it."""
 
-def chain(first: AnyStep, following: AnyStep) -> Pipeline:
+
+def chain(first: StepLike, following: StepLike) -> Pipeline:
     """`first >> following`: pipelines without a name dissolve into the sequence, named ones stay steps."""
-    return Pipeline((*_links(first), *_links(following)))
+    return Pipeline((*_links(first, "left"), *_links(following, "right")))
 
 
-def _links(step: AnyStep) -> tuple[AnyStep, ...]:
+def _links(step: StepLike, side: str) -> tuple[AnyStep, ...]:
     if isinstance(step, Pipeline) and step.name is None:
         return step.steps
-    return (as_step(step, where="the right-hand side of >>"),)
+    return (as_step(step, where=f"the {side}-hand side of >>"),)

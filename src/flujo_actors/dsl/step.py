@@ -10,8 +10,8 @@ import attrs
 
 from ..errors import DeclarationError
 from .callplan import CallPlan, plan_agent
-from .declared import Declared
-from .pipeline import AnyStep
+from .declared import Declared, options_of, refuse_unknown
+from .pipeline import StepLike
 from .processing import NO_PROCESSING, Processing, as_processing
 
 if TYPE_CHECKING:  # see where `Step` makes them
@@ -86,6 +86,7 @@ class Step(Declared):
         """
         from .resumable import Resumable  # here, as below: what a pipeline of plain functions does without
 
+        refuse_unknown(name, config, options_of(cls) | {"max_turns", "on_uncertain", "keep_last"})
         return cls(
             name,
             agent,
@@ -105,7 +106,7 @@ class Step(Declared):
     @staticmethod
     def parallel(
         name: str,
-        branches: Mapping[Any, AnyStep],
+        branches: Mapping[Any, StepLike],
         *,
         merge: Merging = "context_update",
         on_branch_failure: OnBranchFailure = "propagate",
@@ -126,7 +127,7 @@ class Step(Declared):
 
     @staticmethod
     def map_over(
-        name: str, body: AnyStep, items: Any = None, max_concurrency: int | None = None, **config: Any
+        name: str, body: StepLike, items: Any = None, max_concurrency: int | None = None, **config: Any
     ) -> MapOver:
         """The body once per item, of `items` or of the incoming data; the output is a list in item order."""
         from .kinds import MapOver
@@ -137,8 +138,8 @@ class Step(Declared):
     def branch_on(
         name: str,
         select: Callable[..., Any],
-        branches: Mapping[Any, AnyStep],
-        default: AnyStep | None = None,
+        branches: Mapping[Any, StepLike],
+        default: StepLike | None = None,
         **config: Any,
     ) -> BranchOn:
         """One branch, chosen by `select(data, context)`."""
@@ -147,7 +148,9 @@ class Step(Declared):
         return BranchOn(name, select, branches, default=default, **config)
 
     @staticmethod
-    def loop_until(name: str, body: AnyStep, until: Callable[..., Any], max_loops: int = 5, **config: Any) -> LoopUntil:
+    def loop_until(
+        name: str, body: StepLike, until: Callable[..., Any], max_loops: int = 5, **config: Any
+    ) -> LoopUntil:
         """The body on its own last output until `until(output, context)`; past `max_loops` it fails."""
         from .kinds import LoopUntil
 
