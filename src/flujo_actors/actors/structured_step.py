@@ -31,6 +31,7 @@ from ..structured.builtins import ensure_object
 from ..structured.extract import extract_from_text, labelled_value
 from ..structured.read import read_structured
 from ..structured.reading import Flaw, Reading
+from ..structured.refusals import refusing
 from ..structured.schema import Schema, compile_schema
 from ..structured.stages import (
     Degrade,
@@ -175,12 +176,13 @@ class StructuredStep:
         if self.caller.validates:
             return _Valid(value=output, clean=True)
         try:
-            data = as_data(output)
-            flaws = tuple(self.schema.validate(data))
-            if flaws:
-                return StageFailure(stage=stage, reason=_listed(flaws), text=as_json(data), flaws=flaws)
-            return _Valid(value=output if self._is_built(output) else self.schema.construct(data), clean=True)
-        except ValueError as error:
+            with refusing("validate", "", self.schema):
+                data = as_data(output)
+                flaws = tuple(self.schema.validate(data))
+                if flaws:
+                    return StageFailure(stage=stage, reason=_listed(flaws), text=as_json(data), flaws=flaws)
+                return _Valid(value=output if self._is_built(output) else self.schema.construct(data), clean=True)
+        except StructuredOutputError as error:
             return StageFailure(stage=stage, reason=f"the value cannot be used: {error}")
 
     def _is_built(self, output: Any) -> bool:

@@ -23,6 +23,10 @@ _LEADING_TUPLE = re.compile(r"\s*\(")
 _BRACKET = re.compile(r"[{}\[\]]")
 _NEVER = 1 << 62
 _MAX_UNREAD = 20
+_MAX_GUESSES = 3
+"""How often the end of a long text is taken for the end of a value: each time, the text is copied."""
+_MAX_BRACKETS = 100_000
+"""How many brackets are counted to find the ends of regions that cannot be read; it takes about 0.05 s."""
 _VISIT_STEPS = 3
 _MEND_STEPS = 10
 """What a visit and the start of a mending cost, in steps of the mender."""
@@ -42,6 +46,8 @@ class Candidate:
     passes: tuple[str, ...] = ()
     fragment: bool = False
     """It lies inside a larger region that looks like JSON and cannot be read."""
+    readable: bool = True
+    """Otherwise it is whole JSON with something in it that no value has: half a character, a number without end."""
 
 
 @attrs.frozen
@@ -51,6 +57,8 @@ class Candidates:
     found: list[Candidate]
     ambiguous: bool = False
     """A region was refused because it has several readings: no guess at it is welcome."""
+    unreadable: bool = False
+    """The last region is JSON that no value can hold."""
 
 
 def find_candidates(text: str, limits: Limits) -> Candidates:
@@ -72,14 +80,15 @@ class _Search:
         self.trimmed_end = len(text.rstrip()) if text[-1:].isspace() else len(text)
         self.said_until = len(text.rstrip("`\n \t"))
         self.unread_until = -1
-        self.ambiguous = False
-        self.unread_left = _MAX_UNREAD
+        self.ambiguous = self.unreadable = False
+        self.unread_left, self.brackets_left, self.guesses_left = _MAX_UNREAD, _MAX_BRACKETS, _MAX_GUESSES
 
     def run(self) -> Candidates:
         pos = self.leading_tuple(0)
         while (pos := self.next_mark(pos)) < _NEVER:
             pos = self.visit(pos)
-        return Candidates([c for c in self.found if not self.is_draft(c)], self.ambiguous)
+        found = [candidate for candidate in self.found if not self.is_draft(candidate)]
+        return Candidates(found, self.ambiguous, self.unreadable and not found)
 
     def is_draft(self, candidate: Candidate) -> bool:
         """Whether it stands inside a thinking block that never ends, and more thinking follows it."""
@@ -140,6 +149,8 @@ class _Search:
         if not found:
             return pos
         candidate = self.mended(found.end() - 1)
+        if candidate and not candidate.readable:
+            return self.left_unread(candidate)
         if candidate is None or isinstance(candidate.value, str) or not candidate.solid:
             return pos
         self.found.append(candidate)
@@ -147,6 +158,8 @@ class _Search:
 
     def visit_bracket(self, pos: int) -> int:
         candidate = self.strict(pos) or self.mended(pos)
+        if candidate and not candidate.readable:
+            return self.left_unread(candidate)
         if candidate is None or not candidate.solid:
             self.spend_start()
         if candidate is None:
@@ -155,20 +168,32 @@ class _Search:
         self.found.append(attrs.evolve(candidate, fragment=True) if inside else candidate)
         return max(candidate.end, pos + 1)
 
+    def left_unread(self, candidate: Candidate) -> int:
+        """Nothing inside it is the value, and what came before it is not the last word."""
+        self.found.clear()
+        self.ambiguous = self.unreadable = True
+        return candidate.end
+
     def spend_start(self) -> None:
         self.starts_left -= 1
         if self.starts_left <= 0:
             raise TooMuchWork(f"more than {self.limits.max_starts} places look like JSON and are not")
 
     def strict(self, pos: int) -> Candidate | None:
+        if not strict.can_decode(self.text, pos):
+            self.guesses_left -= 1
+            if self.guesses_left < 0:
+                return None
         end = strict.end_of_value(self.text, pos)
         if end is None or (self.text[pos] == "{" and MEMBER_AFTER_COMMA.match(self.text, end)):
             return None
         json = self.text[pos:end]
-        try:
-            value = strict.parse(json)
-        except strict.Malformed:
-            return None
+        value = _value_of(json)
+        if value is _UNREADABLE:
+            known = strict.can_decode(self.text, pos)
+            return (
+                Candidate(start=pos, end=end, value=None, json=json, engine="strict", readable=False) if known else None
+            )
         solid = isinstance(value, dict) or len(value) != 1 or not isinstance(value[0], int | float)
         return Candidate(start=pos, end=end, value=value, json=json, engine="strict", solid=solid)
 
@@ -189,7 +214,7 @@ class _Search:
         except NotJson as problem:
             self.spend_steps(problem.steps)
             self.ambiguous = self.ambiguous or problem.ambiguous
-            if problem.solid and pos >= self.unread_until:
+            if (problem.solid or problem.ambiguous) and pos >= self.unread_until:
                 self.unread_until = self.region_end(pos)
             return None
         self.spend_steps(mended.steps)
@@ -201,8 +226,11 @@ class _Search:
         depth = 0
         for bracket in _BRACKET.finditer(self.text, pos) if self.unread_left > 0 else ():
             depth += 1 if bracket[0] in "{[" else -1
+            self.brackets_left -= 1
             if depth == 0:
                 return bracket.end()
+            if self.brackets_left <= 0:
+                break
         return len(self.text)
 
     def spend_steps(self, steps: int) -> None:
@@ -229,10 +257,7 @@ class _Search:
     def parsed(self, mended: Mended | None) -> Candidate | None:
         if mended is None:
             return None
-        try:
-            value = strict.parse(mended.json)
-        except strict.Malformed:
-            return None
+        value = _value_of(mended.json)
         return Candidate(
             start=mended.start,
             end=mended.end,
@@ -242,4 +267,15 @@ class _Search:
             complete=mended.complete,
             solid=mended.solid,
             passes=mended.repairs,
+            readable=value is not _UNREADABLE and "non_finite" not in mended.repairs,
         )
+
+
+_UNREADABLE = object()
+
+
+def _value_of(json: str) -> Any:
+    try:
+        return strict.parse(json)
+    except strict.Malformed:
+        return _UNREADABLE

@@ -151,11 +151,8 @@ class _Coercer:
     def number(self, value: Any, wanted: str, path: str) -> Any:
         if not isinstance(value, str):
             return _MISSING
-        number = spelling.number_from(value)
-        whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
-        if number is None or (wanted == "integer" and not whole):
-            return _MISSING
-        return self.note(path, "number_from_text", int(number) if wanted == "integer" else number)
+        number = spelling.integer_from(value) if wanted == "integer" else spelling.number_from(value)
+        return _MISSING if number is None else self.note(path, "number_from_text", number)
 
     def text(self, value: Any, path: str) -> Any:
         if isinstance(value, bool):

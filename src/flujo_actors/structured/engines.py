@@ -2,7 +2,7 @@
 
 1. They see the extracted candidate only, never the prose around it, and only up to the size measured as safe.
 2. `fast_json_repair` first (linear, in Rust), `json_repair` next (better, but quadratic and without an end).
-3. A result counts only if it says sign for sign what the text says, brackets and quotes aside.
+3. A result counts only if it says sign for sign what the text says, quotes and at most one bracket aside.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import fast_json_repair
 import json_repair
 from pydantic_core import to_json
 
+from . import strict
 from .candidates import Candidate
 from .limits import Limits
 
@@ -22,6 +23,9 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.S)
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)", re.S)
 _MARKS = re.compile(r"[\s{}\[\](),:;=\"'`“”‘’„…，：\\]+|\.{3}")
 _BRACKETS = re.compile(r"[{}\[\]]")
+_STRING = re.compile(r"\"(?:[^\"\\\n]|\\.)*+\"")
+_BARE_ONLY = frozenset({"true", "false", "null", "none", "nil", "undefined", "nan", "infinity", "-infinity", "inf"})
+"""Words that say no text where they stand without quotes."""
 _MARK_AT_THE_EDGE = re.compile(r"\A[\s]*[\"\[\]{}:,]|[\"\[\]{}:,]\s*\Z")
 _OPENS, _CLOSES = frozenset(("", *"\"'“‘`:,[=")), frozenset(("", *"\"'”’`,:}]);"))
 _ESCAPED_CONTROL = dict.fromkeys("nrtbf", " ")
@@ -38,10 +42,21 @@ def repaired(text: str, limits: Limits) -> Iterator[Candidate]:
         ("json_repair", limits.max_slow_repair_chars, _slow),
     ]
     for name, cap, engine in engines:
-        value = engine(region) if len(region) <= cap else None
-        if isinstance(value, dict | list) and value and says_the_same(region, value):
-            json = to_json(value).decode()
+        json = _json_of(engine(region)) if len(region) <= cap else None
+        if json and says_the_same(region, value := strict.parse(json)):
             yield Candidate(start=span[0], end=span[1], value=value, json=json, engine=name, passes=(name,))
+
+
+def _json_of(value: Any) -> str | None:
+    """A container with something in it as strict JSON; what JSON does not have (NaN, half a character) is none."""
+    if not isinstance(value, dict | list) or not value:
+        return None
+    try:
+        json = to_json(value).decode()
+        strict.parse(json)
+    except ValueError:
+        return None
+    return json
 
 
 def _outermost(text: str) -> tuple[int, int] | None:
@@ -66,13 +81,22 @@ def _slow(region: str) -> Any:
 
 def says_the_same(text: str, value: Any) -> bool:
     """Whether text and value hold the same signs in the same order, brackets, quotes and comments aside."""
-    try:
-        written = to_json(value).decode()
-    except ValueError:
-        return False
+    written, said = to_json(value).decode(), _COMMENT.sub(" ", text)
     if not all(_stands_in(text, leaf) for leaf in _strings(value)):
         return False
-    return _signs(_COMMENT.sub(" ", text)) == _signs(written)
+    return _signs(said) == _signs(written) and _is_one_apart(_shape(said), _shape(written))
+
+
+def _shape(text: str) -> str:
+    """Its brackets, in order."""
+    return "".join(_BRACKETS.findall(_STRING.sub("", text)))
+
+
+def _is_one_apart(shape: str, other: str) -> bool:
+    """Whether they are the same, or one has a bracket more than the other."""
+    longer, shorter = (shape, other) if len(shape) > len(other) else (other, shape)
+    same = next((at for at, bracket in enumerate(shorter) if bracket != longer[at]), len(shorter))
+    return longer[same + (len(longer) > len(shorter)) :] == shorter[same:]
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -90,6 +114,8 @@ def _stands_in(text: str, leaf: str) -> bool:
     if not leaf:
         return '""' in text or "''" in text
     written = to_json(leaf).decode()[1:-1]
+    if leaf.casefold() in _BARE_ONLY:
+        return any(f"{quote}{leaf}{quote}" in text for quote in "\"'")
     return any(_is_delimited(text, form) for form in {leaf, written})
 
 

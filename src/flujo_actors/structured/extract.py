@@ -15,8 +15,9 @@ from typing import Any
 from ..errors import StructuredOutputError
 from . import spelling
 from .coerce import coerce
+from .fitting import container_in
 from .marks import after_thinking
-from .read import container_in, read_structured
+from .read import read_structured
 from .refusals import refusal, refusing
 from .schema import Schema, compile_schema
 
@@ -29,7 +30,10 @@ _PARAMETER = re.compile(r"<parameter[= ](?:name=)?[\"']?([\w-]+)[\"']?>([^<>]{0,
 _ROW = re.compile(r"^[^\S\n]*\|(.+)\|[^\S\n]*$", re.M)
 _RULE = re.compile(r"[\s|:-]+")
 _BULLET = re.compile(r"\s*(?:[-*+•]|\d+[.)])\s+(.+)")
-_UNKNOWN = frozenset({"", "n/a", "na", "unknown", "none", "null", "-", "—", "not specified", "not provided", "tbd"})
+_UNKNOWN = frozenset(
+    {"", "n/a", "na", "nan", "unknown", "none", "null", "nil", "undefined"}
+    | {"-", "—", "not specified", "not provided", "tbd"}
+)
 _DECORATION = "*_` \t"
 
 

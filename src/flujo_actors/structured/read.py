@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,18 +20,16 @@ from ..core.error_info import message_of
 from ..errors import StructuredOutputError
 from . import engines, marks, strict
 from .candidates import Candidate, Candidates, find_candidates
-from .coerce import coerce
-from .envelopes import insides
+from .doubts import undisputed
+from .fitting import accepts, coerced, constructed, fitted, reading_of
 from .limits import DEFAULT_LIMITS, Limits, TooMuchWork
-from .mend import NotJson, TooDeep, mend
-from .reading import Coercion, Flaw, Reading
+from .reading import Flaw, Reading
 from .refusals import refusal, refusing
 from .scalars import NOTHING, scalar_from
 from .schema import Schema, compile_schema
 
 _MAX_FITTED = 500
 """How many places of a text are tried, from the last one on; each takes about 0.2 ms."""
-_LIGHT = {"\ufeff": None, "\u200b": None, "\u2060": None}
 
 
 def read_structured(text: str, schema: Any = None, limits: Limits = DEFAULT_LIMITS) -> Reading:
@@ -41,8 +38,8 @@ def read_structured(text: str, schema: Any = None, limits: Limits = DEFAULT_LIMI
     compiled = None if schema is None else compile_schema(schema)
     with refusing("parse", text, compiled):
         whole = _whole_within(text, limits)
-        if whole is not None and (compiled is None or _accepts(compiled, whole.value)):
-            return _reading(whole, whole.value, (), compiled, text)
+        if whole is not None and (compiled is None or accepts(compiled, whole.value)):
+            return reading_of(whole, whole.value, (), compiled, text)
         return _search(text, whole, compiled, limits)
 
 
@@ -61,8 +58,11 @@ def _as_text(text: str | bytes) -> str:
 
 
 def parse_and_validate(text: str, schema: Any = None) -> Any:
-    """The value `text` holds, validated; raises `StructuredOutputError` if nothing valid can be read."""
-    return read_structured(text, schema).value
+    """The value `text` holds, validated; raises `StructuredOutputError` if nothing valid can be read.
+
+    Of a text that was cut off it is what was there: `read_structured` says so, a value cannot.
+    """
+    return _with_content(read_structured(text, schema)).value
 
 
 def normalize_json_text(text: str) -> str:
@@ -72,11 +72,15 @@ def normalize_json_text(text: str) -> str:
         whole = _whole_within(text, DEFAULT_LIMITS)
         if whole is not None:
             return whole.json
-        readable, _ = marks.unwrapped_text(text)
-        best = next(_without_schema(find_candidates(readable, DEFAULT_LIMITS), readable, DEFAULT_LIMITS), None)
-        if best is None:
-            raise refusal("parse", "there is no JSON in the text", text, None)
-        return best.json
+        return _with_content(_search(text, None, None, DEFAULT_LIMITS)).json
+
+
+def _with_content(reading: Reading) -> Reading:
+    """The reading, unless the text was cut off inside the first thing that it says: `{"a": tru` is not `{}`."""
+    begun = reading.span[1] - reading.span[0] > 1
+    if reading.truncated and begun and reading.data in ({}, []):
+        raise refusal("parse", "the text was cut off before it said anything", reading.json, None)
+    return reading
 
 
 # --- search ---------------------------------------------------------------------------------------------------
@@ -126,11 +130,13 @@ def _search(text: str, whole: Candidate | None, schema: Schema | None, limits: L
     candidates = Candidates([whole]) if whole is not None else find_candidates(readable, limits)
     if schema is None:
         chosen = next(_without_schema(candidates, readable, limits), None)
-        found = chosen and _reading(chosen, chosen.value, (), None, text)
+        found = None if chosen is None else reading_of(chosen, chosen.value, (), None, text)
     else:
         found = _with_schema(candidates, readable, text, schema, limits, single=whole is not None)
+    if whole is None:
+        found = undisputed(found, readable, text, schema)
     if not found:
-        raise _explain(candidates.found, text, schema)
+        raise _explain(candidates, text, schema)
     return _marked(found, unwrapped)
 
 
@@ -146,13 +152,13 @@ def _ranked(candidates: list[Candidate]) -> Iterator[Candidate]:
 
 
 def _without_schema(candidates: Candidates, text: str, limits: Limits) -> Iterator[Candidate]:
-    """The candidates that stand by themselves: numbers that JSON does not have are nobody's value."""
-    sound = [c for c in candidates.found if "non_finite" not in c.passes]
-    yield from _ranked(sound)
-    for candidate in reversed(sound):
+    """The candidates that stand by themselves."""
+    found = candidates.found
+    yield from _ranked(found)
+    for candidate in reversed(found):
         if not text[: candidate.start].strip() and not text[candidate.end :].strip(" \n\t,;`"):
             yield candidate
-    if not candidates.ambiguous and (not sound or any(c.fragment for c in sound)):
+    if not candidates.ambiguous and (not found or any(c.fragment for c in found)):
         yield from engines.repaired(text, limits)
 
 
@@ -163,7 +169,7 @@ def _with_schema(
     if reading := _all_of_them(found, schema, text):
         return reading
     for candidate in itertools.islice(_ranked(found), _MAX_FITTED):
-        if reading := _fitted(candidate, schema, text):
+        if reading := fitted(candidate, schema, text):
             return reading
     if reading := _scalar(readable, text, schema, found, single):
         return reading
@@ -171,7 +177,7 @@ def _with_schema(
     cut = any(not c.complete for c in found)
     spare = iter(()) if single else _spare(readable, limits, ambiguous=candidates.ambiguous, cut=cut)
     for candidate in (*weak, *spare, *_fragments(candidates)):
-        if reading := _fitted(candidate, schema, text):
+        if reading := fitted(candidate, schema, text):
             return reading
     return None
 
@@ -210,12 +216,12 @@ def _all_of_them(candidates: list[Candidate], schema: Schema, text: str) -> Read
     objects = [c for c in candidates if c.solid and c.complete and isinstance(c.value, dict)]
     if len(objects) < 2:
         return None
-    value, coercions = _coerced([c.value for c in objects], schema)
-    if not _accepts(schema, value):
+    value, coercions = coerced([c.value for c in objects], schema)
+    if not accepts(schema, value):
         return None
     passes = tuple(dict.fromkeys(p for c in objects for p in c.passes))
     return Reading(
-        value=_constructed(schema, value),
+        value=constructed(schema, value),
         data=value,
         span=(objects[0].start, objects[-1].end),
         engine="mended" if passes else "strict",
@@ -230,137 +236,31 @@ def _scalar(readable: str, text: str, schema: Schema, candidates: list[Candidate
         return None
     source = candidates[0].value if single and isinstance(candidates[0].value, str) else readable
     value = scalar_from(source, schema)
-    if value is NOTHING or not _accepts(schema, value):
+    if value is NOTHING or not accepts(schema, value):
         return None
     span = (0, len(text))
-    built = _constructed(schema, value)
+    built = constructed(schema, value)
     return Reading(value=built, data=value, span=span, engine="scalar", schema_hash=schema.schema_hash)
-
-
-# --- one candidate --------------------------------------------------------------------------------------------
-
-
-def _fitted(candidate: Candidate, schema: Schema, text: str) -> Reading | None:
-    for depth, inside in enumerate(insides(candidate.value)):
-        value = inside.value
-        fitted, coercions = (value, ()) if _accepts(schema, value) else _coerced(value, schema)
-        if any(c.rule == "text_from_float" for c in coercions):
-            fitted, coercions = _with_source_floats(candidate, depth, schema)
-        if not _accepts(schema, fitted) or not inside.may_be(fitted, schema):
-            continue
-        if not _loses_data(candidate, coercions):
-            notes = tuple(Coercion(path="$", rule=rule) for rule in inside.rules)
-            return _reading(candidate, fitted, (*notes, *coercions), schema, text)
-    return None
-
-
-_SHAPE_REPAIRS = frozenset(
-    {
-        "leftover_closers",
-        "inner_quotes",
-        "missing_quote",
-        "doubled_quotes",
-        "missing_colon",
-        "missing_opener",
-        "missing_closer",
-    }
-    | {"wrong_closer", "stray_closer", "stray_words", "dropped_key", "fast_json_repair", "json_repair"}
-)
-_ORDINARY_KEY = re.compile(r"\$[\w .$\[\]@/-]{1,200}")
-
-
-def _loses_data(candidate: Candidate, coercions: tuple[Coercion, ...]) -> bool:
-    """Whether the shape had to be guessed and part of the result then had to be thrown away."""
-    if not _SHAPE_REPAIRS.intersection(candidate.passes):
-        return False
-    dropped = [c.path for c in coercions if c.rule == "extra_key"]
-    from_library = candidate.engine in ("fast_json_repair", "json_repair")
-    if "leftover_closers" in candidate.passes and dropped:
-        return True
-    odd = any(from_library or not _ORDINARY_KEY.fullmatch(path) or path.endswith(".") for path in dropped)
-    return odd or "duplicate_key" in candidate.passes
-
-
-def _with_source_floats(candidate: Candidate, depth: int, schema: Schema) -> tuple[Any, tuple[Coercion, ...]]:
-    whole = strict.parse_with_source(candidate.json)
-    layer = next(itertools.islice(insides(whole), depth, None))
-    value, coercions = _coerced(layer.value, schema)
-    return strict.plain(value), coercions
-
-
-def _coerced(value: Any, schema: Schema) -> tuple[Any, tuple[Coercion, ...]]:
-    return coerce(value, schema, container_in)
-
-
-def container_in(text: str) -> Any:
-    """The container a string spells, with nothing around it; raises `ValueError` otherwise."""
-    try:
-        return strict.parse(text)
-    except strict.Malformed:
-        stripped = text.strip()
-    try:
-        mended = mend(stripped, 0, len(stripped), max_depth=100, max_steps=20_000)
-    except (NotJson, TooDeep, KeyError) as problem:
-        raise ValueError(str(problem)) from None
-    if not mended.complete or mended.end != len(stripped):
-        raise ValueError("the string holds more than a container")
-    return strict.parse(mended.json)
-
-
-def _accepts(schema: Schema, value: Any) -> bool:
-    """Whether the schema accepts the value for what it says, and not merely because everything is optional."""
-    if not schema.is_valid(value) or (isinstance(value, dict) and _is_stranger(value, schema)):
-        return False
-    if not schema.constructs:
-        return True
-    try:
-        schema.construct(value)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_stranger(value: dict[str, Any], schema: Schema) -> bool:
-    root = schema.json_schema
-    properties = root.get("properties")
-    open_ended = "patternProperties" in root or "additionalProperties" in root or "required" in root
-    return bool(value and properties and not open_ended and not any(key in properties for key in value))
-
-
-def _constructed(schema: Schema | None, value: Any) -> Any:
-    return value if schema is None else schema.construct(value)
-
-
-def _reading(
-    candidate: Candidate, data: Any, coercions: tuple[Coercion, ...], schema: Schema | None, text: str
-) -> Reading:
-    return Reading(
-        value=_constructed(schema, data),
-        data=data,
-        span=(min(candidate.start, len(text)), min(candidate.end, len(text))),
-        engine=candidate.engine,
-        passes=candidate.passes,
-        coercions=coercions,
-        truncated=not candidate.complete,
-        schema_hash=schema.schema_hash if schema else None,
-    )
 
 
 # --- refusal --------------------------------------------------------------------------------------------------
 
 
-def _explain(candidates: list[Candidate], text: str, schema: Schema | None) -> StructuredOutputError:
-    best = next(_ranked(candidates), candidates[0] if candidates else None)
+def _explain(candidates: Candidates, text: str, schema: Schema | None) -> StructuredOutputError:
+    best = next(_ranked(candidates.found), candidates.found[0] if candidates.found else None)
+    if candidates.unreadable:
+        reason = "a number or a character of its JSON is none: NaN, infinity, too many digits, half a surrogate pair"
+        return refusal("parse", reason, text, schema)
     if best is None or schema is None:
         return refusal("parse", "there is no JSON in the text", text, schema)
-    flaws = schema.validate(_coerced(best.value, schema)[0]) or [_class_flaw(schema, best.value)]
+    flaws = schema.validate(coerced(best.value, schema)[0]) or [_class_flaw(schema, best.value)]
     shown = "; ".join(f"{flaw.path}: {flaw.message}" for flaw in flaws[:3])
     return refusal("validate", f"the value does not fit {schema.name!r}: {shown}", text, schema, flaws)
 
 
 def _class_flaw(schema: Schema, value: Any) -> Flaw:
     try:
-        schema.construct(_coerced(value, schema)[0])
+        schema.construct(coerced(value, schema)[0])
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         return Flaw(path="$" + "".join(f".{p}" for p in first["loc"]), message=first["msg"])

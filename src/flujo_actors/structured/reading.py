@@ -43,3 +43,5 @@ class Reading:
     truncated: bool = False
     """The text ended inside the value; what was there is kept, nothing was added."""
     schema_hash: str | None = None
+    json: str = ""
+    """The strict JSON that it was read from; empty where there was none."""

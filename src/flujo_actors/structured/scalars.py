@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from . import marks, spelling
+from . import marks, spelling, strict
 from .schema import Schema
 
 _MAX_PROSE = 5_000
@@ -94,7 +94,7 @@ def _is_number(member: Any) -> bool:
 
 def _typed(answer: str, kind: Any) -> Any:
     if kind == "string":
-        return answer if answer else NOTHING
+        return _text_of(answer)
     if kind == "null":
         return None if spelling.is_null_word(answer) else NOTHING
     if kind in ("integer", "number"):
@@ -102,13 +102,21 @@ def _typed(answer: str, kind: Any) -> Any:
     return NOTHING
 
 
+def _text_of(answer: str) -> Any:
+    """The text that the answer is, or that it says as a JSON string."""
+    try:
+        said = strict.parse(answer) if answer[:1] == '"' else answer
+    except strict.Malformed:
+        said = answer
+    return said if answer and isinstance(said, str) else NOTHING
+
+
 def _number(answer: str, kind: str) -> Any:
     if len(answer) > _MAX_PROSE:
         return NOTHING
-    number = spelling.number_from(answer.strip(_DECORATION))
+    spelled = spelling.integer_from if kind == "integer" else spelling.number_from
+    number = spelled(answer.strip(_DECORATION))
     labelled = _LABELLED_NUMBER.fullmatch(answer)
     if number is None and labelled:
-        number = spelling.number_from(labelled[1].strip(".,"))
-    if number is None or (kind == "integer" and number != int(number)):
-        return NOTHING
-    return int(number) if kind == "integer" else number
+        number = spelled(labelled[1].strip(".,"))
+    return NOTHING if number is None else number

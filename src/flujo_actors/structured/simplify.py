@@ -10,7 +10,8 @@ import attrs
 
 from ..errors import StructuredOutputError
 from .coerce import coerce
-from .read import container_in, read_structured
+from .fitting import container_in
+from .read import read_structured
 from .refusals import refusal, refusing
 from .schema import Schema, compile_schema
 

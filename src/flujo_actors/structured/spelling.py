@@ -10,11 +10,12 @@ _NOT_WORD = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:([,_'\u2019\u00a0\u202f ])\d{3})(?:\1\d{3})*(?:\.\d+)?")
 _GROUPED_WITH_POINTS = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+,\d+")
+_POINT_AND_THREE = re.compile(r"(?<![\d,'_ ])\d{1,3}\.\d{3}(?!\d|,\d)")
 _SEPARATORS = re.compile(r"[,_'\u2019\u00a0\u202f ]")
 _CURRENCY = re.compile(r"^([+-]?)\s*[$€£¥₹]\s*(?=[\d.])|(?<=\d)\s*[$€£¥₹]$")
 _TRUE = frozenset({"true", "yes", "y", "on", "1", "t"})
 _FALSE = frozenset({"false", "no", "n", "off", "0", "f"})
-_NULL = frozenset({"null", "none", "nil"})
+_NULL = frozenset({"null", "none", "nil", "undefined"})
 _MAX_DIGITS = 400
 
 
@@ -63,6 +64,14 @@ def number_from(text: str) -> int | float | None:
     if number in (float("inf"), float("-inf")):
         return None
     return int(text) if re.fullmatch(r"[+-]?\d+", text) else number
+
+
+def integer_from(text: str) -> int | None:
+    """The whole number a text spells; `1.000` is none, for it may be one and it may be a thousand."""
+    number = number_from(text)
+    if number is None or number != int(number) or _POINT_AND_THREE.search(text):
+        return None
+    return int(number)
 
 
 def boolean_from(value: Any) -> bool | None:

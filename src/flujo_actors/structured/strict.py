@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, NoReturn
 
@@ -16,9 +17,30 @@ class Malformed(ValueError):
 def parse(text: str) -> Any:
     """The value of strict JSON text; refuses NaN, infinities, lone surrogates and endless digits."""
     try:
-        return from_json(text, allow_inf_nan=False, cache_strings="keys")
+        value = from_json(text, allow_inf_nan=False, cache_strings="keys")
     except (ValueError, TypeError) as error:  # TypeError: a lone surrogate cannot be encoded
         raise Malformed(str(error)) from None
+    if _may_overflow(text) and _has_infinity(value):
+        raise Malformed("a number is too large")
+    return value
+
+
+_EXPONENTS = tuple(re.compile(rf"{e}(?<=[0-9]{e})\+?[0-9]{{3}}") for e in "eE")
+_DIGITS, _SAMPLED_DIGITS = re.compile(r"[0-9]{200}"), re.compile(r"[0-9]{9}")
+
+
+def _may_overflow(text: str) -> bool:
+    """Whether a number may be read as infinity, which the parser lets through: `1e400`, or hundreds of digits."""
+    if any(exponent.search(text) for exponent in _EXPONENTS):
+        return True
+    # so many digits show in every twentieth character, too; looking at all of them would take as long as parsing
+    return len(text) >= 200 and bool(_SAMPLED_DIGITS.search(text[::20]) and _DIGITS.search(text))
+
+
+def _has_infinity(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_has_infinity, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, float) and math.isinf(value)
 
 
 def _no_constants(name: str) -> NoReturn:
@@ -33,16 +55,35 @@ _MAX_DECODED = 2_000_000
 _LIKELY = re.compile(r'\{\s*["}]|\[\s*["{\[\]\d\-tfn]')
 
 
+def can_decode(text: str, start: int) -> bool:
+    """Whether `end_of_value` knows the end; else it is a guess."""
+    return len(text) - start <= _MAX_DECODED
+
+
 def end_of_value(text: str, start: int) -> int | None:
     """Where the strict JSON container that begins at `start` ends, or None if there is none."""
     if not _LIKELY.match(text, start):
         return None
-    if len(text) - start > _MAX_DECODED:
+    if not can_decode(text, start):
         return max(text.rfind("}"), text.rfind("]")) + 1 or None
     try:
         return _END_FINDER.raw_decode(text, start)[1]
     except (ValueError, RecursionError):
         return None
+
+
+def has_unique_keys(text: str) -> bool:
+    """Whether no object of this strict JSON text says a key twice."""
+    try:
+        json.loads(text, object_pairs_hook=_unique)
+    except ValueError:
+        return False
+    return True
+
+
+def _unique(members: list[tuple[str, Any]]) -> None:
+    if len({key for key, _ in members}) != len(members):
+        raise ValueError("a key is said twice")
 
 
 class SourceFloat(float):
