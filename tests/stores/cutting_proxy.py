@@ -1,4 +1,7 @@
-"""A proxy before Postgres that cuts the connection at a commit, before or after the server has done it."""
+"""A proxy before Postgres that cuts the connection at a commit, before or after the server has done it.
+
+It can also fall silent: connections stay open, and nothing passes until it speaks again.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ class CuttingProxy:
         self.url = url.replace(f"host={server}", f"host={directory}")
         self.cuts = 0
         self._cut: When | None = None
+        self.speaks = threading.Event()
+        self.speaks.set()
         self._links: list[_Link] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(directory / SOCKET))
@@ -40,6 +45,7 @@ class CuttingProxy:
         return when
 
     def close(self) -> None:
+        self.speaks.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for link in self._links:
@@ -75,6 +81,7 @@ class _Link:
     def _requests(self) -> None:
         with contextlib.suppress(OSError):
             while data := self._client.recv(65536):
+                self._proxy.speaks.wait()
                 when = self._proxy.take_cut() if b"COMMIT" in data else None
                 if when is not None:
                     self._lose(when, data)
@@ -85,6 +92,7 @@ class _Link:
     def _replies(self) -> None:
         with contextlib.suppress(OSError):
             while data := self._server.recv(65536):
+                self._proxy.speaks.wait()
                 if not self._muted.is_set():
                     self._client.sendall(data)
                 elif b"COMMIT\0" in data:

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import uuid
 import weakref
@@ -41,7 +42,7 @@ from .forking import watch_forks
 from .pauses import closes_pauses
 from .port import Transaction, Verdict
 from .postgres_connections import IsThere, PostgresConnections
-from .postgres_schema import Connection
+from .postgres_session import Connection
 
 
 class PostgresStore:
@@ -54,7 +55,7 @@ class PostgresStore:
         checked_seconds(timeout_s, what="PostgresStore: timeout_s")
         self._connections = PostgresConnections(url, pool_size=pool_size, timeout_s=timeout_s)
         watch_forks(self._connections)
-        weakref.finalize(self, self._connections.close)
+        weakref.finalize(self, self._connections.dispose)
 
     def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
         [answer] = self.admit_all([admission], owner=owner, lease_s=lease_s)
@@ -65,29 +66,33 @@ class PostgresStore:
     def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
         if not admissions:
             return []
-        return self._connections.write(lambda db: self._admit(db, admissions, owner, lease_s))
+        return self._connections.write(lambda db: self._admit(db, admissions, owner, lease_s), lease_s=lease_s)
 
     def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
-        return self._connections.write(lambda db: self._claim(db, run_id, None, owner, lease_s))
+        claim = functools.partial(self._claim, run_id=run_id, dead=None, owner=owner, lease_s=lease_s)
+        return self._connections.write(claim, lease_s=lease_s)
 
     def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float) -> Lease:
-        return self._connections.write(lambda db: self._claim(db, run_id, storable(dead), owner, lease_s))
+        claim = functools.partial(self._claim, run_id=run_id, dead=storable(dead), owner=owner, lease_s=lease_s)
+        return self._connections.write(claim, lease_s=lease_s)
 
     def request_cancel(self, run_id: RunId, *, reason: str) -> None:
         request = {"hash": _hash(run_id), "reason": storable(reason)}
-        if not self._connections.write(lambda db: (db.execute(sql.REQUEST_CANCEL, request).fetchall(), _repeatable)):
+        if not self._connections.write(lambda db: (db.ask(sql.REQUEST_CANCEL, request), _repeatable)):
             raise refusals.not_found(run_id)
 
     def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
         hashes = [_hash(run_id) for run_id in run_ids]
-        rows = self._connections.read(lambda db: db.execute(sql.CANCEL_REQUESTS, (hashes,)).fetchall())
+        rows = self._connections.read(lambda db: db.ask(sql.CANCEL_REQUESTS, (hashes,)))
         return {RunId(restored(run_id)): _cancel_request(reason) for run_id, reason in rows}
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         return self._connections.write(lambda db: self._append(db, batch)) if batch else []
 
     def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
-        return self._connections.write(lambda db: self._renew(db, leases, lease_s)) if leases else []
+        if not leases:
+            return []
+        return self._connections.write(lambda db: self._renew(db, leases, lease_s), lease_s=lease_s)
 
     def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
         self._connections.write(lambda db: self._answer(db, run_id, path, token, record))
@@ -98,7 +103,7 @@ class PostgresStore:
         raise refusals.not_found(run_id)
 
     def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
-        rows = self._connections.read(lambda db: db.execute(sql.READ, (_hash(run_id), after)).fetchall())
+        rows = self._connections.read(lambda db: db.ask(sql.READ, (_hash(run_id), after)))
         if not rows and self._connections.read(lambda db: _owner(db, run_id)) is None:
             raise refusals.not_found(run_id)
         return as_records(run_id, rows, after=after)
@@ -108,7 +113,7 @@ class PostgresStore:
         return self._stored(f"{where} ORDER BY updated_at DESC, id DESC LIMIT %(limit)s", parameters)
 
     def delete(self, run_ids: Sequence[RunId]) -> int:
-        return self._connections.write(lambda db: self._delete(db, run_ids)) if run_ids else 0
+        return self._connections.write(lambda db: self._delete(db, run_ids), slow=True) if run_ids else 0
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -145,15 +150,15 @@ class PostgresStore:
         self, db: Connection, run_id: RunId, dead: str | None, owner: str, lease_s: float
     ) -> tuple[Lease, IsThere]:
         granted = {**self._granted(run_id, owner, lease_s), "dead": dead}
-        for (epoch,) in db.execute(sql.CLAIM, granted).fetchall():
+        for (epoch,) in db.ask(sql.CLAIM, granted):
             lease = Lease(run_id=run_id, owner=owner, epoch=epoch)
             return lease, _leases_are_there([lease])
-        for holder, left_s in db.execute(sql.HOLDER, granted).fetchall():
+        for holder, left_s in db.ask(sql.HOLDER, granted):
             raise refusals.leased(run_id, holder and restored(holder), left_s)
         raise refusals.not_found(run_id)
 
     def _append_through(self, db: Connection, batch: Sequence[Append]) -> _Appended:
-        with self._connections.errors():
+        with self._connections.appending(db):
             return self._append(db, batch)
 
     def _append(self, db: Connection, batch: Sequence[Append]) -> _Appended:
@@ -185,31 +190,31 @@ class PostgresStore:
     def _answer(
         self, db: Connection, run_id: RunId, path: StepPath, token: str, record: Record
     ) -> tuple[None, IsThere]:
-        places = db.execute(sql.ADVANCE_BY_ANSWER, {"hash": _hash(run_id)}).fetchall()
+        places = db.ask(sql.ADVANCE_BY_ANSWER, {"hash": _hash(run_id)})
         if not places:
             raise refusals.not_paused(run_id, path)
         [(run, seq)] = places
         pause = {"run": run, "path": storable(path), "token": storable(token), "answered": uuid.uuid4()}
-        consumed = db.execute(sql.CONSUME, pause).fetchall()
+        consumed = db.ask(sql.CONSUME, pause)
         if not consumed:
-            asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
+            asked = db.ask(sql.FIND_PAUSE, pause)
             raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
         _insert_records(db, [(run, seq, record)])
-        return None, lambda db: (pause["answered"],) in db.execute(sql.FIND_PAUSE, pause).fetchall()
+        return None, lambda db: (pause["answered"],) in db.ask(sql.FIND_PAUSE, pause)
 
     def _delete(self, db: Connection, run_ids: Sequence[RunId]) -> tuple[int, IsThere]:
         db.execute(sql.OWN_BLOBS)
         hashes = [_hash(run_id) for run_id in run_ids]
-        runs = [run for (run,) in db.execute(sql.DELETE_RUNS, {**self._time(), "hashes": hashes}).fetchall()]
-        blobs = [blob for (blob,) in db.execute(sql.BLOBS_OF_RUNS, (runs,)).fetchall()]
+        runs = [run for (run,) in db.ask(sql.DELETE_RUNS, {**self._time(), "hashes": hashes})]
+        blobs = [blob for (blob,) in db.ask(sql.BLOBS_OF_RUNS, (runs,))]
         db.execute(sql.DELETE_RECORDS, (runs,))
         db.execute(sql.DELETE_PAUSES, (runs,))
         db.execute(sql.DELETE_UNUSED_BLOBS, (blobs,))
-        return len(runs), lambda db: not db.execute(sql.FIND_KEYS, (runs,)).fetchall()
+        return len(runs), lambda db: not db.ask(sql.FIND_KEYS, (runs,))
 
     def _stored(self, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
         statement = f"{sql.RUNS} {where}".encode()
-        rows = self._connections.read(lambda db: db.execute(statement, {**self._time(), **parameters}).fetchall())
+        rows = self._connections.read(lambda db: db.ask(statement, {**self._time(), **parameters}))
         return [_stored_run(row) for row in rows]
 
     def _time(self) -> dict[str, Any]:
@@ -277,7 +282,7 @@ def _append_is_there(
 
 def _record_is_there(db: Connection, run: int, row: RecordRow) -> bool:
     written = (row.kind, row.path, row.body, row.blob)
-    return db.execute(sql.FIND_RECORD, (run, row.seq)).fetchall() == [written]
+    return db.ask(sql.FIND_RECORD, (run, row.seq)) == [written]
 
 
 def _hash(run_id: RunId) -> bytes:
@@ -292,6 +297,7 @@ def _lock_order(run_ids: Sequence[RunId]) -> list[int]:
 def _each(db: Connection, statement: Any, parameters: Sequence[dict[str, Any]]) -> list[tuple[Any, ...] | None]:
     """The row, if any, that the statement returns for each set of parameters, in one round trip."""
     cursors = [db.execute(statement, each) for each in parameters]
+    db.turn()
     return [cursor.fetchone() for cursor in cursors]
 
 
@@ -322,7 +328,7 @@ def _lost(db: Connection, lease: Lease) -> LeaseLost:
 
 
 def _owner(db: Connection, run_id: RunId) -> tuple[str | None, int] | None:
-    for owner, epoch in db.execute(sql.OWNER, (_hash(run_id),)).fetchall():
+    for owner, epoch in db.ask(sql.OWNER, (_hash(run_id),)):
         return (owner if owner is None else restored(owner)), epoch
     return None
 

@@ -7,7 +7,8 @@ Rules:
 2. If it is lost while the commit is under way, its session is ended, and then the database shows whether the write is
    there: it is neither lost nor made twice. (Asking for the transaction by its id would not do: a server that crashed
    gives ids out again.)
-3. All of this takes at most `timeout_s`; then it is a `StoreError`.
+3. All of this takes at most `timeout_s`, also if the server is silent; then it is a `StoreError`. What a borrower of a
+   connection does takes as long as it takes.
 4. Connections open when they are first needed, and again after `close()` or a fork. A child forgets its parent's
    connections without a word to the server: they are still the parent's.
 """
@@ -15,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -24,15 +26,14 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import attrs
 import psycopg
 from psycopg import errors as pg
-from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.waiting import Ready, Wait
 from psycopg_pool import ConnectionPool
 
 from ..errors import StoreError
 from . import postgres_statements as sql
 from .passwords import said_without_password
-from .postgres_schema import Connection, migrate
+from .postgres_schema import migrate
+from .postgres_session import Connection
 
 T = TypeVar("T")
 
@@ -40,7 +41,11 @@ IsThere: TypeAlias = Callable[[Connection], bool]
 """Whether a write that was made, and perhaps committed, is in the database; false if it does no harm to repeat it."""
 
 _PAUSE_S = 0.05
-_DEFAULTS = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "application_name": "flujo-actors"}
+_SHORTEST_LIMIT_S = 1.0
+_GRACE_S = 0.5
+"""How much longer to wait than the server waits for a lock: it says what is wrong."""
+_CONNECT_TIMEOUT_S = 10
+_DEFAULTS = {"tcp_user_timeout": 30_000, "application_name": "flujo-actors"}
 
 
 class PostgresConnections:
@@ -49,7 +54,7 @@ class PostgresConnections:
     def __init__(self, url: str, *, pool_size: int, timeout_s: float) -> None:
         self._url = url
         self._pool_size = pool_size
-        self._timeout_s = timeout_s
+        self._timeout_s = self._limit_s = timeout_s
         self._pool: ConnectionPool[Connection] | None = None
         self._pid = os.getpid()
         """Whose connections these are."""
@@ -57,13 +62,17 @@ class PostgresConnections:
         """Whether the server has ever answered."""
         self._opening = threading.Lock()
 
-    def write(self, do: Callable[[Connection], tuple[T, IsThere]]) -> T:
-        """What `do` returns, once its transaction has committed."""
+    def write(
+        self, do: Callable[[Connection], tuple[T, IsThere]], *, lease_s: float = math.inf, slow: bool = False
+    ) -> T:
+        """What `do` returns, once its transaction has committed; `slow` if it may take longer than a lease."""
+        self._expect(lease_s)
         deadline = self._deadline()
         while True:
             write = _Write(do)
             try:
                 with self._borrowed(deadline) as db:
+                    db.limit(self._timeout_s if slow else self._limit_s)
                     return write.run(db)
             except psycopg.Error as error:
                 self._raise_unless_passing(error, deadline)
@@ -71,6 +80,10 @@ class PostgresConnections:
                     if self._has_committed(session, is_there, deadline):
                         return result
             time.sleep(_PAUSE_S)
+
+    def _expect(self, lease_s: float) -> None:
+        """Leases may be so short: a transaction that is left open must not keep a run for longer than that."""
+        self._limit_s = min(self._limit_s, max(lease_s, _SHORTEST_LIMIT_S))
 
     def read(self, do: Callable[[Connection], T], *, deadline: float | None = None) -> T:
         """What `do` returns; each of its statements sees a state of its own."""
@@ -91,7 +104,10 @@ class PostgresConnections:
         with self._borrowed(deadline) as db:
             try:
                 with db.transaction():
+                    db.limit_rest(self._timeout_s)
+                    db.deadline = math.inf
                     yield db  # what goes wrong here is the borrower's own error
+                    deadline = self._bound(db)
                     committing = True
             except psycopg.Error as error:
                 if not committing:
@@ -101,12 +117,23 @@ class PostgresConnections:
                     raise self._failure(error) from error
 
     @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
-        """Whatever Postgres complains about in the block is a `StoreError`."""
+    def appending(self, db: Connection) -> Iterator[None]:
+        """A time in which a borrowed connection is the store's: in bounds, and what goes wrong is a `StoreError`."""
+        self._bound(db)
         try:
+            db.limit_rest(self._timeout_s, self._limit_s)  # from now on it holds a run
             yield
         except psycopg.Error as error:
             raise self._failure(error) from error
+        finally:
+            db.deadline = math.inf
+
+    def dispose(self) -> None:
+        """Close when nobody refers to the store any more; the collector, who may be anywhere, does not wait for it."""
+        try:
+            threading.Thread(target=self.close, daemon=True).start()
+        except RuntimeError:  # there are no more threads, or the interpreter ends
+            self.close()
 
     def close(self) -> None:
         with self._opening:
@@ -128,10 +155,17 @@ class PostgresConnections:
     def _deadline(self) -> float:
         return time.monotonic() + self._timeout_s
 
+    def _bound(self, db: Connection) -> float:
+        """Give the server until a deadline from now."""
+        deadline = self._deadline()
+        db.deadline = deadline + _GRACE_S
+        return deadline
+
     @contextlib.contextmanager
     def _borrowed(self, deadline: float) -> Iterator[Connection]:
-        pool = self._ready_pool()
+        pool = self._ready_pool(deadline)
         db = pool.getconn(timeout=max(deadline - time.monotonic(), _PAUSE_S))
+        db.deadline = deadline + _GRACE_S
         try:
             yield db
         finally:
@@ -144,13 +178,18 @@ class PostgresConnections:
         """Throw dead connections out of the pool, so that the next one lent lives."""
         self.read(lambda db: db.execute("SELECT 1"), deadline=deadline)
 
-    def _ready_pool(self) -> ConnectionPool[Connection]:
-        with self._opening:
+    def _ready_pool(self, deadline: float) -> ConnectionPool[Connection]:
+        if not self._opening.acquire(timeout=max(deadline - time.monotonic(), 0)):
+            raise StoreError(f"Postgres: another thread has tried to connect for more than {self._timeout_s:g} s")
+        try:
             if self._pool is None:
                 with self._connect() as db:
+                    db.deadline = deadline + _GRACE_S
                     migrate(db)
                 self._pool, self._pid = self._open_pool(), os.getpid()
             return self._pool
+        finally:
+            self._opening.release()
 
     def _connect(self) -> Connection:
         try:
@@ -175,12 +214,14 @@ class PostgresConnections:
         )
 
     def _configure(self, db: Connection) -> None:
-        [(pid, started, _)] = db.execute(sql.SESSION, (f"{self._timeout_s * 1000:.0f}",)).fetchall()
-        db.session = (pid, started)
+        self._bound(db)
+        [db.session] = db.ask(sql.SESSION)
+        db.limit(self._limit_s)
 
     def _defaults(self) -> dict[str, Any]:
         said = conninfo_to_dict(self._url)
-        return {name: value for name, value in _DEFAULTS.items() if name not in said}
+        defaults = {**_DEFAULTS, "connect_timeout": min(_CONNECT_TIMEOUT_S, max(1, math.ceil(self._timeout_s)))}
+        return {name: value for name, value in defaults.items() if name not in said}
 
     def _raise_unless_passing(self, error: psycopg.Error, deadline: float) -> None:
         if not _passing(error) or time.monotonic() > deadline:
@@ -195,7 +236,7 @@ class PostgresConnections:
     def _has_committed(self, session: tuple[Any, ...], is_there: IsThere, deadline: float) -> bool:
         """How a transaction ended whose connection was lost at its commit."""
         # The server may not have noticed the loss; the transaction could then still go either way.
-        while self.read(lambda db: db.execute(sql.END_SESSION, session).fetchall(), deadline=deadline):
+        while self.read(lambda db: db.ask(sql.END_SESSION, session), deadline=deadline):
             if time.monotonic() > deadline:
                 raise StoreError("Postgres: the connection was lost at a commit, and its end cannot be learned")
             time.sleep(_PAUSE_S)
@@ -212,35 +253,29 @@ class _Write(Generic[T]):
 
     def run(self, db: Connection) -> T:
         """Two round trips, usually: the beginning travels with the first question, the commit with the last rows."""
-        with db.pipeline() as pipeline:
-            db.execute("BEGIN")
-            result, is_there = self.do(db)
-            self.committing.append((db.session, result, is_there))
-            db.execute("COMMIT")
-            db.wait(_all_sent(db))
-            pipeline.sync()
+        return db.in_pipeline(lambda: self._committed(db))
+
+    def _committed(self, db: Connection) -> T:
+        db.execute("BEGIN")
+        result, is_there = self.do(db)
+        self.committing.append((db.session, result, is_there))
+        db.execute("COMMIT")
+        db.turn()
         return result
 
 
-def _all_sent(db: Connection) -> PQGen[None]:
-    """Waits until the server has been sent everything, taking in what it says meanwhile.
-
-    `sync` waits for answers alone: where more was written than the socket takes at once, the rest would stay in the
-    client, and both sides would wait for ever.
-    """
-    while db.pgconn.flush():
-        ready = yield Wait.RW
-        if ready & Ready.R:
-            db.pgconn.consume_input()
+_MAY_PASS = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable)
 
 
 def _passing(error: psycopg.Error) -> bool:
     """Whether the same write may succeed on another connection, or a moment later."""
+    if isinstance(error, pg.IdleInTransactionSessionTimeout | pg.TransactionTimeout):
+        return True  # this process was stopped for a while; what it may still write is for the next attempt to see
     lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     if not lost or isinstance(error, pg.PipelineAborted):
         return False
     state = error.sqlstate or "08000"  # a connection that is lost has no state
-    return state.startswith(("08", "57P0")) or isinstance(error, pg.DeadlockDetected | pg.SerializationFailure)
+    return state.startswith(("08", "57P0")) or isinstance(error, _MAY_PASS)
 
 
 _abandoned: list[ConnectionPool[Connection]] = []

@@ -6,19 +6,10 @@ index entry of Postgres cannot be longer than a third of a page, a run id can.
 
 from __future__ import annotations
 
-from typing import Any, LiteralString
-
-import psycopg
+from typing import LiteralString
 
 from ..errors import StoreVersionError
-
-
-class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that knows its session on the server."""
-
-    session: tuple[Any, ...] = ()
-    """The process that serves it, and when that began: no other session ever has both."""
-
+from .postgres_session import Connection
 
 _MIGRATION_LOCK = 4_935_112_608_001
 """Names the advisory lock under which one process at a time migrates."""

@@ -16,9 +16,13 @@ NOW: LiteralString = f"coalesce(%(now)s::float8, {WALL})"
 
 HELD: LiteralString = f"(owner IS NOT NULL AND {NOW} < lease_until)"
 
-SESSION: LiteralString = """
-    SELECT pid, backend_start, set_config('lock_timeout', %s, false)
-    FROM pg_stat_activity WHERE pid = pg_backend_pid()"""
+SESSION: LiteralString = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+
+LIMIT_IDLE: LiteralString = """
+    SELECT set_config('lock_timeout', %(lock)s, %(local)s),
+           set_config('idle_in_transaction_session_timeout', %(transaction)s, %(local)s)"""
+
+LIMIT: LiteralString = f"{LIMIT_IDLE}, set_config('transaction_timeout', %(transaction)s, %(local)s)"
 
 END_SESSION: LiteralString = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"""
