@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from bookings import SETTINGS, booker, booking_run, bookings, come_to
-from durable_places import AN_HOUR_LATER, SqlitePlace
+from durable_places import AN_HOUR_LATER, Place, SqlitePlace
 from effects import Effects
 from other_processes import KILLED, Points, in_another_process
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelMessage
 
 from flujo_actors import Backoff, Flujo, MaxTurnsReached, PipelineResult, RunClient, Step, StepResult
-from flujo_actors.testing import MemorySink
+from flujo_actors.testing import CallTool, MemorySink, scripted_model
 
 AT_ONCE = {"backoff": Backoff.none()}
 
@@ -120,6 +122,45 @@ def test_a_failure_after_a_refusal_goes_on_in_the_new_conversation(store: Any, e
     result = flujo.run("x", run_id="run")
     assert (result.status, step_of(result).attempts) == ("completed", 3)
     assert len(bookings(effects, "run")) == 4
+
+
+def test_a_conversation_goes_on_word_for_word(place: Place, effects: Effects) -> None:
+    """Refused, then broken, then killed: in the next process, too, it begins with what the model was told."""
+
+    def answer(messages: list[ModelMessage]) -> Any:
+        effects.add(repr(messages[0].parts[-1].content))  # type: ignore[union-attr]
+        asked = effects.counted()[TOLD]
+        if asked in (0, 1):
+            return "dear" if asked == 0 else CallTool("look")
+        if asked == 2:
+            raise ConnectionError("10.0.0.7 is down")
+        points("asked for the last time")
+        return "cheap"
+
+    def flujo(store: Any) -> Flujo:
+        agent: Agent[None, str] = Agent(scripted_model(answer, forever=True), tools=[look])
+        step = Step.granular("book", agent, validators=refuse_dear, max_retries=2, **AT_ONCE)
+        return Flujo(step, store=store)
+
+    points = Points(name="asked for the last time")
+    dying = flujo(place.open())
+    assert in_another_process(lambda: dying.run("x", run_id="run")) == KILLED
+    points = Points()
+    result = flujo(place.open(AN_HOUR_LATER)).resume("run")
+    assert (result.output, result.step_history[0].attempts) == ("cheap", 3)
+    assert effects.counted() == {"'x'": 1, TOLD: 4}
+
+
+TOLD = repr("x\n\nYour previous answer was not accepted: Validation failed: too dear")
+
+
+def look() -> str:
+    """A tool."""
+    return "seen"
+
+
+def refuse_dear(text: str) -> str | None:
+    return "too dear" if text == "dear" else None
 
 
 def test_too_many_turns_are_a_failure_with_what_there_is(store: Any, effects: Effects) -> None:

@@ -307,7 +307,6 @@ async def test_the_text_inside_an_error_is_read(error):
         ContentFilterError("filtered", body='{"name": "Lima", "people": 10}'),
         ModelRetry("no"),
         ModelHTTPError(400, "played", {"message": "invalid JSON"}),
-        ModelAPIError("played", "connection lost"),
     ],
 )
 async def test_an_error_without_text_leads_to_the_stricter_retry(error):
@@ -318,6 +317,14 @@ async def test_an_error_without_text_leads_to_the_stricter_retry(error):
         assert result.output == City(name="Quito", people=3)
     assert "Return only JSON" in played.prompts[1]
     assert "Return only JSON" in played.prompts[3]
+
+
+@pytest.mark.trio
+async def test_a_connection_that_broke_before_the_answer_is_tried_again_with_the_same_words():
+    """The model said nothing that could be wrong."""
+    played = Played(ModelAPIError("played", "connection lost"), Call(LIMA_JSON))
+    assert (await run(agent_step(played))).output == City(**LIMA)
+    assert played.prompts[1] == played.prompts[0]
 
 
 @pytest.mark.trio

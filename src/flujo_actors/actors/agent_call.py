@@ -118,7 +118,9 @@ class PlainCaller:
         failed = failure_of(self.run, error)
         if self.step.processing.wanted is None or not self.is_about_content(failed):
             return failed
-        return attrs.evolve(failed, output=_content_errors(error).text_of_error(error) or None)
+        known, own = _content_errors(error), _content_errors(error).own_refusal(error)
+        refusal = None if own is None else self.run.redact(own)
+        return attrs.evolve(failed, output=known.text_of_error(error) or None, refusal=refusal)
 
     async def _call(self, work: Work) -> Value[Any] | Error:
         run, plan = self.run, self.plan

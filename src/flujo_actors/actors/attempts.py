@@ -116,6 +116,8 @@ class Attempts:
         work = work_of(self.request, share, feedback=feedback, plan=plan)
         ended = await self._one().attempt(self.step, work)
         await note_swallowed_cancellation(self.run, self.request)
+        if isinstance(ended, Failed) and ended.refusal is not None:
+            self.request.tally.refusal = ended.refusal
         return ended
 
     def _one(self) -> OneAttempt:
@@ -124,7 +126,7 @@ class Attempts:
     async def _remember_failed(self, failed: Failed) -> None:
         """Write down the attempts so far: whatever the step does next may outlive this part of the run."""
         request = self.request
-        noted = {"refused": request.tally.refused}
+        noted = {"refused": request.tally.refused, "refusal": request.tally.refusal}
         result = result_of(request, metadata=noted, success=False, feedback=failed.feedback)
         failure = Failure(error=failed.error, feedback=failed.feedback, step_result=result)
         record = Recorded(outcome=failure, context=request.context, same_context=True)
@@ -139,7 +141,7 @@ class Attempts:
         failure, result = tried.outcome, tried.outcome.step_result
         tally = request.tally
         tally.attempts, tally.usage, tally.history = result.attempts, result.usage, list(result.step_history)
-        tally.refused = result.metadata.get("refused", 0)
+        tally.refused, tally.refusal = result.metadata.get("refused", 0), result.metadata.get("refusal")
         charge(request.quotas, tally.usage)
         return Failed(error=failure.error, feedback=failure.feedback or "")
 

@@ -27,6 +27,7 @@ class Tally:
         "pauses",
         "pieces",
         "questions",
+        "refusal",
         "refused",
         "settled",
         "transaction",
@@ -39,6 +40,8 @@ class Tally:
         """The context after the last nested step that succeeded, one after the other."""
         self.refused = 0
         """How many answers were complete, but refused: by a validator, by the agent itself, or by the schema."""
+        self.refusal: str | None = None
+        """Why the last of those was refused: what a model is told, however the attempts since then failed."""
         self.pauses = False
         """Whether the step itself pauses the run, and not one inside it."""
         self.questions = 0

@@ -21,7 +21,14 @@ from ..agents.granular_call import GranularCall
 from ..agents.metering import AgentCall, Emit
 from ..agents.output_schema import has_own_validators, promoted_schema, provider_output
 from ..agents.pricing import Pricing
-from ..agents.provider_errors import broke_off, is_about_content, quoted_text, refusal_of, text_of_error
+from ..agents.provider_errors import (
+    broke_off,
+    is_about_content,
+    own_refusal,
+    quoted_text,
+    refusal_of,
+    text_of_error,
+)
 from ..agents.repairing import Replay, repairer
 from ..agents.turns import Turn
 from ..bridge.from_asyncio import TrioCaller
@@ -45,6 +52,10 @@ from .structured_step import structured_attempt
 from .unit_journal import RERUN, RunUnits
 from .usercode import failure_of
 
+_MORE_TRIES = (
+    "let the model try more often (`retries` of the agent, `max_retries` of the step), or give the step a `fallback`"
+)
+
 
 async def call_model_agent(run: Run, step: Step, work: Work, agent: AbstractAgent[Any, Any]) -> Attempt:
     """Let the agent answer the step's data, and bring its answer to a value if there is a schema."""
@@ -54,8 +65,11 @@ async def call_model_agent(run: Run, step: Step, work: Work, agent: AbstractAgen
         schema = None
     caller = ModelCaller(run=run, step=step, work=work, agent=agent, schema=schema, validates=own is not None)
     ended = await (caller.ask(None) if schema is None else structured_attempt(run, step, work, caller, schema))
-    work.tally.refused += isinstance(ended, Failed) and caller.has_heard_out(ended)
-    return ended
+    if not isinstance(ended, Failed) or step.resumable is None:
+        return ended
+    heard_out = caller.has_heard_out(ended)
+    work.tally.refused += heard_out
+    return ended if heard_out else attrs.evolve(ended, refusal=None)  # it goes on, so what it began with must stay
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -122,7 +136,7 @@ class ModelCaller:
         self.run.emit("agent.response", work.span, step_name=work.name, attempt=work.attempt, output=output)
 
     def _prompt(self, instruction: str | None = None) -> Any:
-        return prompt_of(self.work.data, refusal_note(self.work.feedback), instruction)
+        return prompt_of(self.work.data, refusal_note(self.work.tally.refusal), instruction)
 
     def _atomic(self, prompt: Any, options: dict[str, Any]) -> AgentRequest:
         return AgentRequest(agent=self.agent, prompt=prompt, call=self._call(), deps=self.step.deps, options=options)
@@ -233,7 +247,20 @@ class ModelCaller:
         if isinstance(error, MaxTurnsReached):
             return attrs.evolve(failure_of(self.run, error), output=error.last_text or None)
         text = quoted_text(error) or request.call.last_text or text_of_error(error)
-        return attrs.evolve(failure_of(self.run, error), output=text or None, metadata=_noted(request.call))
+        failed = attrs.evolve(failure_of(self.run, error), output=text or None, metadata=_noted(request.call))
+        own = own_refusal(error)
+        return failed if own is None else self._refused(failed, self.run.redact(own))
+
+    def _refused(self, failed: Failed, reason: str) -> Failed:
+        """The failure of an agent that accepted no answer: with why, which pydantic-ai leaves out, and what to do."""
+        failed = attrs.evolve(failed, refusal=reason)
+        if reason in failed.feedback:
+            return failed
+        why = f"the agent refused its model's answer: {reason}" if failed.output else "the model's answer was empty"
+        todo = (
+            "" if self.schema is not None else f"; {_MORE_TRIES}"
+        )  # the stages of a structured step try by themselves
+        return attrs.evolve(failed, feedback=f"{failed.feedback}: {why}{todo}")
 
     def _asks(self, request: GranularRequest, error: UncertainUnit) -> Stopped:
         """A pause that asks what became of a tool call; each time another question, so no answer counts twice."""

@@ -128,10 +128,11 @@ class OneAttempt:
             reason = told_of(self.run, got.error) if isinstance(got, Error) else _objection(check, got.value)
             if isinstance(reason, Redirect):
                 text = self.run.redact(reason.feedback)
-                return Failed(error=None, feedback=text, output=output, redirect=reason.to)
+                return Failed(error=None, feedback=text, refusal=text, output=output, redirect=reason.to)
             if reason is not None:
                 error = got.error if isinstance(got, Error) else None
-                return Failed(error=error, feedback=self.run.redact(f"Validation failed: {reason}"), output=output)
+                text = self.run.redact(f"Validation failed: {reason}")
+                return Failed(error=error, feedback=text, refusal=text, output=output)
         if step.updates_context:
             changed = await guarded(_updated, context, output, step.name)
             if isinstance(changed, Error):

@@ -43,6 +43,7 @@ from ..structured.stages import (
     Simplified,
     StageFailure,
     StrictRetry,
+    last_judged,
     plan_next,
     stage_of,
 )
@@ -101,6 +102,8 @@ class StructuredStep:
     _history: History = ()
     _partial: str = ""
     """What there was of an answer that was cut off."""
+    _unheard: bool = False
+    """Whether the connection broke before there was anything of the first answer: the model did nothing wrong."""
     _read_last: str = ""
     """The text that was read last, which need not be read again."""
     _metadata: dict[str, Any] = attrs.field(factory=dict)
@@ -151,8 +154,8 @@ class StructuredStep:
     def _text_of(self, first: Attempt) -> str:
         if isinstance(first, Failed):
             self._error, self._events.provider_error = first.error, type(first.error).__name__
-            self._metadata = dict(first.metadata)
-            return self._given_text(first.output) or self._nothing(f"the provider refused the answer: {first.feedback}")
+            self._metadata, self._unheard = dict(first.metadata), self.caller.cut_off and not first.output
+            return self._given_text(first.output) or self._unanswered(first)
         assert isinstance(first, Done)
         self._metadata = dict(first.metadata)
         return self._given_text(first.output)
@@ -165,8 +168,14 @@ class StructuredStep:
             return self._nothing(str(error))
 
     def _nothing(self, reason: str) -> str:
+        self._history = (StageFailure(stage="deterministic", reason=reason, provider_error=self._was_refused),)
+        return ""
+
+    def _unanswered(self, first: Failed) -> str:
         if not self._history:
-            self._history = (StageFailure(stage="deterministic", reason=reason, provider_error=self._was_refused),)
+            reason, own = f"the provider refused the answer: {first.feedback}", first.refusal is not None
+            failure = StageFailure(stage="deterministic", reason=reason, provider_error=True, unanswered=not own)
+            self._history = (failure,)
         return ""
 
     # --- values ---
@@ -300,7 +309,8 @@ class StructuredStep:
         refused = self.caller.is_about_content(failed)
         if refused and isinstance(failed.output, str) and failed.output.strip():
             return await self._read(failed.output, stage)
-        return StageFailure(stage=stage, reason=failed.feedback, provider_error=refused)
+        unanswered = failed.refusal is None
+        return StageFailure(stage=stage, reason=failed.feedback, provider_error=refused, unanswered=unanswered)
 
     async def _read_output(self, output: Any, stage: stages.Stage) -> _Valid | StageFailure | Attempt:
         try:
@@ -312,7 +322,8 @@ class StructuredStep:
     async def _ask_again(self, instruction: str) -> _Valid | StageFailure | Attempt:
         if not self.caller.can_ask_again:
             return StageFailure(stage="strict_retry", reason=f"{_NOT_ASKED}; {self._reason()}")
-        return await self._read_answer(await self.caller.ask(instruction), "strict_retry")
+        told = None if self._unheard else instruction
+        return await self._read_answer(await self.caller.ask(told), "strict_retry")
 
     async def _ask_simplified(self, instruction: str, flat: Any) -> _Valid | StageFailure | Attempt:
         if not self.caller.can_ask_again:
@@ -343,13 +354,23 @@ class StructuredStep:
         return Done(output=output, context=self.work.context, metadata=noted)
 
     def _given_up(self, stage: str, reason: str, flaws: tuple[Flaw, ...]) -> Failed:
-        if flaws and flaws[0].message not in reason:
-            reason = f"{reason}; {_listed(flaws[:3])}"
+        reason = _with_flaws(reason, flaws)
         error = StructuredOutputError(f"no valid value after stage {stage!r}: {reason}")
         error.stage, error.errors, error.schema_hash = stage, list(flaws), self.schema.schema_hash
         error.__cause__ = self._error if isinstance(self._error, BaseException) else None
         last = next((failure.text for failure in reversed(self._history) if failure.text), self._partial) or None
-        return Failed(error=error, feedback=self._feedback(stage, reason), output=last, metadata=self._metadata)
+        return Failed(
+            error=error,
+            feedback=self._feedback(stage, reason),
+            refusal=self._refusal(flaws),
+            output=last,
+            metadata=self._metadata,
+        )
+
+    def _refusal(self, flaws: tuple[Flaw, ...]) -> str | None:
+        """What the model is told of why its answer will not do; why a call failed is not for it."""
+        judged = last_judged(self._history)
+        return None if judged is None else self._feedback(judged.stage, _with_flaws(judged.reason, flaws))
 
     # --- failures ---
 
@@ -404,6 +425,10 @@ async def _aside(text: str, read: Callable[[], T]) -> T:
     if len(text) <= _READ_AT_ONCE:
         return read()
     return await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+
+
+def _with_flaws(reason: str, flaws: tuple[Flaw, ...]) -> str:
+    return f"{reason}; {_listed(flaws[:3])}" if flaws and flaws[0].message not in reason else reason
 
 
 def _listed(flaws: tuple[Flaw, ...]) -> str:

@@ -140,9 +140,9 @@ def _with_note(prompt: str | Sequence[UserContent] | None, note: str) -> str | S
     return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, note]
 
 
-def refusal_note(feedback: str | None) -> str | None:
-    """What an agent is told of why its last attempt failed."""
-    return None if feedback is None else f"Your previous answer was not accepted: {feedback}"
+def refusal_note(reason: str | None) -> str | None:
+    """What a model is told of why its last answer was refused."""
+    return None if reason is None else f"Your previous answer was not accepted: {reason}"
 
 
 class ToolEvents(AbstractCapability[Any]):

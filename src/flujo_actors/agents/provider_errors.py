@@ -19,6 +19,8 @@ from pydantic_ai.messages import ModelResponse, ThinkingPart, ToolCallPart
 from pydantic_core import to_json
 
 _JSON_MODE_STATUSES = (400, 422)
+_NO_ANSWER_ACCEPTED = "Exceeded maximum output retries"
+"""How pydantic-ai says that it gave up; that a tool was tried too often is an error of the same class."""
 
 
 def is_about_content(error: object) -> bool:
@@ -66,6 +68,12 @@ def _refused_input(error: ValidationError) -> str:
             found = flaw["input"]
             return found if isinstance(found, str) else to_json(found, fallback=str).decode()
     return ""
+
+
+def own_refusal(error: object) -> str | None:
+    """Why whoever asked a model accepted none of its answers; `None` if it was something else that failed."""
+    given_up = isinstance(error, UnexpectedModelBehavior) and error.message.startswith(_NO_ANSWER_ACCEPTED)
+    return refusal_of(error) if given_up or isinstance(error, ModelRetry | ValidationError) else None
 
 
 def refusal_of(error: object) -> str:

@@ -35,6 +35,8 @@ class Failed:
     feedback: str
     output: Any = None
     metadata: Mapping[str, Any] = NOTHING
+    refusal: str | None = None
+    """Why an answer was refused, for whoever gave it; `None` if it was no answer that failed."""
     redirect: Any = None
     """The agent that shall have the next attempt, if a validator named one."""
     of_child: bool = False

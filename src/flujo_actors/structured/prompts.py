@@ -30,8 +30,13 @@ def repair_prompt(output: str, schema: Schema, flaws: Iterable[Flaw]) -> str:
 
 
 def strict_instruction(flaws: Iterable[Flaw]) -> str:
-    """What a retry adds to the step's own prompt."""
-    return f"{STRICT_INSTRUCTION}\nYour last answer could not be used:\n{_listed(flaws)}"
+    """What a retry adds to the step's own prompt; without flaws there was no answer to speak of."""
+    listed = tuple(flaws)
+    return (
+        f"{STRICT_INSTRUCTION}\nYour last answer could not be used:\n{_listed(listed)}"
+        if listed
+        else STRICT_INSTRUCTION
+    )
 
 
 def simplified_instruction(simplified: SimplifiedSchema) -> str:

@@ -51,6 +51,8 @@ class StageFailure:
     flaws: tuple[Flaw, ...] = ()
     provider_error: bool = False
     """The provider refused the output itself (JSON mode, unexpected behavior)."""
+    unanswered: bool = False
+    """The call failed: there was no output to judge, and why is nothing that the model should be told."""
 
 
 @attrs.frozen(kw_only=True)
@@ -129,7 +131,12 @@ def _last_text(history: History, first: str) -> str:
 
 def _last_flaws(history: History) -> tuple[Flaw, ...]:
     last = next((failure for failure in reversed(history) if failure.flaws), None)
-    return last.flaws if last else (Flaw(path="$", message=history[-1].reason),)
+    return last.flaws if last else (Flaw(path="$", message=(last_judged(history) or history[-1]).reason),)
+
+
+def last_judged(history: History) -> StageFailure | None:
+    """The last stage that had an output to judge."""
+    return next((failure for failure in reversed(history) if not failure.unanswered), None)
 
 
 def _repair(settings: RepairSettings, history: History, text: str, schema: Schema) -> LlmRepair | None:
@@ -148,7 +155,8 @@ def _fallback(settings: RepairSettings, history: History, text: str, schema: Sch
         return None
     output = _last_text(history, text)
     if settings.max_stages >= _RETRY and not _tried(history, "strict_retry"):
-        return StrictRetry(instruction=strict_instruction(_last_flaws(history)))
+        judged = last_judged(history) is not None
+        return StrictRetry(instruction=strict_instruction(_last_flaws(history) if judged else ()))
     if settings.schema_simplify and len(history) >= 2 and not _tried(history, "simplified"):
         return _simplified(schema)
     if settings.max_stages >= _EXTRACT and settings.enable_extractor and _worth_extracting(history, output):
