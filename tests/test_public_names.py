@@ -95,6 +95,7 @@ PUBLIC = [
     "StructuredOutputError",
     "Success",
     "to_json",
+    "TransactionLost",
     "UncertainUnit",
     "UnknownOption",
     "Usage",

@@ -59,6 +59,7 @@ from .errors import StoreError as StoreError
 from .errors import StoreVersionError as StoreVersionError
 from .errors import StreamLimitExceeded as StreamLimitExceeded
 from .errors import StructuredOutputError as StructuredOutputError
+from .errors import TransactionLost as TransactionLost
 from .errors import UncertainUnit as UncertainUnit
 from .errors import UnknownOption as UnknownOption
 from .errors import UsageLimitExceededError as UsageLimitExceededError
@@ -206,6 +207,7 @@ __all__ = [
     "StreamLimitExceeded",
     "StructuredOutputError",
     "Success",
+    "TransactionLost",
     "UncertainUnit",
     "UnknownOption",
     "Usage",

@@ -144,6 +144,10 @@ class LeaseLost(StoreError):
     """Another process has taken the run over; this one must stop."""
 
 
+class TransactionLost(StoreError):
+    """A store lost a transaction before its commit: nothing of it was written, and it can be done again."""
+
+
 class CorruptRecord(StoreError):
     """A stored record cannot be read; the message names the run and the sequence number."""
 

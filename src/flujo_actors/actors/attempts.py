@@ -69,7 +69,7 @@ class Attempts:
             ended = earlier or await self._next(data, feedback, turns.plan)
             decision = decide(
                 ended,
-                failures=tally.attempts - turns.redirects,
+                failures=tally.attempts - turns.redirects - tally.lost,
                 max_retries=step.max_retries,
                 backoff=step.backoff,
                 has_fallback=step.fallback is not None,

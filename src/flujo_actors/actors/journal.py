@@ -11,7 +11,7 @@ from ..core import paths
 from ..core.outcomes import Paused, TerminalOutcome
 from ..core.paths import StepPath
 from ..core.usage import Usage
-from ..errors import InvalidAnswer, StoreError
+from ..errors import InvalidAnswer, StoreError, TransactionLost
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -88,8 +88,11 @@ class OpenTransaction(Protocol):
     async def commit(self, path: StepPath, record: Recorded) -> None:
         """Make the step's outcome and what it wrote durable, together."""
 
-    async def rollback(self) -> None:
-        """Undo what the step wrote."""
+    async def rollback(self, reason: object = None) -> TransactionLost | None:
+        """Undo what the step wrote, because of an error, perhaps; what the store itself lost it by, if it did."""
+
+    async def abandon(self) -> None:
+        """Undo what a step wrote that was cut short, and of which a thread may be left that writes on."""
 
 
 class Journal(Protocol):

@@ -24,6 +24,7 @@ class Tally:
         "attempts",
         "context",
         "history",
+        "lost",
         "pauses",
         "pieces",
         "questions",
@@ -36,6 +37,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.attempts = 0
+        self.lost = 0
+        """How many of the attempts the store undid: they count against no retries."""
         self.context: Any = None
         """The context after the last nested step that succeeded, one after the other."""
         self.refused = 0

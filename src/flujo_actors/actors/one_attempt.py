@@ -6,6 +6,8 @@ Rules:
 2. The clock of `timeout_s` runs from the first processor to the last validator; an attempt past it is a failure, also
    if its code let the cancellation pass and returned something.
 3. What a step writes through a transaction is undone unless the attempt ends in an output.
+4. An attempt whose transaction the store lost (a connection, a lock) has written nothing: it is made again, which
+   counts against no retries; lost too often, it is an error of the store, and the run can be resumed.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ from outcome import Error
 
 from ..bridge.guard import guarded
 from ..context.isolation import isolated
-from ..core.attempts import Attempt, Done, Failed
+from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
 from ..dsl.declared import Declared
 from ..dsl.redirect import Redirect
 from ..dsl.step import Step, name_of
-from ..errors import ContextError, StepTimeout
+from ..errors import ContextError, StepTimeout, TransactionLost
 from .agent_call import call_agent, joined
+from .journal import OpenTransaction
 from .messages import Request
 from .refused_outputs import refused_output
 from .run import Run
@@ -32,6 +35,9 @@ from .step_events import emit_attempt_ended, note_swallowed_cancellation, report
 from .step_results import told
 from .telling import tell_late
 from .usercode import ask_planned, failure_of, told_of
+
+LOST_AT_MOST = 3
+"""How often a step is done again because the store lost its transaction."""
 
 
 @attrs.frozen(eq=False)
@@ -54,19 +60,39 @@ class OneAttempt:
         return await self._timed(step, work)
 
     async def _in_transaction(self, step: Step, work: Work) -> Attempt:
-        """An attempt that writes through the store: kept for the outcome if it succeeds, undone if not."""
-        transaction = await self.run.journal.begin(step.name)
-        done = False
+        """An attempt that writes through the store, made again if the store loses what it wrote (rule 4)."""
+        while True:
+            transaction = await self.run.journal.begin(step.name)
+            ended = await self._through(transaction, step, work)
+            if not isinstance(ended, TransactionLost):
+                return ended
+            work = self._again(work, ended)
+
+    async def _through(self, transaction: OpenTransaction, step: Step, work: Work) -> Attempt | TransactionLost:
+        """One attempt: what it wrote is kept for the outcome if it succeeds, undone if not."""
         try:
             ended = await self._timed(step, attrs.evolve(work, transaction=transaction))
             await note_swallowed_cancellation(self.run, self.request)
-            done = isinstance(ended, Done)
-        finally:
-            if done:
-                work.tally.transaction = transaction
-            else:
-                await transaction.rollback()
-        return ended
+        except BaseException:
+            await transaction.abandon()
+            raise
+        if isinstance(ended, Done):
+            work.tally.transaction = transaction
+            return ended
+        return await _undone(transaction, ended) or ended
+
+    def _again(self, work: Work, lost: TransactionLost) -> Work:
+        tally = work.tally
+        tally.lost += 1
+        if tally.lost > LOST_AT_MOST:
+            raise lost
+        text = self.run.redact(str(lost))
+        tally.attempts += 1
+        self.run.emit(
+            "step.retry", work.span, step_name=work.name, attempt=tally.attempts - 1, delay_s=0.0, feedback=text
+        )
+        tally.pieces, tally.questions = [], 0
+        return attrs.evolve(work, attempt=tally.attempts)
 
     async def _timed(self, step: Declared, work: Work) -> Attempt:
         run = self.run
@@ -158,6 +184,15 @@ class OneAttempt:
 
 async def _isolated(context: Any) -> Any:
     return isolated(context)
+
+
+async def _undone(transaction: OpenTransaction, ended: Failed | Stopped) -> TransactionLost | None:
+    """Take back what an attempt without an output wrote; what is behind its failure, if the store lost it."""
+    if isinstance(ended, Failed) and isinstance(ended.error, StepTimeout):
+        await transaction.abandon()
+        return None
+    lost = await transaction.rollback(ended.error if isinstance(ended, Failed) else None)
+    return lost if isinstance(ended, Failed) and escalating(ended.error) is None else None
 
 
 async def _updated(context: Any, output: Any, step_name: str) -> Any:

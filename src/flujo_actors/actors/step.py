@@ -219,8 +219,6 @@ class StepActors:
         try:
             kept = await self._written(request, record)
         except NotSerializable as error:
-            if request.tally.transaction is not None:
-                await request.tally.transaction.rollback()
             failed = self._cannot_be_stored(request, error)
             kept = await self.run.journal.settled(
                 request.path, Recorded(outcome=failed, context=request.context, same_context=True)

@@ -12,14 +12,11 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import attrs
-import trio
 
 from ..core import bodies
 from ..core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
@@ -28,14 +25,12 @@ from ..core.records import Append, Lease, OpenPause, Record, RecordKind
 from ..core.usage import Usage
 from ..core.wire import value_data
 from ..errors import CorruptRecord, InvalidAnswer
-from ..stores.port import Store, Transaction
+from ..stores.port import Store
 from .journal import Answered, CountedUnits, KeptUnit, Pause, Recorded
 from .journal_writer import JournalWriter
 from .recorded_results import RecordedResults
+from .store_transaction import StoreTransaction
 from .store_wait import call_store
-
-MakeAppend = Callable[[StepPath, Recorded], Append]
-"""What is written when a step has settled."""
 
 SchemaOf = Callable[[StepPath], Any]
 """What the pipeline declares as `input_schema` of the step at a path."""
@@ -215,7 +210,7 @@ class StoreJournal:
         self._units[path] = KeptUnit(result=result, usage=usage, counted=True)
 
     async def begin(self, step_name: str) -> StoreTransaction:
-        return await StoreTransaction.begin(self._store, self._settled_append)
+        return await StoreTransaction.begin(self._store, step_name, self._settled_append)
 
     def _settled_append(self, path: StepPath, record: Recorded) -> Append:
         settled = Record(kind="settled", path=path, body=self._settled_body(path, record))
@@ -266,55 +261,6 @@ class StoreJournal:
         record = Record(kind=kind, path=path, body=body)
         append = Append(lease=self.lease, records=(record,), **changes)
         await self._writer.write(append, self._take_started)
-
-
-class StoreTransaction:
-    """An open transaction of a store. Its calls block, so they are made in worker threads, and are not cut short."""
-
-    def __init__(self, block: AbstractContextManager[Transaction], opened: Transaction, append: MakeAppend) -> None:
-        self._block, self._opened, self._append = block, opened, append
-
-    @classmethod
-    async def begin(cls, store: Store, append: MakeAppend) -> StoreTransaction:
-        """Open a transaction."""
-        block = store.transaction()
-        with trio.CancelScope(shield=True):
-            opened = await trio.to_thread.run_sync(block.__enter__)
-        return cls(block, opened, append)
-
-    @property
-    def connection(self) -> Any:
-        """The driver's own connection."""
-        return self._opened.connection
-
-    async def commit(self, path: StepPath, record: Recorded) -> None:
-        """Make the step's outcome and what it wrote durable, together."""
-        append = self._append(path, record)
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self._finish, append)
-
-    def _finish(self, append: Append) -> None:
-        try:
-            self._opened.append(append)
-        except BaseException as error:
-            if not self._block.__exit__(type(error), error, error.__traceback__):
-                raise
-        else:
-            self._block.__exit__(None, None, None)
-
-    async def rollback(self) -> None:
-        """Undo what the step wrote."""
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self._undo)
-
-    def _undo(self) -> None:
-        undone = _Undone()
-        with contextlib.suppress(_Undone):
-            self._block.__exit__(_Undone, undone, None)
-
-
-class _Undone(Exception):
-    """Leaves a transaction's block so that it rolls back."""
 
 
 def _pause_body(pause: Pause) -> str:

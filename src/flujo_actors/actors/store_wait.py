@@ -80,11 +80,12 @@ def start_thread(do: Callable[[], R], done: Callable[[Outcome[R]], object]) -> N
 async def call_store(call: Callable[[], R], *, if_left: Callable[[R], object] = lambda answer: None) -> R:
     """What a store's method returns; `if_left` is called in a thread with what nobody waits for any more."""
     async with trio.to_thread.current_default_thread_limiter():
-        return await _called(call, if_left)
+        return await call_at_once(call, if_left=if_left)
 
 
 @trio.lowlevel.enable_ki_protection  # whoever is going to be woken must have begun to wait
-async def _called(call: Callable[[], R], if_left: Callable[[R], object]) -> R:
+async def call_at_once(call: Callable[[], R], *, if_left: Callable[[R], object] = lambda answer: None) -> R:
+    """The same without waiting for a thread to be free, and for whoever is being cancelled, too."""
     begun, waits = time.monotonic(), _waits_of_run()
     wait = StoreWait(lambda: begun)
 

@@ -95,10 +95,18 @@ class Transaction(Protocol):
 
 
 class Store(RunLog, RunControl, RunArchive, Protocol):
-    """A place where runs survive their process."""
+    """A place where runs survive their process.
+
+    A store may say with a text `place` which database it stands for: steps that write through stores of one place take
+    turns, those of a store without it take turns among themselves.
+    """
 
     def transaction(self) -> AbstractContextManager[Transaction]:
-        """A transaction that commits at the end of the block, and rolls back if it is left by an exception."""
+        """A transaction that commits at the end of the block, and rolls back if it is left by an exception.
+
+        `TransactionLost` instead of that exception if the database itself gave the transaction up: nothing of it was
+        written, and it may go well another time.
+        """
 
     def close(self) -> None:
         """Give up connections and threads; nothing that was durable is lost."""

@@ -7,9 +7,10 @@ Rules:
 2. If it is lost while the commit is under way, its session is ended, and then the database shows whether the write is
    there: it is neither lost nor made twice. (Asking for the transaction by its id would not do: a server that crashed
    gives ids out again.)
-3. All of this takes at most `timeout_s`, also if the server is silent; then it is a `StoreError`. What a borrower of a
+3. A transaction that is lent and lost before its commit is a `TransactionLost`: its borrower has to do it again.
+4. All of this takes at most `timeout_s`, also if the server is silent; then it is a `StoreError`. What a borrower of a
    connection does takes as long as it takes.
-4. Connections open when they are first needed, and again after `close()` or a fork. A child forgets its parent's
+5. Connections open when they are first needed, and again after `close()` or a fork. A child forgets its parent's
    connections without a word to the server: they are still the parent's.
 """
 
@@ -29,7 +30,7 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
-from ..errors import StoreError
+from ..errors import StoreError, TransactionLost
 from . import postgres_statements as sql
 from .passwords import said_without_password
 from .postgres_schema import migrate
@@ -99,22 +100,48 @@ class PostgresConnections:
     @contextlib.contextmanager
     def lent(self, is_there: IsThere) -> Iterator[Connection]:
         """A connection in a transaction that commits at the end of the block."""
-        deadline, committing = self._deadline(), False
-        self._wait_for_server(deadline)
-        with self._borrowed(deadline) as db:
+        begun, db = self._begun(self._deadline())
+        deadline = None
+        try:
+            with begun:
+                with self._losing(db):
+                    yield db
+                deadline = self._bound(db)  # from here on, the commit may be under way
+        except psycopg.Error as error:
+            if deadline is None:
+                raise
+            self._raise_unless_passing(error, deadline)
+            if not self._has_committed(db.session, is_there, deadline):
+                raise self._loss(error) from error
+
+    def _begun(self, deadline: float) -> tuple[contextlib.ExitStack, Connection]:
+        """A connection whose transaction has begun, and what ends both: of those in the pool, some may be dead."""
+        while True:
             try:
-                with db.transaction():
+                with contextlib.ExitStack() as stack:
+                    db = stack.enter_context(self._borrowed(deadline))
+                    stack.enter_context(db.transaction())
                     db.limit_rest(self._timeout_s)
-                    db.deadline = math.inf
-                    yield db  # what goes wrong here is the borrower's own error
-                    deadline = self._bound(db)
-                    committing = True
+                    return stack.pop_all(), db
             except psycopg.Error as error:
-                if not committing:
-                    raise
                 self._raise_unless_passing(error, deadline)
-                if not self._has_committed(db.session, is_there, deadline):
-                    raise self._failure(error) from error
+            time.sleep(_PAUSE_S)
+
+    @contextlib.contextmanager
+    def _losing(self, db: Connection) -> Iterator[None]:
+        """What goes wrong in the block is the borrower's own error, unless its connection or a lock was lost."""
+        db.deadline = math.inf
+        try:
+            yield
+        except Exception as error:
+            if db.closed or _takes_back(error):
+                raise self._loss(error) from error
+            raise
+        except BaseException:
+            db.close()  # and the transaction with it: a thread that the borrower left behind writes to nobody
+            raise
+        finally:
+            self._bound(db)
 
     @contextlib.contextmanager
     def appending(self, db: Connection) -> Iterator[None]:
@@ -174,10 +201,6 @@ class PostgresConnections:
                     db.rollback()
             pool.putconn(db)
 
-    def _wait_for_server(self, deadline: float) -> None:
-        """Throw dead connections out of the pool, so that the next one lent lives."""
-        self.read(lambda db: db.execute("SELECT 1"), deadline=deadline)
-
     def _ready_pool(self, deadline: float) -> ConnectionPool[Connection]:
         if not self._opening.acquire(timeout=max(deadline - time.monotonic(), 0)):
             raise StoreError(f"Postgres: another thread has tried to connect for more than {self._timeout_s:g} s")
@@ -233,6 +256,10 @@ class PostgresConnections:
             error.args = (text,)  # it stays behind the `StoreError`, and is told with it
         return StoreError(f"Postgres: {type(error).__name__}: {text.strip()}")
 
+    def _loss(self, error: Exception) -> TransactionLost:
+        said = f"{type(error).__name__}: {said_without_password(str(error), self._url).strip()}"
+        return TransactionLost(f"Postgres: {said}; nothing was written, it can be done again")
+
     def _has_committed(self, session: tuple[Any, ...], is_there: IsThere, deadline: float) -> bool:
         """How a transaction ended whose connection was lost at its commit."""
         # The server may not have noticed the loss; the transaction could then still go either way.
@@ -276,6 +303,14 @@ def _passing(error: psycopg.Error) -> bool:
         return False
     state = error.sqlstate or "08000"  # a connection that is lost has no state
     return state.startswith(("08", "57P0")) or isinstance(error, _MAY_PASS)
+
+
+def _takes_back(error: BaseException) -> bool:
+    """Whether a borrower's error says that the server has undone the transaction, and why it may go well next time."""
+    if isinstance(error, _MAY_PASS):
+        return True
+    state = error.sqlstate if isinstance(error, psycopg.Error) else None
+    return state is not None and state.startswith(("08", "57P0"))
 
 
 _abandoned: list[ConnectionPool[Connection]] = []

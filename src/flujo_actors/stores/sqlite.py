@@ -69,6 +69,11 @@ class SqliteStore:
         watch_forks(self._connections)
         weakref.finalize(self, self._connections.dispose)
 
+    @property
+    def place(self) -> str | None:
+        """What all stores on the same file say; `None` for a database in memory, which is a place by itself."""
+        return None if self._connections.in_memory else f"sqlite {os.path.realpath(self._connections.path)}"
+
     def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
         [answer] = self.admit_all([admission], owner=owner, lease_s=lease_s)
         if isinstance(answer, RunExists):

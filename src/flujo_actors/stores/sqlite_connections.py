@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
-from ..errors import StoreError
+from ..errors import StoreError, TransactionLost
 from .forking import ForkGate
 from .sqlite_schema import migrate, version
 
@@ -102,12 +102,24 @@ class SqliteConnections:
                 self._ensure_schema()
                 db = self._connect("IMMEDIATE")
             try:
-                with _lending(db):
-                    yield db  # what goes wrong here is the borrower's own error
+                with self.errors():
+                    _wait_for_lock(db)
+                with self._losing(), _lending(db):
+                    yield db  # what goes wrong here is the borrower's own error, unless it is about locks
                 with self.errors():
                     _commit(db)
             finally:
                 db.close()  # rolls back what was not committed
+
+    @contextlib.contextmanager
+    def _losing(self) -> Iterator[None]:
+        """A borrower that could not get the file's lock has written nothing, and may try again."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if not _is_about_locks(error):
+                raise
+            raise TransactionLost(f"{self.path}: {error}; nothing was written, it can be done again") from error
 
     def close(self) -> None:
         """Close what is not in use, and can be opened again: a database in memory stays."""
@@ -222,7 +234,7 @@ class SqliteConnections:
             try:
                 db.execute("PRAGMA journal_mode = WAL").fetchall()
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                if not _is_about_locks(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE_S)
 
@@ -302,6 +314,19 @@ def _lending(db: StoreConnection) -> Iterator[None]:
         yield
     finally:
         db.take_back()
+
+
+def _wait_for_lock(db: StoreConnection) -> None:
+    """Wait for the file's lock here, in a thread: whoever borrows the connection may use it in that of an event loop.
+
+    It is free again when this returns, since a borrower may take long to come to its first write.
+    """
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("ROLLBACK")
+
+
+def _is_about_locks(error: sqlite3.OperationalError) -> bool:
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def _commit(db: StoreConnection) -> None:

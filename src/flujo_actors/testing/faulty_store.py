@@ -54,6 +54,11 @@ class FaultyStore:
         self._hold_at, self._hold_s = hold_at, hold_s
         self._lock = threading.Lock()
 
+    @property
+    def place(self) -> str | None:
+        """The place of the store below; not counted."""
+        return getattr(self._store, "place", None)
+
     def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
         with self.counted("admit"):
             return self._store.admit(admission, owner=owner, lease_s=lease_s)
