@@ -7,23 +7,26 @@ Rules:
 2. Whoever waits, for the lock or for the file, waits at most `busy_timeout_s`; then it is a `StoreError`.
 3. A database in memory exists once per connection, so there readers and transactions use the one that writes.
 4. Connections open when they are first needed, and again after `close()` or a fork.
-5. A fork waits until no connection is in use and closes them all: SQLite keeps its locks in the process's memory, and a
+5. What is told as written is in the file that others find. A file that was deleted or replaced under its connections is
+   a `StoreError`, found after each commit and before each reading; the next use opens what is there then.
+6. A fork waits until no connection is in use and closes them all: SQLite keeps its locks in the process's memory, and a
    child that inherits them believes that it holds them. A child that inherited one all the same refuses to go on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Literal
 
 from ..errors import StoreError, TransactionLost
 from .forking import ForkGate
+from .sqlite_files import Files, files_at
 from .sqlite_schema import migrate, version
 
 _FORK_PATIENCE_S = 5.0
@@ -32,6 +35,9 @@ _PAUSE_S = 0.01
 
 class StoreConnection(sqlite3.Connection):
     """A connection whose transactions only its store may end, so that a borrower cannot commit half of one."""
+
+    files: Files | None = None
+    """What it reads and writes; `None` for a database in memory."""
 
     def commit(self) -> None:
         raise StoreError("this transaction is committed by its store, at the end of the block that it was opened for")
@@ -60,6 +66,7 @@ class SqliteConnections:
 
     def __init__(self, path: str, *, synchronous: str, busy_timeout_s: float) -> None:
         self.path = path
+        self._file = os.path.abspath(path)  # now: the process may change its directory
         self.in_memory = path == ":memory:"
         self._synchronous = synchronous
         self._timeout_s = busy_timeout_s
@@ -100,7 +107,7 @@ class SqliteConnections:
         with self._gate.passing():
             with self.errors():
                 self._ensure_schema()
-                db = self._connect("IMMEDIATE")
+                db = self._connect_beside("IMMEDIATE")
             try:
                 with self.errors():
                     _wait_for_lock(db)
@@ -108,6 +115,7 @@ class SqliteConnections:
                     yield db  # what goes wrong here is the borrower's own error, unless it is about locks
                 with self.errors():
                     _commit(db)
+                    self._refuse_if_moved(db)
             finally:
                 db.close()  # rolls back what was not committed
 
@@ -176,8 +184,12 @@ class SqliteConnections:
         try:
             if commit:
                 _commit(db)
+                self._refuse_if_moved(db)
+        except StoreError:
+            self._close_idle()  # the next use opens what is there then
+            raise
         finally:
-            if db.in_transaction:
+            if self._writer is not None and db.in_transaction:
                 db.execute("ROLLBACK")
             self._writing.release()
 
@@ -216,6 +228,13 @@ class SqliteConnections:
             self._writer = db
         return self._writer
 
+    def _refuse_if_moved(self, db: StoreConnection | None) -> None:
+        if db is not None and not self.in_memory and db.files != files_at(self._file):
+            raise StoreError(
+                f"{self.path}: the file was deleted or replaced while this process used it, and what was written "
+                "meanwhile is gone with it; what is there now is opened at the next use"
+            )
+
     def _ensure_schema(self) -> None:
         if self._writer is None:
             with self._locked():
@@ -226,6 +245,7 @@ class SqliteConnections:
         if not self.in_memory:
             self._enter_wal(db)
         migrate(db)
+        db.files = files_at(self._file)
 
     def _enter_wal(self, db: StoreConnection) -> None:
         """Switch the file to write-ahead logging, where SQLite does not wait for others by itself."""
@@ -245,7 +265,7 @@ class SqliteConnections:
                 "open it in a process of its own"
             )
         db = sqlite3.connect(
-            self.path if self.in_memory else Path(self.path),
+            self.path if self.in_memory else self._file,
             timeout=self._timeout_s,
             isolation_level=isolation_level,  # type: ignore[arg-type]
             check_same_thread=False,
@@ -257,9 +277,34 @@ class SqliteConnections:
     def _take_reader(self) -> StoreConnection:
         self._ensure_schema()
         try:
-            return self._idle_readers.pop()
+            db = self._idle_readers.pop()
         except IndexError:
-            return self._connect(None)
+            return self._connect_beside()
+        with self._closed_if_moved(db):
+            self._refuse_if_moved(db)
+        return db
+
+    def _connect_beside(self, isolation_level: str | None = None) -> StoreConnection:
+        """Another connection to the file that the one which writes has open."""
+        with self._closed_if_moved():
+            self._refuse_if_moved(self._writer)
+        db = self._connect(isolation_level)
+        with self._closed_if_moved(db):
+            db.execute("PRAGMA schema_version").fetchall()  # opens the log
+            db.files = files_at(self._file)
+            self._refuse_if_moved(self._writer)
+        return db
+
+    @contextlib.contextmanager
+    def _closed_if_moved(self, *connections: StoreConnection) -> Iterator[None]:
+        """If the block finds that the file was moved, these are closed, and all that are not in use."""
+        try:
+            yield
+        except (StoreError, sqlite3.Error):
+            for db in connections:
+                db.close()
+            self.close()
+            raise
 
     def _give_back(self, db: StoreConnection) -> None:
         if db.in_transaction:
