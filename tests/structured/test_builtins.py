@@ -7,6 +7,7 @@ import attrs
 import pydantic
 import pytest
 
+from flujo_actors import Flujo, Step
 from flujo_actors.errors import StructuredOutputError
 from flujo_actors.structured import BUILTINS, ensure_object, extract_from_text, wrap_dict
 
@@ -60,6 +61,50 @@ def test_ensure_object_gives_the_fields(value: Any) -> None:
 def test_ensure_object_wraps_what_has_no_fields(value: Any, plain: Any) -> None:
     """Everything else stands under one key."""
     assert ensure_object(value) == {"value": plain}
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.a = 1
+        self._hidden = 2
+
+
+class Broken:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("do not look")
+
+    def __str__(self) -> str:
+        raise RuntimeError("nor read")
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (Plain(), {"a": 1}),
+        (ValueError("e"), {"type": "ValueError", "message": "e"}),
+        ({"inside": [Plain(), Thing(2), Model(a=3)]}, {"inside": [{"a": 1}, {"a": 2}, {"a": 3}]}),
+        (b"\xff", {"value": "b'\\xff'"}),
+        (CIRCLE, {"value": "[[...]]"}),
+        (Plain, {"value": str(Plain)}),
+        ({1, 2}, {"value": [1, 2]}),
+        ((n for n in range(2)), {"value": [0, 1]}),
+    ],
+)
+def test_ensure_object_takes_anything(value: Any, plain: Any) -> None:
+    """There is an object for every value, also for one that cannot be looked at."""
+    assert ensure_object(value) == plain
+    assert ensure_object(Broken()) == {"value": "<Broken>"}
+
+
+def test_wrap_dict_is_a_step_without_being_called() -> None:
+    """The call that names the key may be left out, in a step and in a chain."""
+    assert Flujo(Step("wrap", wrap_dict)).run("x").output == {"value": "x"}
+    assert Flujo(Step("same", lambda x: x) >> Step("wrap", wrap_dict("city"))).run("x").output == {"city": "x"}
+    assert wrap_dict()("x") == {"value": "x"}
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import attrs
-import pydantic
-from cattrs.preconf.json import make_converter
 from pydantic_core import to_jsonable_python
 
+from ..core.error_info import message_of
 from . import strict
 from .extract import extract_from_text
-
-_CONVERTER = make_converter()
 
 
 @attrs.frozen
@@ -32,32 +28,52 @@ class WrapDict:
         return {self.key: value}
 
 
-def wrap_dict(key: str = "value") -> WrapDict:
-    """A step that turns `x` into `{key: x}`."""
-    return WrapDict(key)
+class _WrapDictStep:
+    """`wrap_dict(key)` is a step that turns `x` into `{key: x}`; by itself it is the one whose key is `value`."""
+
+    __name__ = "wrap_dict"
+
+    def __call__(self, key: str = "value") -> WrapDict:
+        return WrapDict(key)
+
+    async def run(self, value: Any) -> dict[str, Any]:
+        """What it does where it is given as a step's agent without being called."""
+        return WrapDict("value")(value)
+
+
+wrap_dict = _WrapDictStep()
 
 
 def ensure_object(value: Any, key: str = "value") -> dict[str, Any]:
     """`value` as a dict of plain data: models and classes by their fields, a JSON object by its text.
 
-    Anything that has no fields comes back under `key`.
+    Anything that has no fields comes back under `key`; what cannot be looked at, as the text it has.
     """
     plain = _plain(value)
     return dict(plain) if isinstance(plain, Mapping) else {key: plain}
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping | pydantic.BaseModel) or _is_dataclass_instance(value):
-        return to_jsonable_python(value)
+    try:
+        return _object_in(value) if isinstance(value, str) else to_jsonable_python(value, fallback=_fields_of)
+    except Exception:  # circles, bytes that are no text, and whatever the user's properties raise
+        return _told(value)
+
+
+def _fields_of(value: Any) -> Any:
+    if isinstance(value, BaseException):
+        return {"type": type(value).__name__, "message": message_of(value)}
     if attrs.has(type(value)):
-        return _CONVERTER.unstructure(value)
-    if isinstance(value, str):
-        return _object_in(value)
-    return to_jsonable_python(value)
+        return {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
+    has_fields = hasattr(value, "__dict__") and not isinstance(value, type | ModuleType) and not callable(value)
+    return {name: item for name, item in vars(value).items() if name[:1] != "_"} if has_fields else _told(value)
 
 
-def _is_dataclass_instance(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+def _told(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # user code: a class may do anything here
+        return f"<{type(value).__name__}>"
 
 
 def _object_in(text: str) -> Any:
