@@ -9,14 +9,18 @@ Rules:
    run; `aclose` and the block also wait for its cleanup.
 4. Cancelling the reader cancels the run and waits for its cleanup.
 5. A handle is a coroutine too, the one that awaits it: `asyncio.run`, `create_task` and nurseries take nothing else.
+6. What stopped the run (a control error, a store that is down, an id that is taken) is raised to its reader: to the
+   first who awaits or iterates, or else when the block is left, unless the block raises by itself.
+7. A handle that is dropped before anybody awaited, iterated or entered it was a mistake: it warns.
 """
 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 from outcome import Error, Value
@@ -43,6 +47,7 @@ class RunHandle(Coroutine[Any, Any, PipelineResult]):
         self._background: _Background | None = None
         self._awaited: Value[PipelineResult] | Error | None = None
         self._stepped: Coroutine[Any, Any, PipelineResult] | None = None
+        self._used = False
 
     def __await__(self) -> Generator[Any, Any, PipelineResult]:
         return self._result().__await__()
@@ -57,10 +62,12 @@ class RunHandle(Coroutine[Any, Any, PipelineResult]):
 
     def close(self) -> None:
         """Give up awaiting the run."""
+        self._used = True
         if self._stepped is not None:
             self._stepped.close()
 
     def _coroutine(self) -> Coroutine[Any, Any, PipelineResult]:
+        self._used = True
         if self._stepped is None:
             self._stepped = self._result()
         return self._stepped
@@ -77,8 +84,11 @@ class RunHandle(Coroutine[Any, Any, PipelineResult]):
     ) -> None:
         background = await self.background()
         await background.end()
+        if error is None:
+            background.raise_untold()
 
     async def _result(self) -> PipelineResult:
+        self._used = True
         if self._background is not None:
             background = self._background
             return await background.host.enter(background.result)
@@ -89,11 +99,32 @@ class RunHandle(Coroutine[Any, Any, PipelineResult]):
 
     async def background(self) -> _Background:
         """The run, started if it was not."""
+        self._used = True
         if self._background is None:
             if self._awaited is not None:
                 raise RuntimeError("this run has been awaited; its outcomes are over. Start another one")
             self._background = _Background(await current_host(), self._drive)
         return self._background
+
+    if not TYPE_CHECKING:  # or type checkers would believe in every name
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(self._why_not(name))
+
+    def _why_not(self, name: str) -> str:
+        if not hasattr(PipelineResult, name):
+            return f"{type(self).__name__!r} object has no attribute {name!r}"
+        self._used = True  # one complaint is enough
+        return f"a run has no {name!r} before it has ended: await it first, as in `(await flujo.run_async(…)).{name}`"
+
+    def __del__(self) -> None:
+        if not self._used:
+            warnings.warn(
+                "a run was never started: nobody awaited, iterated or entered what `run_async` or `resume_async` gave",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
 
 
 class OutcomeIterator:
@@ -148,6 +179,7 @@ class _Background:
         self._ended = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._result: Value[PipelineResult] | Error | None = None
+        self._told = False
         self.next_nowait = self._outlet.get_nowait
         """An outcome that waits already: a host on another library need not cross over for each of them.
 
@@ -169,8 +201,7 @@ class _Background:
         try:
             return await self.host.receive(self._outlet)
         except trio.EndOfChannel:
-            if isinstance(self._result, Error):
-                raise self._result.error from None
+            self.raise_untold(again=True)
             raise
         except trio.Cancelled:
             await self.stop()
@@ -187,7 +218,14 @@ class _Background:
             raise
         if self._result is None:
             raise RuntimeError("the run was ended before it had a result")
+        self._told = True
         return _unpacked(self._result)
+
+    def raise_untold(self, *, again: bool = False) -> None:
+        """Raise what stopped the run, if something did, and nobody has been told or is to be told again."""
+        if isinstance(self._result, Error) and (again or not self._told):
+            self._told = True
+            raise self._result.error from None
 
     async def end(self) -> None:
         """From the host's side: stop the run, unless it has ended, as it has when its loop is shutting down."""

@@ -41,10 +41,11 @@ def endless(agent: Guarded) -> Flujo:
 
 @pytest.mark.trio
 async def test_nothing_happens_before_the_handle_is_used(autojump_clock: Any) -> None:
-    """A handle that is dropped has done nothing, and no id is taken."""
+    """A handle that is dropped has done nothing, and no id is taken; it was a mistake, so it warns."""
     agent = Scripted("x")
     flujo = Flujo(Step("s", agent))
-    flujo.run_async(1, run_id="r")
+    with pytest.warns(ResourceWarning, match="a run was never started"):
+        flujo.run_async(1, run_id="r")
     await trio.sleep(1)
     assert agent.calls == []
     assert (await flujo.run_async(1, run_id="r")).success

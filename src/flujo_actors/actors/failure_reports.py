@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from ..bridge.guard import holds_vanished
 from ..core.attempts import escalating
 from ..core.error_info import place_of, put_note
 from ..core.outcomes import ErrorInfo
@@ -25,8 +26,13 @@ def report_failure(run: Run, request: Request, error: BaseException | ErrorInfo 
     if isinstance(error, BaseException):
         put_note(error, _NOTE, where)
     if escalating(error) is None:
-        at = _place(error)
-        logger.warning("%s", run.redact(f"step {request.name!r} failed{at} ({where}): {feedback}"))
+        text = f"step {request.name!r} failed{_place(error)} ({where}): {feedback}"
+        logger.log(_level(error), "%s", run.redact(text))
+
+
+def _level(error: object) -> int:
+    """A loop that shuts down cancels the tasks of all steps, and steps then end without an outcome: no news."""
+    return logging.INFO if holds_vanished(error) else logging.WARNING
 
 
 def _place(error: BaseException | ErrorInfo | None) -> str:

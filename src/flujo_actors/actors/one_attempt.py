@@ -102,6 +102,8 @@ class OneAttempt:
         else:
             with trio.move_on_after(step.timeout_s) as scope:
                 ended = await self._work(step, work)
+                if trio.current_time() >= scope.deadline:  # code that blocks leaves trio no moment to see it pass
+                    scope.cancel()
             if scope.cancel_called:
                 ended = self._timed_out(step, work, ignored=not scope.cancelled_caught)
                 veto = await tell_late(run) if run.untold else None
