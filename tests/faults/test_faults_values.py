@@ -10,15 +10,19 @@ from typing import Any, NoReturn
 import pytest
 
 from flujo_actors import (
+    Aborted,
     Chunk,
     Failure,
     Flujo,
     NotSerializable,
+    Paused,
     Pipeline,
     PipelineResult,
+    PreStep,
     RunClient,
     Step,
     StepResult,
+    Success,
     from_json,
     to_json,
 )
@@ -197,6 +201,59 @@ def test_an_exception_that_cannot_say_anything_is_a_failure(
     assert type(make()).__name__ in result.feedback
     told: Any = from_json(to_json(Failure(error=make())), Failure)
     assert told.error.type_name == type(make()).__name__
+
+
+ODD_OUTCOMES: list[Callable[[], Any]] = [
+    lambda: Paused(message=5),  # type: ignore[arg-type]
+    lambda: Paused(message=Nameless()),  # type: ignore[arg-type]
+    lambda: Aborted(reason=Nameless()),  # type: ignore[arg-type]
+    lambda: Failure(feedback=Nameless()),  # type: ignore[arg-type]
+    lambda: Failure(error="text"),  # type: ignore[arg-type]
+    lambda: Failure(step_result=5),  # type: ignore[arg-type]
+    lambda: Success(step_result=5),  # type: ignore[arg-type]
+    lambda: StepResult(name="work", usage=5),  # type: ignore[arg-type]
+    lambda: StepResult(name="work", token_counts="many"),  # type: ignore[arg-type]
+    lambda: StepResult(name="work", cost_usd=float("nan")),
+    lambda: StepResult(name="work", success=Nameless()),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("make", ODD_OUTCOMES)
+def test_an_outcome_that_no_outcome_can_be_fails_its_step(
+    make: Callable[[], Any], run: Callable[..., PipelineResult]
+) -> None:
+    """A step may end as it likes, but what it says is checked, also inside others and at the end of a stream."""
+
+    async def work(data: int) -> Any:
+        return make()
+
+    async def stream(data: int) -> AsyncIterator[Any]:
+        yield make()
+
+    inside = Step.loop_until("loop", Step("work", work), until=lambda data, context: True)
+    for step in (Step("work", work), Step("work", work, timeout_s=60), Step("work", stream), inside):
+        result = run(step)
+        assert result.status == "failed"
+        assert "work" in result.feedback
+
+
+@pytest.mark.parametrize("verdict", [Nameless, lambda: [Nameless()], lambda: {"row": Row("Ada")}, Everything])
+def test_a_verdict_that_misbehaves_fails_its_step(
+    verdict: Callable[[], Any], run: Callable[..., PipelineResult]
+) -> None:
+    """What a validator returns is looked at with the same care."""
+    result = run(Step("work", lambda data: data, validators=[lambda output: verdict()]))
+    assert result.status == "failed"
+    assert "Validation failed" in result.feedback
+
+
+def test_a_hook_that_aborts_without_a_reason_that_can_be_told_has_failed(run: Callable[..., PipelineResult]) -> None:
+    """The run goes on as if the hook had raised."""
+
+    def abort(told: PreStep) -> Aborted:
+        return Aborted(reason=Nameless())  # type: ignore[arg-type]
+
+    assert run(Step("work", lambda data: data), hooks=abort).status == "completed"
 
 
 def test_what_decides_between_steps_may_misbehave(run: Callable[..., PipelineResult]) -> None:

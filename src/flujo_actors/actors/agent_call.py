@@ -234,6 +234,10 @@ def answer_of(run: Run, name: str, value: Any, work: Work) -> Attempt:
 
 
 def _meaning_of(name: str, value: Any, work: Work) -> Attempt:
+    if isinstance(value, _OUTCOMES):
+        from ..core.own_outcomes import checked_outcome  # few steps say themselves how they ended
+
+        checked_outcome(value)
     match value:
         case Success(step_result=result):
             return _result_of(name, result, work)

@@ -29,6 +29,7 @@ from ..context.isolation import isolated
 from ..core.attempts import escalating
 from ..core.error_info import message_of
 from ..core.outcomes import Aborted, Failure, RunId
+from ..core.own_outcomes import checked_outcome
 from ..core.payloads import PAYLOAD_TYPES, HookPayload, PreRun, PreStep
 from ..errors import AbortRun, DeclarationError
 
@@ -121,7 +122,8 @@ class Hooks:
 
     async def _answer(self, fn: Callable[[Any], Any], payload: HookPayload) -> Any:
         answer = fn(_with_own_context(payload))
-        return await self.host.finish(answer) if isinstance(answer, Awaitable) else answer
+        answer = await self.host.finish(answer) if isinstance(answer, Awaitable) else answer
+        return checked_outcome(answer) if isinstance(answer, Aborted) else answer
 
 
 def _with_own_context(payload: HookPayload) -> HookPayload:

@@ -34,7 +34,7 @@ from .sequence import Troupe, Work, vetoed
 from .step_events import emit_attempt_ended, note_swallowed_cancellation, report_unstoppable
 from .step_results import told
 from .telling import tell_late
-from .usercode import ask_planned, failure_of, told_of
+from .usercode import ask, ask_planned, failure_of, told_of
 
 LOST_AT_MOST = 3
 """How often a step is done again because the store lost its transaction."""
@@ -153,7 +153,8 @@ class OneAttempt:
             return refused
         for check, plan in zip(step.validators, step.checks, strict=True):
             got = await ask_planned(self.run, plan, output, context)
-            reason = told_of(self.run, got.error) if isinstance(got, Error) else _objection(check, got.value)
+            got = got if isinstance(got, Error) else await ask(self.run, _objection, check, got.value)
+            reason = told_of(self.run, got.error) if isinstance(got, Error) else got.value
             if isinstance(reason, Redirect):
                 text = self.run.redact(reason.feedback)
                 return Failed(error=None, feedback=text, refusal=text, output=output, redirect=reason.to)
