@@ -48,6 +48,10 @@ class SqlitePlace:
         while self._opened:
             self._opened.pop().close()
 
+    def forget(self) -> None:
+        """Leave it to others to close what was opened."""
+        self._opened.clear()
+
     def check(self) -> None:
         """What SQLite itself says about the file."""
         assert self.query("PRAGMA integrity_check") == [("ok",)]
@@ -75,6 +79,10 @@ class PostgresPlace:
     def close(self) -> None:
         while self._opened:
             self._opened.pop().close()
+
+    def forget(self) -> None:
+        """Leave it to others to close what was opened."""
+        self._opened.clear()
 
     def check(self) -> None:
         """No record is numbered twice, none is missing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -13,9 +14,12 @@ from typing import Any
 
 import pytest
 import trio
+from durable_places import Place
 from silent_store import SilentStore
 
-from flujo_actors import Flujo, LeaseLost, RunClient, Step
+from flujo_actors import Flujo, LeaseLost, NotSerializable, RunClient, Step
+from flujo_actors.bridge.guest import end_orphans
+from flujo_actors.core import bodies
 from flujo_actors.stores.memory import MemoryStore
 
 SHORT = {"durability": {"lease_s": 0.6}}
@@ -56,6 +60,23 @@ def test_a_step_that_blocks_its_loop_keeps_its_lease(run: Run) -> None:
         return await Flujo(Step("blocking", blocking), store=store, settings=SHORT).run_async(1)
 
     assert run(main).status == "completed"
+
+
+def test_a_run_that_is_long_to_read_is_kept_meanwhile() -> None:
+    """Its lease is renewed from the claim on: whoever resumes does not lose it before the first step."""
+    store = CountingStore()
+    flujo = Flujo(Step.human_in_the_loop("ask", "?") >> Step("same", same), store=store, settings=SHORT)
+    token = flujo.run(1, run_id="run").state_token
+    assert token is not None
+    RunClient(store).answer(token, "yes")
+    read = store.read
+
+    def read_for_long(run_id: Any, *, after: int = 0) -> Any:
+        assert store.often.wait(60)
+        return read(run_id, after=after)
+
+    store.read = read_for_long  # type: ignore[method-assign]
+    assert flujo.resume("run").output == "yes"
 
 
 @on_both_hosts
@@ -208,5 +229,54 @@ def test_the_lease_of_a_run_whose_loop_was_closed_is_not_renewed_for_ever() -> N
     loop.close()
     while store.get("run").leased:  # type: ignore[arg-type]
         time.sleep(0.05)
-    kept.clear()
-    gc.collect()
+    end_orphans()
+
+
+@on_both_hosts
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_stores_that_nobody_uses_any_more_are_closed(run: Run, kind: str, request: pytest.FixtureRequest) -> None:
+    """A loop that lives for long keeps no files, connections and threads of the stores that were used on it."""
+    place = request.getfixturevalue(f"{kind}_place")
+
+    async def use_one() -> None:
+        store = place.open()
+        place.forget()
+        assert (await Flujo(Step("same", same), store=store).run_async(1)).status == "completed"
+
+    async def main() -> tuple[int, int]:
+        await use_one()
+        before = open_files(), threading.active_count()
+        for _ in range(8):
+            await use_one()
+        for _ in range(500):
+            gc.collect()
+            await (asyncio.sleep(0.01) if run is not trio.run else trio.sleep(0.01))
+            if open_files() <= before[0] and threading.active_count() <= before[1] + 3:
+                return 0, 0
+        return open_files() - before[0], threading.active_count() - before[1]
+
+    assert run(main) == (0, 0)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("text", ["x" * 2000, "é" * 1000, "😀" * 600], ids=["ascii", "two bytes", "four bytes"])
+def test_an_output_that_is_too_long_to_be_stored_fails_its_step(
+    place: Place, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """No database takes a value of more than about a gigabyte: the run ends, and says why."""
+    monkeypatch.setattr(bodies, "MAX_BYTES", 1500)
+    flujo = Flujo(Step("long", lambda data: text), store=place.open())
+    result = flujo.run(1, run_id="run")
+    assert (result.status, RunClient(place.open()).get("run").status) == ("failed", "failed")
+    assert "too long" in (result.feedback or "")
+    with pytest.raises(NotSerializable, match="too long"):
+        flujo.run(text)
+
+
+def test_an_output_that_is_just_short_enough_is_stored(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes count, not characters."""
+    monkeypatch.setattr(bodies, "MAX_BYTES", 1500)
+    assert Flujo(Step("long", lambda data: "é" * 700), store=place.open()).run(1).status == "completed"

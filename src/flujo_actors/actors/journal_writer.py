@@ -179,9 +179,9 @@ class JournalWriter:
 
     # --- leases ---
 
-    def hold(self, lease: Lease, lost: Callable[[LeaseLost], None]) -> None:
-        """Keep a lease alive until it is let go; `lost` is called if it cannot be."""
-        self._leases.hold(lease, lost)
+    def hold(self, lease: Lease, lost: Callable[[LeaseLost], None], *, since: float | None = None) -> None:
+        """Keep a lease alive until it is let go; `lost` is called if it cannot be. See `Leases.hold`."""
+        self._leases.hold(lease, lost, since=since)
 
     def let_go(self, lease: Lease) -> None:
         """Stop renewing a lease."""

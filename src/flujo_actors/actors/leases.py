@@ -70,14 +70,18 @@ class Leases:
         """Whether the store is being asked."""
         return self._times.asking
 
-    def hold(self, lease: Lease, lost: Tell) -> None:
-        """Keep a lease alive until it is let go; `lost` is called if it cannot be."""
+    def hold(self, lease: Lease, lost: Tell, *, since: float | None = None) -> None:
+        """Keep a lease alive until it is let go; `lost`, or who holds it next, is called if it cannot be.
+
+        `since` says when it was asked for, if that is a while ago.
+        """
         now = self._clock.current_time()
         with self._lock:
             self._set_alarm(self._times.every_s)
             if not self._held and not self._times.asking:
                 self._times = LeaseTimes(lease_s=self._times.lease_s, asked_at=now)
-            self._held[lease] = _Held(tell=lost, until=now + self._times.lease_s)
+            new = _Held(tell=lost, until=(now if since is None else since) + self._times.lease_s)
+            self._held.setdefault(lease, new).tell = lost
         if self._scope is None:
             self._scope = trio.CancelScope()
             trio.lowlevel.spawn_system_task(self._look_after, self._scope)

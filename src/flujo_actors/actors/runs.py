@@ -29,6 +29,8 @@ class OpenRun:
     context: Any
     journal: Journal
     resumed: bool = False
+    since: float | None = None
+    """When this process asked for the run, by the trio run's clock, if it is to be counted from then."""
 
 
 class NoAnswer(enum.Enum):

@@ -34,7 +34,7 @@ from ..dsl.fingerprint import Fingerprint, read_fingerprint
 from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
 from ..dsl.places import find_step
-from ..errors import CorruptRecord, FingerprintMismatch, NotPaused, NotSerializable, RunLeased, StoreError
+from ..errors import CorruptRecord, FingerprintMismatch, LeaseLost, NotPaused, NotSerializable, RunLeased, StoreError
 from ..stores.port import Store
 from .asking import waiting_pause
 from .journal import Pause
@@ -60,13 +60,14 @@ class StoredRuns:
         given = {"input": _stored(data, "input"), "context": _stored(context, "context")}
         body = bodies.make_body(**given, fingerprint=fingerprint.data())
         admission = Admission(run_id=run_id, pipeline=fingerprint.name, body=body)
+        asked_at = trio.current_time()
         lease = await self._writer().admit(admission)  # also for who is cancelled meanwhile: it must be given up
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled:
             await self._release(lease)
             raise
-        return OpenRun(run_id=run_id, data=data, context=context, journal=self._journal(lease))
+        return OpenRun(run_id=run_id, data=data, context=context, journal=self._journal(lease), since=asked_at)
 
     async def pause_at(self, token: str) -> Pause:
         run_id, path = parse_token(token)
@@ -104,6 +105,7 @@ class StoredRuns:
         return await call_store(lambda: self.store.claim(run_id, owner=owner, lease_s=lease_s), if_left=give_up)
 
     async def _opened(self, lease: Lease, run: StoredRun) -> OpenRun:
+        self._writer().hold(lease, _told_by_the_store)  # reading a long run may take longer than a lease
         records = await call_store(lambda: self.store.read(lease.run_id))
         body = self._admission_of(lease.run_id, records)
         where = _first_record_of(lease.run_id)
@@ -162,7 +164,7 @@ class StoredRuns:
     def holding(self, run: OpenRun) -> Iterator[Hold]:
         lease = _journal_of(run).lease
         hold = Hold()
-        self._writer().hold(lease, hold.lose)
+        self._writer().hold(lease, hold.lose, since=run.since)
         try:
             with hold.scope:
                 yield hold
@@ -206,6 +208,10 @@ def _stored(value: Any, what: str) -> Any:
 def _refuse_if_ended(run: StoredRun) -> None:
     if run.status not in ("running", "paused"):
         raise NotPaused(f"run {run.run_id!r} has ended as {run.status}; there is nothing left to resume")
+
+
+def _told_by_the_store(lost: LeaseLost) -> None:
+    """Nothing is done yet, and the first write will be refused."""
 
 
 def _first_record_of(run_id: RunId) -> str:

@@ -42,12 +42,28 @@ OutcomeAt = Callable[[StepPath], TerminalOutcome | None]
 _write = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 
 
+MAX_BYTES = 500_000_000
+"""How long a body may be in UTF-8: databases take a value of about 1 GB, and drivers need some of that."""
+
+
 def make_body(**parts: Any) -> str:
     """A body of the current version; the parts are JSON data."""
     try:
-        return _write({"v": RECORD_VERSION, **parts})
+        body = _write({"v": RECORD_VERSION, **parts})
     except RecursionError:
         raise NotSerializable("the value is nested too deeply to be stored, or contains itself") from None
+    if len(body) > MAX_BYTES // 4:  # a character is four bytes at most
+        _refuse_if_too_long(body)
+    return body
+
+
+def _refuse_if_too_long(body: str) -> None:
+    size = len(body.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        raise NotSerializable(
+            f"it is too long: {size:,} bytes as JSON, and {MAX_BYTES:,} can be stored in one piece; keep it in a file "
+            "or a bucket, and pass its name on"
+        )
 
 
 @contextlib.contextmanager

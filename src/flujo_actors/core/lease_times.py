@@ -39,6 +39,6 @@ class LeaseTimes:
         return now >= until and (self.failed or (self.asking and silent_s >= self.every_s))
 
     def next_look(self, untils: Iterable[float], now: float) -> float:
-        """When something may have to be done next."""
-        coming = [time for time in (self.asked_at + self.every_s, *untils) if time > now]
-        return min(coming, default=now + self.every_s)
+        """When something may have to be done next; an answer that comes meanwhile makes it no earlier."""
+        times = (self.asked_at + self.every_s, now + self.every_s, *untils)
+        return min(time for time in times if time > now)
