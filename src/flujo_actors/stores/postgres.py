@@ -3,7 +3,7 @@
 Rules:
 
 1. What a method returned for is committed; how a commit ended is found out even if the connection is lost at it.
-2. Leases are counted by the database's clock, the same for everybody.
+2. Leases are counted by the server's clock, the same for everybody. It is a wall clock: what it jumps, leases jump.
 3. Rows of several runs are locked in one order everywhere, so that batches wait for one another and never deadlock.
 4. Text goes into the database escaped (`escapes`), so every name and every body comes back as it was.
 """

@@ -47,6 +47,18 @@ class ConcurrencyClauses:
         assert [each.seq for each in store.read(lease.run_id)] == list(range(1, THREADS * APPENDS + 2))
         assert len(set(bodies(store))) == THREADS * APPENDS
 
+    def test_leases_are_renewed_beside_those_who_write(self, store: Store) -> None:
+        """Renewals come from a thread of their own: they and the run's writes never harm one another."""
+        leases = [admit(store, f"run {number}") for number in range(THREADS)]
+
+        def work(number: int) -> None:
+            for index in range(APPENDS):
+                assert store.renew(leases, lease_s=LEASE_S) == [None] * THREADS
+                assert write(store, leases[number], record(str(index))) is None
+
+        _in_threads(work)
+        assert {run.records for run in store.find(RunQuery())} == {1 + APPENDS}
+
     def test_readers_see_whole_batches(self, store: Store) -> None:
         """Whoever reads while others write sees all of an append or nothing."""
         lease = admit(store)
