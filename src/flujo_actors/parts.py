@@ -17,6 +17,7 @@ from .core.default_settings import CONFIG_FILE, PREFIX, default_settings
 from .dsl.pipeline import AnyStep, Pipeline
 from .dsl.step import Step
 from .dsl.tree import walk_steps
+from .errors import DeclarationError
 from .telemetry.silence import Silence
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def _is_configured() -> bool:
 
 def hooks_of(given: Iterable[Callable[[Any], Any]] | Callable[[Any], Any]) -> Callable[..., Hooks] | None:
     """What makes the hooks of one run (`run_id`, `host`, `report`, `redact`); `None` if there are none."""
+    if not callable(given) and not isinstance(given, Iterable):
+        raise DeclarationError(f"hooks must be a callable or a list of them, not {given!r}")
     listed = (given,) if callable(given) else tuple(given)
     if not listed:
         return None

@@ -115,7 +115,7 @@ class PlainCaller:
         return attrs.evolve(self.work, data=f"{self.work.data}\n\n{instruction}")
 
     def _failure(self, error: BaseException) -> Failed:
-        failed = failure_of(self.run, error)
+        failed = failure_of(self.run, error, plan=self.plan)
         if self.step.processing.wanted is None or not self.is_about_content(failed):
             return failed
         known, own = _content_errors(error), _content_errors(error).own_refusal(error)

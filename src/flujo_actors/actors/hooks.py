@@ -31,6 +31,7 @@ from ..core.error_info import message_of
 from ..core.outcomes import Aborted, Failure, RunId
 from ..core.own_outcomes import checked_outcome
 from ..core.payloads import PAYLOAD_TYPES, HookPayload, PreRun, PreStep
+from ..dsl.step import name_of
 from ..errors import AbortRun, DeclarationError
 
 logger = logging.getLogger("flujo_actors")
@@ -58,7 +59,22 @@ def plan_hooks(hooks: Iterable[Callable[[Any], Any]] | Callable[[Any], Any]) -> 
     for hook in listed:
         if not callable(hook):
             raise DeclarationError(f"hooks holds {hook!r}, which cannot be called")
+        _refuse_other_arity(hook)
     return tuple(PlannedHook(hook, _wanted(hook)) for hook in listed)
+
+
+def _refuse_other_arity(hook: Callable[[Any], Any]) -> None:
+    """A hook that cannot be called with one payload is a wrong declaration; one that cannot be read has the benefit."""
+    try:
+        signature = inspect.signature(hook)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(object())
+    except TypeError as error:
+        raise DeclarationError(
+            f"hook {name_of(hook)!r} is called with one argument, the payload, but takes {signature}: {error}"
+        ) from None
 
 
 def _wanted(hook: Callable[[Any], Any]) -> tuple[type, ...]:

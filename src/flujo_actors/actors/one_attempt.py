@@ -124,7 +124,7 @@ class OneAttempt:
         for plan in step.processors.before_plans:
             got = await ask_planned(self.run, plan, work.data, work.context)
             if isinstance(got, Error):
-                return failure_of(self.run, got.error, what=f"A processor of step {step.name!r}")
+                return failure_of(self.run, got.error, plan=plan, what=f"A processor of step {step.name!r}")
             work = attrs.evolve(work, data=got.value)
         ended = await self._of_its_kind(step, work)
         if not isinstance(ended, Done):
@@ -146,7 +146,7 @@ class OneAttempt:
         for plan in step.processors.after_plans:
             got = await ask_planned(self.run, plan, output, context)
             if isinstance(got, Error):
-                return failure_of(self.run, got.error, what=f"A processor of step {step.name!r}")
+                return failure_of(self.run, got.error, plan=plan, what=f"A processor of step {step.name!r}")
             output = got.value
         refused = refused_output(step.name, output) if step.processors.after_plans else None
         if refused is not None:
@@ -154,7 +154,7 @@ class OneAttempt:
         for check, plan in zip(step.validators, step.checks, strict=True):
             got = await ask_planned(self.run, plan, output, context)
             got = got if isinstance(got, Error) else await ask(self.run, _objection, check, got.value)
-            reason = told_of(self.run, got.error) if isinstance(got, Error) else got.value
+            reason = told_of(self.run, got.error, plan) if isinstance(got, Error) else got.value
             if isinstance(reason, Redirect):
                 text = self.run.redact(reason.feedback)
                 return Failed(error=None, feedback=text, refusal=text, output=output, redirect=reason.to)

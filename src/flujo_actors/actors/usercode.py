@@ -10,7 +10,7 @@ from outcome import Error, Value
 from ..bridge.guard import guarded, vanished
 from ..context.isolation import isolated, own
 from ..core.attempts import Failed
-from ..core.error_info import put_note, said_by
+from ..core.error_info import message_of, put_note, said_by
 from ..dsl.callplan import CallPlan
 from .run import Run
 
@@ -49,21 +49,28 @@ async def _isolated(context: Any) -> Any:
     return isolated(context)
 
 
-def failure_of(run: Run, error: BaseException, *, what: str = "") -> Failed:
+def failure_of(run: Run, error: BaseException, *, what: str = "", plan: CallPlan | None = None) -> Failed:
     """How user code that raised looks to everybody else; `what` says which, if it was not the agent."""
     if vanished(error):
         text = f"The step ended without an outcome: {type(error).__name__} was raised, but nobody cancelled it"
     else:
-        text = f"Agent execution failed with {told_of(run, error)}"
+        text = f"Agent execution failed with {told_of(run, error, plan)}"
     return Failed(error=error, feedback=run.redact(f"{what}: {text}" if what else text))
 
 
-def told_of(run: Run, error: BaseException) -> str:
-    """What an exception says, and what it cannot know: that its code ran on the wrong library."""
+def told_of(run: Run, error: BaseException, plan: CallPlan | None = None) -> str:
+    """What an exception says, and what it cannot know: that its code was given the wrong library, or no resources."""
     from ..bridge.wrong_library import library_hint  # only to word a failure
 
-    hint = library_hint(error, run.host)
+    hint = library_hint(error, run.host) or _resources_hint(run, error, plan)
     if hint is None:
         return said_by(error)
     put_note(error, "flujo_actors hint: ", hint)
     return f"{said_by(error)} ({hint})"
+
+
+def _resources_hint(run: Run, error: BaseException, plan: CallPlan | None) -> str | None:
+    asked = plan is not None and "resources" in plan.named and run.resources is None
+    if not asked or not isinstance(error, TypeError | AttributeError) or "NoneType" not in message_of(error):
+        return None
+    return "this code asks for `resources`, and there are none: give them to `Flujo(…, resources=…)`"

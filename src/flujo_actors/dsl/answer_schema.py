@@ -16,6 +16,10 @@ from ..errors import DeclarationError
 Reader: TypeAlias = Callable[[Any], Any]
 """Turns an answer into what its schema describes, or raises what the library behind the schema raises."""
 
+_SCHEMAS = (
+    "a JSON Schema (a dict), a pydantic model, an attrs class, a dataclass, a TypedDict or a type that pydantic knows"
+)
+
 
 def reader_of(schema: Any) -> Reader:
     """How answers are read by a JSON Schema, an attrs class or anything pydantic knows; else `DeclarationError`."""
@@ -23,17 +27,21 @@ def reader_of(schema: Any) -> Reader:
         return _json_reader(schema)
     if isinstance(schema, type) and attrs.has(schema):
         return lambda answer: answer if isinstance(answer, schema) else cattrs.structure(answer, schema)
+    if isinstance(schema, str):  # which pydantic takes for the name of a type, to be looked up when it is too late
+        raise DeclarationError(f"{schema!r:.100} is a text, not {_SCHEMAS}")
     try:
         return TypeAdapter(known_to_pydantic(schema)).validate_python
-    except (PydanticUserError, PydanticSchemaGenerationError) as error:
-        raise DeclarationError(f"input_schema {schema!r} is not something to validate against: {error}") from error
+    except PydanticSchemaGenerationError as error:
+        raise DeclarationError(f"{schema!r:.100} is not {_SCHEMAS}") from error
+    except PydanticUserError as error:
+        raise DeclarationError(f"{schema!r:.100} cannot be validated against: {error.message}") from error
 
 
 def _json_reader(schema: Mapping[str, Any]) -> Reader:
     try:
         validator = jsonschema_rs.validator_for(dict(schema), retriever=_refuse_to_fetch)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
-        raise DeclarationError(f"input_schema {schema!r} is not a JSON Schema: {error}") from error
+        raise DeclarationError(f"{schema!r:.500} is not a JSON Schema: {error}") from error
 
     def read(answer: Any) -> Any:
         validator.validate(answer)

@@ -79,10 +79,10 @@ def plan_agent(agent: Any, *, step_name: str) -> CallPlan:
         return _stream_plan(stream, step_name)
     if callable(agent):
         return plan_callable(agent, step_name=step_name)
-    raise DeclarationError(
-        f"step {step_name!r} cannot call its agent, a {type(agent).__name__}: "
-        "it needs to be callable, or to have an async method `run`"
-    )
+    cure = "it needs to be callable, or to have an async method `run`"
+    if isinstance(agent, str):
+        cure = f"for the model of that name, give it `make_agent_async({agent!r:.100})`"
+    raise DeclarationError(f"step {step_name!r} cannot call its agent, a {type(agent).__name__}: {cure}")
 
 
 def plan_callable(fn: Callable[..., Any], *, step_name: str) -> CallPlan:

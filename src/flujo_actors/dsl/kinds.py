@@ -188,4 +188,7 @@ class HumanInTheLoop(Declared):
         if self.input_schema is not None:
             from .answer_schema import reader_of  # loads pydantic, which only those who ask for a schema need
 
-            reader_of(self.input_schema)
+            try:
+                reader_of(self.input_schema)
+            except DeclarationError as error:
+                raise DeclarationError(f"step {self.name!r}: input_schema: {error}") from error.__cause__

@@ -35,7 +35,7 @@ def _check_schema(schema: Any) -> None:
     try:
         reader_of(schema)
     except DeclarationError as error:
-        raise DeclarationError(f"processing.schema cannot serve as a schema: {error.__cause__ or error}") from error
+        raise DeclarationError(f"processing.schema cannot serve as a schema: {error}") from error.__cause__
 
 
 @attrs.frozen(kw_only=True)

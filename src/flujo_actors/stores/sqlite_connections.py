@@ -26,7 +26,7 @@ from typing import Literal
 
 from ..errors import StoreError, TransactionLost
 from .forking import ForkGate
-from .sqlite_files import Files, files_at
+from .sqlite_files import Files, files_at, why_not_opened
 from .sqlite_schema import migrate, version
 
 _FORK_PATIENCE_S = 5.0
@@ -215,7 +215,9 @@ class SqliteConnections:
 
     def failure(self, error: sqlite3.Error) -> StoreError:
         """What SQLite complains about, as a store says it."""
-        return StoreError(f"{self.path}: {error}")
+        unopened = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN
+        why = f" ({why_not_opened(self._file)})" if unopened and not self.in_memory else ""
+        return StoreError(f"{self.path}: {error}{why}")
 
     def _open_writer(self) -> StoreConnection:
         if self._writer is None:
