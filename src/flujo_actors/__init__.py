@@ -83,6 +83,8 @@ if TYPE_CHECKING:
     from .core.payloads import PostStep as PostStep
     from .core.payloads import PreRun as PreRun
     from .core.payloads import PreStep as PreStep
+    from .core.recovery import LeftRun as LeftRun
+    from .core.recovery import RecoveryReport as RecoveryReport
     from .core.reducers import Add as Add
     from .core.reducers import Append as Append
     from .core.reducers import Merge as Merge
@@ -109,6 +111,7 @@ else:
             "Append": ".core.reducers",
             "HookPayload": ".core.payloads",
             "Merge": ".core.reducers",
+            "LeftRun": ".core.recovery",
             "MemoryStore": ".stores.memory",
             "OnPause": ".core.payloads",
             "OnStepFailure": ".core.payloads",
@@ -118,6 +121,7 @@ else:
             "PreRun": ".core.payloads",
             "PreStep": ".core.payloads",
             "Price": ".core.settings",
+            "RecoveryReport": ".core.recovery",
             "Redirect": ".dsl.redirect",
             "RunClient": ".client",
             "RunInfo": ".client",
@@ -166,6 +170,7 @@ __all__ = [
     "InfiniteRedirectError",
     "InvalidAnswer",
     "LeaseLost",
+    "LeftRun",
     "LoopAlreadyRunning",
     "MaxTurnsReached",
     "Merge",
@@ -189,6 +194,7 @@ __all__ = [
     "PricingNotConfiguredError",
     "Processing",
     "Processors",
+    "RecoveryReport",
     "Redirect",
     "RunAborted",
     "RunExists",

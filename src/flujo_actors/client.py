@@ -11,12 +11,12 @@ import attrs
 
 from .actors.answers import checked_answer
 from .actors.asking import waiting_pause
-from .actors.processes import new_owner
+from .actors.claiming import claim_now, refuse_if_ended
 from .core import bodies
 from .core.outcomes import RunId, TerminalOutcome
 from .core.paths import ROOT, StepPath
 from .core.projection import RunState, project
-from .core.records import ENDED, Append, Record, RunQuery, StoredRun, StoredStatus, has_ended
+from .core.records import ENDED, Append, Record, RunQuery, StoredRun, StoredStatus
 from .core.tokens import parse_token
 from .core.wire import value_data
 from .errors import DeclarationError, LeaseLost, NotPaused
@@ -127,21 +127,15 @@ class RunClient:
 
         `RunLeased` while a living process works on it: cancel it there. `NotPaused` if it has ended.
         """
-        self._refuse_if_ended(run_id)
-        lease = self._store.claim(RunId(run_id), owner=new_owner(), lease_s=_CANCEL_S)
+        lease = claim_now(self._store, RunId(run_id), lease_s=_CANCEL_S)
         try:
-            self._refuse_if_ended(run_id)  # it may have ended before the claim
+            refuse_if_ended(self._store.get(RunId(run_id)))  # it may have ended before the claim
         except NotPaused:
             self._written(Append(lease=lease, records=(), release=True))
             raise
         body = bodies.make_body(status="aborted", feedback=reason)
         note = Record(kind="ended", path=ROOT, body=body)
         self._written(Append(lease=lease, records=(note,), status="aborted", release=True))
-
-    def _refuse_if_ended(self, run_id: str) -> None:
-        status = self._store.get(RunId(run_id)).status
-        if has_ended(status):
-            raise NotPaused(f"run {run_id!r} has ended as {status}; there is nothing left to cancel")
 
     def _written(self, append: Append) -> None:
         [verdict] = self._store.append([append])

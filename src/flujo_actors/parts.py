@@ -22,7 +22,9 @@ from .telemetry.silence import Silence
 
 if TYPE_CHECKING:
     from .actors.hooks import Hooks
+    from .actors.recovering import Finish
     from .actors.runs import Runs
+    from .core.recovery import RecoveryReport
     from .core.settings import Settings
     from .dsl.changes import ResumeMode
     from .stores.port import Store
@@ -114,6 +116,20 @@ def stored_runs(
     from .actors.stored_runs import StoredRuns  # records, and cattrs to write them
 
     return StoredRuns(store=store, pipeline=pipeline, settings=settings.durability, redact=redact, mode=mode)
+
+
+async def recovered(runs: Runs, finish: Finish, **options: Any) -> RecoveryReport:
+    """What a pass over the runs that other processes left came to."""
+    from .actors.recovering import Recovery  # who recovers is about to load all of durability
+
+    return await Recovery(runs=runs, finish=finish, **options).report()
+
+
+def checked_mode(mode: ResumeMode) -> ResumeMode:
+    """The mode, if it is one of the three."""
+    from .dsl import changes  # what compares pipelines
+
+    return changes.checked_mode(mode)
 
 
 def checked_answer(answer: Any, schema: Any, *, step_name: str) -> Any:

@@ -22,22 +22,25 @@ from .core.usage import UsageLimits
 from .dsl.pipeline import Pipeline, StepLike, as_step
 from .dsl.step import Step
 from .dsl.tree import walk_steps
-from .errors import (
-    ControlError,
-    CorruptRecord,
-    DeclarationError,
-    FingerprintMismatch,
-    LeaseLost,
-    NotPaused,
-    RunLeased,
-)
+from .errors import DeclarationError
 from .handle import Drive, Outlet, RunHandle
-from .parts import checked_answer, hooks_of, load_for_steps, settings_of, store_of, stored_runs, telemetry_of
+from .parts import (
+    checked_answer,
+    checked_mode,
+    hooks_of,
+    load_for_steps,
+    recovered,
+    settings_of,
+    store_of,
+    stored_runs,
+    telemetry_of,
+)
 
 if TYPE_CHECKING:
     from .actors.hooks import Hooks
     from .core.default_settings import Backend
     from .core.payloads import HookPayload
+    from .core.recovery import RecoveryReport
     from .core.settings import Settings
     from .dsl.changes import ResumeMode
 
@@ -107,64 +110,63 @@ class Flujo:
         answer: Any = NO_ANSWER,
         *,
         mode: ResumeMode = "strict",
+        wait: bool = True,
         backend: Backend | None = None,
     ) -> PipelineResult:
         """Continue a run from synchronous code, on the `backend` that `run` would take.
 
         With an answer, `token` is the `state_token` of a pause; without one it is the id of a run that a process left
         unfinished. `mode` says what to do if the pipeline has changed since: `"strict"`, `"compat"` or `"force"`.
+        A run is taken over at once from a process that is provably dead; otherwise its lease is waited for, or, without
+        `wait`, `RunLeased` says how long it lasts.
         """
-        start = functools.partial(self._run_on, token, answer, mode)
+        start = functools.partial(self._run_on, token, answer, checked_mode(mode), wait)
         return in_own_loop(start, backend=self._backend(backend), instead="resume_async")
 
-    def resume_async(self, token: str, answer: Any = NO_ANSWER, *, mode: ResumeMode = "strict") -> RunHandle:
+    def resume_async(
+        self, token: str, answer: Any = NO_ANSWER, *, mode: ResumeMode = "strict", wait: bool = True
+    ) -> RunHandle:
         """A handle on the rest of a run; the arguments are those of `resume`."""
-        return RunHandle(functools.partial(self._run_on, token, answer, mode))
+        return RunHandle(functools.partial(self._run_on, token, answer, checked_mode(mode), wait))
 
     async def _run_on(
-        self, token: str, answer: Any, mode: ResumeMode, host: Host, outlet: Outlet | None
+        self, token: str, answer: Any, mode: ResumeMode, wait: bool, host: Host, outlet: Outlet | None
     ) -> PipelineResult:
         runs = self._runs(mode)
         if answer is NO_ANSWER:
-            opened = await runs.reopen(RunId(token))
+            opened = await runs.reopen(RunId(token), wait=wait)
         else:
             pause = await runs.pause_at(token)
             checked = checked_answer(answer, pause.input_schema, step_name=pause.step_name)
-            opened = await runs.answer(token, checked)
+            opened = await runs.answer(token, checked, wait=wait)
         return await self._drive(runs, opened, host, outlet)
 
-    def recover(self, *, backend: Backend | None = None) -> list[PipelineResult]:
+    def recover(
+        self, *, mode: ResumeMode = "strict", wait: bool = False, backend: Backend | None = None
+    ) -> RecoveryReport:
         """Take over and finish every run of this pipeline that a dead process left; from synchronous code.
 
-        A run that cannot be read, or was started with another pipeline, is logged and left as it is.
+        What comes back is a list of their results, and in `left` the runs that were left as they are, with the reason:
+        a living process works on it, it cannot be read, it was started with another pipeline (`mode` is that of
+        `resume`), it raised something. With `wait`, leases are waited for until they expire.
         """
-        return in_own_loop(self._recover, backend=self._backend(backend), instead="recover_async")
+        start = functools.partial(self._recover, checked_mode(mode), wait)
+        return in_own_loop(start, backend=self._backend(backend), instead="recover_async")
 
-    async def recover_async(self) -> list[PipelineResult]:
+    async def recover_async(self, *, mode: ResumeMode = "strict", wait: bool = False) -> RecoveryReport:
         """The same as `recover`, inside a loop."""
         host = await current_host()
-        return await host.enter(self._recover, host, None)
+        return await host.enter(self._recover, checked_mode(mode), wait, host, None)
 
-    async def _recover(self, host: Host, _: Outlet | None) -> list[PipelineResult]:
-        runs = self._runs()
-        results = []
-        for run_id in await runs.abandoned():
-            result = await self._take_over(runs, run_id, host)
-            results.extend([] if result is None else [result])
-        return results
-
-    async def _take_over(self, runs: Runs, run_id: RunId, host: Host) -> PipelineResult | None:
-        """Finish one run; `None` if somebody else has it, or if it cannot be had. Others must not suffer from it."""
-        try:
-            return await self._drive(runs, await runs.reopen(run_id), host, None)
-        except ControlError as error:
-            partial: PipelineResult | None = error.result
-            return partial
-        except (RunLeased, LeaseLost, NotPaused):
-            return None  # another process was faster
-        except (FingerprintMismatch, CorruptRecord) as error:
-            logger.warning("cannot recover: %s", error)
-            return None
+    async def _recover(self, mode: ResumeMode, wait: bool, host: Host, _: Outlet | None) -> RecoveryReport:
+        runs = self._runs(mode)
+        return await recovered(
+            runs,
+            lambda opened: self._drive(runs, opened, host, None),
+            redact=self._telemetry.redact,
+            wait=wait,
+            at_once=self._settings.durability.recover_at_once,
+        )
 
     # --- both ---
 

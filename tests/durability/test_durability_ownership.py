@@ -53,7 +53,7 @@ def test_of_two_resumes_at_once_one_runs(place: Place, effects: Effects) -> None
     def resume(number: int) -> int:
         until_the_other_is_refused = working(effects, lambda name: os.read(refused, 1))
         try:
-            Flujo(until_the_other_is_refused, store=place.open(AN_HOUR_LATER)).resume("run")
+            Flujo(until_the_other_is_refused, store=place.open(AN_HOUR_LATER)).resume("run", wait=False)
         except RunLeased:
             os.write(tell, b"!")
             return LEASED
@@ -202,15 +202,14 @@ class _Renewing:
 
 
 def test_recover_takes_over_what_dead_processes_left(place: Place, effects: Effects) -> None:
-    """All of them, once the leases have expired, and none of those that live, wait or have ended."""
+    """All of them, at once, and none of those that live, wait or have ended."""
     for number in range(3):
         dying = Flujo(working(effects, Points(name="second")), store=place.open())
         assert in_another_process(lambda: dying.run(0, run_id=f"dead {number}")) == KILLED  # noqa: B023 - at once
     asking = Step("first", lambda data: data) >> Step.human_in_the_loop("second", "?")
     Flujo(working(effects), store=place.open()).run(0, run_id="ended")
     Flujo(asking, store=place.open()).run(0, run_id="waiting")
-    assert Flujo(working(effects), store=place.open()).recover() == []
-    recovered = Flujo(working(effects), store=place.open(AN_HOUR_LATER)).recover()
+    recovered = Flujo(working(effects), store=place.open()).recover()
     assert {result.run_id for result in recovered} == {"dead 0", "dead 1", "dead 2"}
     assert {(result.status, result.output) for result in recovered} == {("completed", 2)}
     statuses = {run.run_id: run.status for run in RunClient(place.open()).list()}

@@ -74,11 +74,11 @@ class Runs(Protocol):
     async def pause_at(self, token: str) -> Pause:
         """What waits for an answer behind a token; `NotPaused` if nothing does."""
 
-    async def answer(self, token: str, answer: Any) -> OpenRun:
+    async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
         """Take an answer, once, and open the run; `NotPaused` if it came too late."""
 
-    async def reopen(self, run_id: RunId) -> OpenRun:
-        """Open a run that a process left unfinished."""
+    async def reopen(self, run_id: RunId, *, wait: bool) -> OpenRun:
+        """Open a run that a process left unfinished; `RunLeased` if somebody holds it, at once or after a `wait`."""
 
     async def rest(self, run: OpenRun, result: PipelineResult) -> None:
         """Put a run away that has come to rest, before anybody is told; if it is paused, others may have it then.
@@ -89,8 +89,8 @@ class Runs(Protocol):
     async def put_back(self, run: OpenRun) -> None:
         """This process stops working on the run; one that has not come to rest was interrupted."""
 
-    async def abandoned(self) -> list[RunId]:
-        """The runs that a dead process left."""
+    async def left_behind(self) -> list[RunId]:
+        """The runs that are not at rest: first those that a dead process left, last those that somebody holds."""
 
     def holding(self, run: OpenRun) -> AbstractContextManager[Hold]:
         """Keep the grip on a run while it is worked on."""
@@ -128,12 +128,12 @@ class RunsInMemory:
             raise NotPaused(f"no run is paused at {token!r}: it was answered, it ended, or it never paused here")
         return pause
 
-    async def answer(self, token: str, answer: Any) -> OpenRun:
+    async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
         await self.pause_at(token)
         run_id, path = parse_token(token)
         _journal_of(self._resting.get(run_id) or self._open[run_id]).answer(path, answer)
         await self._come_to_rest(run_id)
-        return await self.reopen(run_id)
+        return await self.reopen(run_id, wait=wait)
 
     async def _come_to_rest(self, run_id: RunId) -> None:
         """Wait until the run is at work no more; another thread's loop may be the one that it works in."""
@@ -143,7 +143,7 @@ class RunsInMemory:
             if run_id in self._open:  # not if it came to rest just now, and has woken everybody
                 await rested.wait()
 
-    async def reopen(self, run_id: RunId) -> OpenRun:
+    async def reopen(self, run_id: RunId, *, wait: bool) -> OpenRun:
         if run_id not in self._resting:
             raise NotPaused(f"no run {run_id!r} is waiting here: without a store, only a paused run can be resumed")
         run = attrs.evolve(self._resting.pop(run_id), resumed=True)
@@ -151,7 +151,7 @@ class RunsInMemory:
         self._open[run_id] = run
         return run
 
-    async def abandoned(self) -> list[RunId]:
+    async def left_behind(self) -> list[RunId]:
         return []
 
     def holding(self, run: OpenRun) -> AbstractContextManager[Hold]:

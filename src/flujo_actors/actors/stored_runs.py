@@ -37,9 +37,9 @@ from ..dsl.places import find_step
 from ..errors import CorruptRecord, FingerprintMismatch, LeaseLost, NotPaused, NotSerializable, RunLeased, StoreError
 from ..stores.port import Store
 from .asking import waiting_pause
+from .claiming import at_work, can_be_had, claimed, refuse_if_ended
 from .journal import Pause
 from .journal_writer import JournalWriter, writer_for
-from .processes import new_owner
 from .runs import Hold, OpenRun
 from .store_journal import StoreJournal
 from .store_wait import call_store
@@ -79,30 +79,21 @@ class StoredRuns:
         assert pause is not None
         return pause
 
-    async def answer(self, token: str, answer: Any) -> OpenRun:
+    async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
         run_id, path = parse_token(token)
         record = Record(kind="answered", path=path, body=bodies.make_body(answer=value_data(answer)))
         await call_store(lambda: self.store.answer(run_id, path, token=token, record=record))
-        return await self.reopen(run_id)
+        return await self.reopen(run_id, wait=wait)
 
-    async def reopen(self, run_id: RunId) -> OpenRun:
-        run = await call_store(lambda: self.store.get(run_id))
-        _refuse_if_ended(run)
-        lease = await self._claim(run_id)
+    async def reopen(self, run_id: RunId, *, wait: bool) -> OpenRun:
+        lease = await claimed(self.store, run_id, lease_s=self.settings.lease_s, wait=wait)
         try:
             run = await call_store(lambda: self.store.get(run_id))
-            _refuse_if_ended(run)  # it may have ended before the claim
+            refuse_if_ended(run)  # it may have ended before the claim
             return await self._opened(lease, run)
         except BaseException:
             await self._release(lease)
             raise
-
-    async def _claim(self, run_id: RunId) -> Lease:
-        def give_up(lease: Lease) -> None:
-            self.store.append([Append(lease=lease, records=(), release=True)])
-
-        owner, lease_s = new_owner(), self.settings.lease_s
-        return await call_store(lambda: self.store.claim(run_id, owner=owner, lease_s=lease_s), if_left=give_up)
 
     async def _opened(self, lease: Lease, run: StoredRun) -> OpenRun:
         self._writer().hold(lease, _told_by_the_store)  # reading a long run may take longer than a lease
@@ -146,7 +137,7 @@ class StoredRuns:
     async def _end_resting(self, run_id: RunId, result: PipelineResult) -> None:
         """End a run that waits for an answer; whoever has taken it up by now has the last word."""
         with contextlib.suppress(RunLeased, NotPaused):
-            opened = await self.reopen(run_id)
+            opened = await self.reopen(run_id, wait=False)
             await _journal_of(opened).ended(result)
 
     async def put_back(self, run: OpenRun) -> None:
@@ -166,18 +157,18 @@ class StoredRuns:
         hold = Hold()
         self._writer().hold(lease, hold.lose, since=run.since)
         try:
-            with hold.scope:
+            with hold.scope, at_work(lease):
                 yield hold
         finally:
             self._writer().let_go(lease)
 
-    async def abandoned(self) -> list[RunId]:
-        """The runs of this pipeline that a dead process left, and those whose questions are answered."""
+    async def left_behind(self) -> list[RunId]:
+        """The runs of this pipeline that are under way, and those whose questions are answered."""
         name = Fingerprint.of(self.pipeline).name
-        left = await call_store(lambda: self.store.find(RunQuery(pipeline=name, abandoned=True)))
+        running = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="running")))
         paused = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="paused")))
-        answered = [run for run in paused if not run.pauses and not run.leased]
-        return [run.run_id for run in (*left, *answered)]
+        found = [*running, *(run for run in paused if not run.pauses)]
+        return [run.run_id for run in sorted(found, key=lambda run: not can_be_had(self.store, run))]
 
     def _writer(self) -> JournalWriter:
         return writer_for(self.store, lease_s=self.settings.lease_s)
@@ -203,11 +194,6 @@ def _stored(value: Any, what: str) -> Any:
         return value_data(value)
     except NotSerializable as error:
         raise NotSerializable(f"the run was not started: its {what} cannot be stored; {message_of(error)}") from error
-
-
-def _refuse_if_ended(run: StoredRun) -> None:
-    if run.status not in ("running", "paused"):
-        raise NotPaused(f"run {run.run_id!r} has ended as {run.status}; there is nothing left to resume")
 
 
 def _told_by_the_store(lost: LeaseLost) -> None:

@@ -180,6 +180,8 @@ class DurabilitySettings:
 
     lease_s: float = attrs.field(default=30.0, validator=_at_least(0.1))
     """How long a process owns a run without a sign of life; it renews three times in that time."""
+    recover_at_once: int = attrs.field(default=32, validator=_at_least(1))
+    """How many runs `recover()` works on at the same time."""
     cold: bool = _switch(False)
     """Go on from what the store says after every step, instead of from memory: slow, for tests of resumability."""
 

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, assert_never, get_args
 
 import attrs
 
@@ -23,6 +23,14 @@ ResumeMode: TypeAlias = Literal["strict", "compat", "force"]
 go on whatever it is."""
 
 Steps = Mapping[StepPath, Facts]
+
+
+def checked_mode(mode: ResumeMode) -> ResumeMode:
+    """The mode; `ValueError` if there is no such one, which must not be taken for leave to go on."""
+    if mode not in get_args(ResumeMode):
+        raise ValueError(f"there is no mode {mode!r}; choose one of {', '.join(map(repr, get_args(ResumeMode)))}")
+    return mode
+
 
 _HASHED = frozenset({"prompt", "message"})
 
@@ -38,6 +46,8 @@ def changes_between(before: Steps, after: Steps, done: Iterable[StepPath], *, mo
             return list(_Comparison(before, after).sentences())
         case "compat":
             return list(_Comparison(before, after).sentences_about(_Done.of(done, before)))
+        case _:
+            assert_never(mode)
 
 
 @attrs.frozen

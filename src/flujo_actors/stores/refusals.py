@@ -17,10 +17,9 @@ def exists(run_id: RunId) -> RunExists:
     return RunExists(f"run {shown(run_id)} exists already; resume it, or choose another id")
 
 
-def leased(run_id: RunId, owner: str | None, left_s: float) -> RunLeased:
-    error = RunLeased(
-        f"run {shown(run_id)} is held by {shown(owner)}, and its lease has not expired: {left_s:.1f} s are left"
-    )
+def leased(run_id: RunId, owner: str | None, left_s: float | None) -> RunLeased:
+    left = "" if left_s is None else f": {left_s:.1f} s are left"
+    error = RunLeased(f"run {shown(run_id)} is held by {shown(owner)}, and its lease has not expired{left}")
     error.owner, error.left_s = owner, left_s
     return error
 
