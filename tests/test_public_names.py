@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import importlib.resources
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import flujo_actors
 from flujo_actors import errors
+
+ROOT = Path(__file__).parents[1]
+
+_IMPORTS = re.compile(r"^from flujo_actors import (.+)$", re.MULTILINE)
 
 PUBLIC = [
     "abandoned_threads",
@@ -165,6 +171,24 @@ def test_control_errors_can_be_raised_with_just_a_message(name: str) -> None:
     assert str(error) == "stop here"
     assert isinstance(error, errors.ControlError)
     assert error.result is None
+
+
+def test_import_star_gives_the_public_names() -> None:
+    """`__all__`, `dir()` and the list above are one list."""
+    assert sorted(flujo_actors.__all__) == sorted(PUBLIC)
+
+
+def test_the_page_of_names_is_the_public_names() -> None:
+    """`docs/api.md` has a line for each."""
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(PUBLIC)
+
+
+def test_what_the_documents_import_is_public() -> None:
+    """Nobody is told of a name that is not in the list."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+    imported = {name.strip() for text in texts for names in _IMPORTS.findall(text) for name in names.split(",")}
+    assert imported - {*PUBLIC, "*"} == set()
 
 
 def test_nothing_else_is_public() -> None:

@@ -88,12 +88,7 @@ def _sqlite_path(url: str) -> Path | None:
 
 
 def _open_postgres(url: str) -> Store:
-    try:
-        from .postgres import PostgresStore
-    except ImportError as error:
-        raise DeclarationError(
-            f"a Postgres store needs an extra: pip install flujo-actors[postgres] ({error})"
-        ) from error
+    from .postgres import PostgresStore
 
     return _open_stores.get(url, lambda: PostgresStore(url))
 

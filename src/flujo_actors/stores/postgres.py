@@ -16,7 +16,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.outcomes import RunId
 from ..core.paths import ROOT, StepPath
@@ -32,7 +32,7 @@ from ..core.records import (
     has_ended,
 )
 from ..core.seconds import checked_seconds
-from ..errors import LeaseLost, RunExists
+from ..errors import DeclarationError, LeaseLost, RunExists
 from . import postgres_statements as sql
 from . import refusals
 from .bodies import RecordRow, as_blob, as_records, as_row
@@ -41,8 +41,10 @@ from .escapes import restored, storable
 from .forking import watch_forks
 from .pauses import closes_pauses
 from .port import Transaction, Verdict
-from .postgres_connections import IsThere, PostgresConnections
-from .postgres_session import Connection
+
+if TYPE_CHECKING:  # they need the driver, and the name of this store must be there without it
+    from .postgres_connections import IsThere, PostgresConnections
+    from .postgres_session import Connection
 
 
 class PostgresStore:
@@ -53,7 +55,7 @@ class PostgresStore:
     ) -> None:
         self._clock = clock
         checked_seconds(timeout_s, what="PostgresStore: timeout_s")
-        self._connections = PostgresConnections(url, pool_size=pool_size, timeout_s=timeout_s)
+        self._connections = _driver()(url, pool_size=pool_size, timeout_s=timeout_s)
         watch_forks(self._connections)
         weakref.finalize(self, self._connections.dispose)
         self.place = f"postgres {hashlib.sha256(url.encode('utf-8', 'surrogatepass')).hexdigest()}"
@@ -240,7 +242,18 @@ class PostgresStore:
         }
 
 
-_Appended: TypeAlias = tuple[list[Verdict], IsThere]
+_Appended: TypeAlias = "tuple[list[Verdict], IsThere]"
+
+
+def _driver() -> type[PostgresConnections]:
+    """What speaks to the database; `DeclarationError` in a program that has not installed it."""
+    try:
+        from .postgres_connections import PostgresConnections
+    except ImportError as error:
+        raise DeclarationError(
+            f"a Postgres store needs an extra: pip install flujo-actors[postgres] ({error})"
+        ) from error
+    return PostgresConnections
 
 
 class _PostgresTransaction:
