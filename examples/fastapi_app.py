@@ -5,8 +5,8 @@
     curl -N -X POST localhost:8000/answers -H 'content-type: application/json' -d '{"token": "…", "answer": true}'
 
 Every outcome is one event: its name is the kind of outcome, its data the outcome's JSON. The run pauses until
-an editor answers; the token is in the `paused` event. A client that hangs up ends the run: the step that was
-at work is cancelled, and its cleanup is over before the request is.
+an editor answers; the token is in the `paused` event, and is no secret: a real server checks who answers. A client that
+hangs up ends the run: the step that was at work is cancelled, and its cleanup is over before the request is.
 """
 
 import asyncio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 import attrs
@@ -13,12 +13,12 @@ from .actors.answers import checked_answer
 from .actors.asking import waiting_pause
 from .actors.claiming import claim_now, refuse_if_ended
 from .core import bodies
+from .core.known_models import read_by
 from .core.outcomes import RunId, TerminalOutcome
 from .core.paths import ROOT, StepPath
 from .core.projection import RunState, project
 from .core.records import ENDED, Append, Record, RunQuery, StoredRun, StoredStatus
 from .core.tokens import parse_token
-from .core.wire import value_data
 from .errors import DeclarationError, LeaseLost, NotPaused
 from .stores.opening import open_store
 from .stores.port import Store
@@ -91,12 +91,16 @@ class RunClient:
         return dict(self.state(run_id).outcomes)
 
     def state(self, run_id: str) -> RunState:
-        """What is known of the run now."""
-        return project(run_id, self._store.read(RunId(run_id)))
+        """What is known of the run now.
+
+        A value whose class this process does not know is given as plain data: its name under `type`, and its fields
+        under `value`, beside the tag `$` that such data has in the store.
+        """
+        return _projected(run_id, self._store.read(RunId(run_id)))
 
     def state_at(self, run_id: str, seq: int) -> RunState:
         """What was known of the run when its record number `seq` was written."""
-        return project(run_id, (record for record in self._store.read(RunId(run_id)) if record.seq <= seq))
+        return _projected(run_id, (record for record in self._store.read(RunId(run_id)) if record.seq <= seq))
 
     def prompts(self) -> Sequence[Prompt]:
         """Every question that waits for an answer, latest run first."""
@@ -119,7 +123,9 @@ class RunClient:
         body = bodies.read_body(pause.body, where=f"the pause at {token!r}")
         checked = checked_answer(answer, body.get("schema"), step_name=body.get("step_name", path))
         # The pipeline may read more into an answer than its JSON Schema says: it does so when the run goes on.
-        record = Record(kind="answered", path=path, body=bodies.make_body(answer=value_data(checked), as_given=True))
+        record = Record(
+            kind="answered", path=path, body=bodies.make_body(answer=bodies.stored_value(checked), as_given=True)
+        )
         self._store.answer(run_id, path, token=token, record=record)
 
     def cancel(self, run_id: str, reason: str = "cancelled from outside") -> None:
@@ -154,6 +160,11 @@ class RunClient:
         queries = [RunQuery(status=_checked_status(status), updated_before=before) for status in statuses]
         found = [run for query in queries for run in self._store.find(query)]
         return self._store.delete([run.run_id for run in found])
+
+
+@read_by("anybody")
+def _projected(run_id: str, records: Iterable[Record]) -> RunState:
+    return project(run_id, records)
 
 
 def _checked_status(status: StoredStatus) -> StoredStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -22,7 +23,7 @@ from .core.usage import UsageLimits
 from .dsl.pipeline import Pipeline, StepLike, as_step
 from .dsl.step import Step
 from .dsl.tree import walk_steps
-from .errors import DeclarationError
+from .errors import DeclarationError, InvalidAnswer, NotPaused, RunNotFound
 from .handle import Drive, Outlet, RunHandle
 from .parts import (
     checked_answer,
@@ -134,7 +135,7 @@ class Flujo:
     ) -> PipelineResult:
         runs = self._runs(mode)
         if answer is NO_ANSWER:
-            opened = await runs.reopen(RunId(token), wait=wait)
+            opened = await _reopened(runs, token, wait=wait)
         else:
             pause = await runs.pause_at(token)
             checked = checked_answer(answer, pause.input_schema, step_name=pause.step_name)
@@ -167,6 +168,15 @@ class Flujo:
             wait=wait,
             at_once=self._settings.durability.recover_at_once,
         )
+
+    def forget(self, run_id: str) -> bool:
+        """Drop a paused run that nobody will answer; whether there was one.
+
+        Without a store, paused runs are kept in memory until they are answered or forgotten. Blocks if there is one.
+        """
+        if self._store is None:
+            return self._in_memory.forget(RunId(run_id))
+        return self._store.delete([RunId(run_id)]) > 0
 
     # --- both ---
 
@@ -230,6 +240,20 @@ class Flujo:
                 hook_kind=payload.kind,
                 feedback=f"{type(error).__name__}: {message_of(error)}",
             )
+
+
+async def _reopened(runs: Runs, token: str, *, wait: bool) -> OpenRun:
+    """The run with this id; `InvalidAnswer` if it is the token of a pause, which wants an answer."""
+    try:
+        return await runs.reopen(RunId(token), wait=wait)
+    except (RunNotFound, NotPaused):
+        with contextlib.suppress(NotPaused):
+            pause = await runs.pause_at(token)
+            raise InvalidAnswer(
+                f"{token!r} is the state_token of step {pause.step_name!r}, which asks {pause.paused.message!r}: the "
+                "answer is missing, call resume(state_token, answer)"
+            ) from None
+        raise
 
 
 def _refuse_transactions(pipeline: Pipeline) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from durable_places import Place
 from effects import Effects
 
-from flujo_actors import CorruptRecord, Flujo, Pipeline, RunClient, Step
+from flujo_actors import CorruptRecord, Flujo, Pipeline, RunClient, Step, Success
+from flujo_actors.core.paths import StepPath
 
 BIG = "x" * 100_000
 
@@ -79,7 +81,6 @@ def refused(place: Place, flujo: Flujo, seq: int, why: str) -> None:
         ('{"v":2', '{"v":99', "version 99"),
         ('{"v":2', '{"v":"2"', "version '2'"),
         ('"output":"small"', '"output":{"$":"pickle","value":"gASV"}', "unknown type tag 'pickle'"),
-        ('"output":"small"', '"output":{"$":"model","type":"antigravity.Flying","value":{}}', "antigravity.Flying"),
         ('"success"', '"triumph"', "triumph"),
         ('"output":"small"', '"output":{"$":"bytes","value":"*D*yMzQ1Njc4OQ=="}', "bytes"),
         ('"output":"small"', '"output":{"$":"bytes","value":"QR=="}', "bytes"),
@@ -90,7 +91,6 @@ def refused(place: Place, flujo: Flujo, seq: int, why: str) -> None:
         "unknown version",
         "odd version",
         "unknown tag",
-        "unknown model",
         "unknown outcome",
         "odd base64",
         "base64 with bits to spare",
@@ -106,6 +106,20 @@ def test_a_damaged_record_is_named(place: Place, effects: Effects, old: str, new
     refused(place, flujo, seq, why)
     assert "antigravity" not in sys.modules
     assert effects.counted() == {"small": 2}
+
+
+def test_a_model_that_nobody_knows_is_named_and_shown(place: Place, effects: Effects) -> None:
+    """The run cannot go on without the class; a client shows what is stored; nobody imports anything."""
+    flujo = two_runs(place, effects)
+    seq, body = body_of(place, "settled")
+    flying = '{"$":"model","type":"antigravity.Flying","value":{}}'
+    change(place, seq, "body", body.replace('"output":"small"', f'"output":{flying}'))
+    with pytest.raises(CorruptRecord, match=rf"record {seq} of run 'run'.*antigravity\.Flying"):
+        flujo.resume("run")
+    shown = RunClient(place.open()).outcomes("run")[StepPath("small")]
+    assert isinstance(shown, Success)
+    assert shown.step_result.output == json.loads(flying)
+    assert "antigravity" not in sys.modules
 
 
 def test_a_fingerprint_without_a_kind_is_named(place: Place, effects: Effects) -> None:

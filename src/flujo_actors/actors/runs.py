@@ -151,6 +151,13 @@ class RunsInMemory:
         self._open[run_id] = run
         return run
 
+    def forget(self, run_id: RunId) -> bool:
+        """Drop a run that rests; whether there was one."""
+        if self._resting.pop(run_id, None) is None:
+            return False
+        self._remember(run_id)
+        return True
+
     async def left_behind(self) -> list[RunId]:
         return []
 

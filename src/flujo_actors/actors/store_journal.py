@@ -19,11 +19,11 @@ from typing import Any
 import attrs
 
 from ..core import bodies
+from ..core.known_models import read_by
 from ..core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
 from ..core.paths import ROOT, StepPath, above_of, at_or_below
 from ..core.records import Append, Lease, OpenPause, Record, RecordKind
 from ..core.usage import Usage
-from ..core.wire import value_data
 from ..errors import CorruptRecord, InvalidAnswer
 from ..stores.port import Store
 from .journal import Answered, CountedUnits, KeptUnit, Pause, Recorded
@@ -69,6 +69,7 @@ class StoreJournal:
 
     # --- what was ---
 
+    @read_by("a fresh process")
     def load(self, records: Iterable[Record]) -> None:
         """Take in what earlier parts of the run have written."""
         for record in records:
@@ -99,6 +100,7 @@ class StoreJournal:
         self._settled[record.path] = record
         self._counted.settled(record.path)
 
+    @read_by("a fresh process")
     def _read_settled(self) -> None:
         found = self._bodies_to_read()
         for path in sorted(found, key=lambda path: self._settled[path].seq):  # what is inside a step settles before it
@@ -185,7 +187,7 @@ class StoreJournal:
     def _settled_body(self, path: StepPath, record: Recorded) -> str:
         parts = bodies.settled_data(record.outcome, self._redact, self._results.below(path))
         if not record.same_context:
-            parts["context"] = value_data(record.context)
+            parts["context"] = bodies.stored_value(record.context)
         return bodies.make_body(**parts)
 
     def unit(self, path: StepPath) -> KeptUnit | None:

@@ -6,8 +6,8 @@ Rules:
 2. Opening a run claims its lease; putting it back releases it. While it is open the lease is renewed, and if it is lost
    all the same, the run is cancelled at once.
 3. A run is resumed only by the pipeline it was started with, unless the caller says otherwise.
-4. An answer is in the store before anything is done with it, and nothing is asked of it there that could refuse the
-   run afterwards: what was answered once can be resumed.
+4. An answer is in the store before anything is done with it. All that the run has stored was read before, and nothing
+   is asked of the answer that could refuse the run afterwards: what was answered once can be resumed.
 5. A run that has ended is never opened again: it would complete by having nothing to do.
 """
 
@@ -23,18 +23,27 @@ import trio
 
 from ..core import bodies
 from ..core.error_info import message_of
+from ..core.known_models import read_by
 from ..core.outcomes import PipelineResult, RunId
 from ..core.paths import ROOT
 from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun, StoredStatus
 from ..core.settings import DurabilitySettings
 from ..core.tokens import parse_token
-from ..core.wire import value_data
 from ..dsl.changes import ResumeMode, changes_between
 from ..dsl.fingerprint import Fingerprint, read_fingerprint
 from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
 from ..dsl.places import find_step
-from ..errors import CorruptRecord, FingerprintMismatch, LeaseLost, NotPaused, NotSerializable, RunLeased, StoreError
+from ..errors import (
+    AlreadyAnswered,
+    CorruptRecord,
+    FingerprintMismatch,
+    LeaseLost,
+    NotPaused,
+    NotSerializable,
+    RunLeased,
+    StoreError,
+)
 from ..stores.port import Store
 from .asking import waiting_pause
 from .claiming import at_work, can_be_had, claimed, refuse_if_ended
@@ -71,17 +80,16 @@ class StoredRuns:
 
     async def pause_at(self, token: str) -> Pause:
         run_id, path = parse_token(token)
-        waiting = await call_store(lambda: waiting_pause(self.store, token))
-        self._admission_of(run_id, await call_store(lambda: self.store.read(run_id)))
-        journal = self._journal(Lease(run_id=run_id, owner="", epoch=0))
-        journal.load([Record(kind="paused", path=path, body=waiting.body)])
-        pause = journal.waiting(path)
-        assert pause is not None
+        await call_store(lambda: waiting_pause(self.store, token))
+        read = await self._read(Lease(run_id=run_id, owner="", epoch=0))
+        pause = read.journal.waiting(path)
+        if pause is None:
+            raise AlreadyAnswered(f"the pause at {token!r} has been answered already")
         return pause
 
     async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
         run_id, path = parse_token(token)
-        record = Record(kind="answered", path=path, body=bodies.make_body(answer=value_data(answer)))
+        record = Record(kind="answered", path=path, body=bodies.make_body(answer=bodies.stored_value(answer)))
         await call_store(lambda: self.store.answer(run_id, path, token=token, record=record))
         return await self.reopen(run_id, wait=wait)
 
@@ -97,22 +105,23 @@ class StoredRuns:
 
     async def _opened(self, lease: Lease, run: StoredRun) -> OpenRun:
         self._writer().hold(lease, _told_by_the_store)  # reading a long run may take longer than a lease
+        opened = await self._read(lease)
+        note = Record(kind="resumed", path=ROOT, body=bodies.make_body(owner=lease.owner, epoch=lease.epoch))
+        unasked = _journal_of(opened).unasked(run.pauses)
+        await self._writer().write(Append(lease=lease, records=(note,), pauses=unasked, status="running"))
+        return opened
+
+    async def _read(self, lease: Lease) -> OpenRun:
+        """All that the run has stored, read: `CorruptRecord` names what cannot be."""
         records = await call_store(lambda: self.store.read(lease.run_id))
         body = self._admission_of(lease.run_id, records)
         where = _first_record_of(lease.run_id)
         journal = self._journal(lease)
         await call_store(lambda: journal.load(records))
-        opened = OpenRun(
-            run_id=lease.run_id,
-            data=bodies.read_value(body.get("input"), where=where),
-            context=bodies.read_value(body.get("context"), where=where),
-            journal=journal,
-            resumed=True,
-        )
-        note = Record(kind="resumed", path=ROOT, body=bodies.make_body(owner=lease.owner, epoch=lease.epoch))
-        unasked = journal.unasked(run.pauses)
-        await self._writer().write(Append(lease=lease, records=(note,), pauses=unasked, status="running"))
-        return opened
+        with read_by("a fresh process"):
+            data = bodies.read_value(body.get("input"), where=where)
+            context = bodies.read_value(body.get("context"), where=where)
+        return OpenRun(run_id=lease.run_id, data=data, context=context, journal=journal, resumed=True)
 
     def _admission_of(self, run_id: RunId, records: list[Record]) -> dict[str, Any]:
         """What the run was started with; `FingerprintMismatch` if that was another pipeline."""
@@ -191,7 +200,7 @@ class StoredRuns:
 def _stored(value: Any, what: str) -> Any:
     """What a run is given, as it is stored."""
     try:
-        return value_data(value)
+        return bodies.stored_value(value)
     except NotSerializable as error:
         raise NotSerializable(f"the run was not started: its {what} cannot be stored; {message_of(error)}") from error
 

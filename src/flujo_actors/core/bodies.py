@@ -22,11 +22,12 @@ import cattrs
 
 from ..errors import CorruptRecord, FlujoError, NotSerializable
 from .error_info import describe_error, message_of
+from .known_models import read_by
 from .outcomes import ErrorInfo, Failure, Frame, PipelineResult, StepOutcome, StepResult, TerminalOutcome
 from .paths import StepPath, inside
 from .records import RECORD_VERSION
 from .usage import Usage
-from .wire import decode, from_data, to_data
+from .wire import decode, from_data, to_data, value_data
 
 T = TypeVar("T")
 
@@ -114,6 +115,13 @@ def read_value(data: Any, *, where: str) -> Any:
         return decode(data)
 
 
+@read_by("a fresh process")
+def stored_value(value: Any) -> Any:
+    """A value as JSON data that a fresh process of the same program can read; `NotSerializable` if it cannot be."""
+    return value_data(value)
+
+
+@read_by("a fresh process")
 def settled_data(outcome: TerminalOutcome, redact: Redact, place: Place) -> dict[str, Any]:
     """How a step ended, under the kind of its outcome, and its history where it is not empty."""
     outcome, history = _apart(_redacted(outcome, redact))

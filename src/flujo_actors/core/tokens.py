@@ -25,7 +25,10 @@ def parse_token(token: str) -> tuple[RunId, StepPath]:
     """The run and the step behind a token."""
     parts = str(token).split(":", 2)
     if len(parts) != 3:
-        raise NotPaused(f"{token!r} is not the state_token of a pause")
+        raise NotPaused(
+            f"{token!r} is not the state_token of a pause: an answer goes to the `state_token` of the paused result, "
+            "of the `Paused` outcome, or of `RunClient(store).get(run_id)`"
+        )
     run_id, _, path = parts
     return RunId(unquote(run_id, errors="surrogatepass")), StepPath(path)
 

@@ -2,8 +2,8 @@
 
 JSON's own types stand for themselves. Everything else is an object with the key `$`, whose value says what
 it is; a dict that has that key itself, or keys that are not strings, is spelled out as pairs. Models (attrs,
-dataclass, pydantic, enum, named tuple) carry their qualified name, which is looked up among the types this
-process has registered, declared in a pipeline or written before: an unknown name is an error, not an import.
+dataclass, pydantic, enum, named tuple) carry their qualified name, which is looked up among the types that
+`known_models` lets the reader know: an unknown name is an error, not an import.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cattrs.v import format_exception
 
 from ..errors import NotSerializable
 from .error_info import describe_error, message_of
-from .known_models import known_type, register_type, type_name
+from .known_models import known_type, name_to_write, type_name
 from .models import (
     is_model,
     is_pydantic,
@@ -155,8 +155,7 @@ def encode(value: Any) -> Any:
 def _encode_other(value: Any) -> Any:
     cls = type(value)
     if is_model(cls):
-        register_type(cls)
-        return {TAG: "model", "type": type_name(cls), "value": _model_data(value)}
+        return {TAG: "model", "type": name_to_write(cls, is_model), "value": _model_data(value)}
     if isinstance(value, BaseException):
         return _tagged("error", _converter().unstructure(describe_error(value)))
     if isinstance(value, PurePath):
@@ -205,7 +204,8 @@ def decode(data: Any) -> Any:
 def _decode_tagged(data: dict[str, Any]) -> Any:
     tag, value = data[TAG], data.get("value")
     if tag == "model":
-        return _model_from(known_type(data.get("type")), value)
+        cls = known_type(data.get("type"), is_model)
+        return {**data, "value": decode(value)} if cls is None else _model_from(cls, value)
     decoder = _DECODERS.get(tag) if isinstance(tag, str) else None
     if decoder is None:
         raise NotSerializable(f"stored value has the unknown type tag {tag!r}")
