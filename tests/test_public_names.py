@@ -104,6 +104,7 @@ PUBLIC = [
     "Success",
     "to_json",
     "TransactionLost",
+    "TransactionRefused",
     "UncertainUnit",
     "UnknownOption",
     "Usage",

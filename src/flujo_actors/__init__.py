@@ -60,6 +60,7 @@ from .errors import StoreVersionError as StoreVersionError
 from .errors import StreamLimitExceeded as StreamLimitExceeded
 from .errors import StructuredOutputError as StructuredOutputError
 from .errors import TransactionLost as TransactionLost
+from .errors import TransactionRefused as TransactionRefused
 from .errors import UncertainUnit as UncertainUnit
 from .errors import UnknownOption as UnknownOption
 from .errors import UsageLimitExceededError as UsageLimitExceededError
@@ -219,6 +220,7 @@ __all__ = [
     "StructuredOutputError",
     "Success",
     "TransactionLost",
+    "TransactionRefused",
     "UncertainUnit",
     "UnknownOption",
     "Usage",

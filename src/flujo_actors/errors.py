@@ -148,6 +148,10 @@ class TransactionLost(StoreError):
     """A store lost a transaction before its commit: nothing of it was written, and it can be done again."""
 
 
+class TransactionRefused(StoreError):
+    """The database refused at its commit what a borrower wrote, a constraint for example: it would do so again."""
+
+
 class CorruptRecord(StoreError):
     """A stored record cannot be read; the message names the run and the sequence number."""
 

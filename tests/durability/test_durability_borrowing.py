@@ -19,7 +19,7 @@ from durable_places import Place, PostgresPlace, SqlitePlace
 from other_processes import all_at_once
 
 from flujo_actors import Flujo, PipelineResult, PreStep, RunClient, Step
-from flujo_actors.errors import StoreError, TransactionLost
+from flujo_actors.errors import StoreError, TransactionLost, TransactionRefused
 
 ORDERS = "CREATE TABLE orders (item int)"
 COUNTER = "CREATE TABLE counter (n int)"
@@ -455,6 +455,26 @@ def test_what_a_step_did_wrong_itself_is_its_own_failure(shop: Shop) -> None:
     result = Flujo(Step("book", book), store=shop.store()).run(7)
     assert (result.status, calls, shop.counter()) == ("failed", [7], 0)
     assert isinstance(result.error, sqlite3.IntegrityError | psycopg.errors.UniqueViolation)
+
+
+def test_a_constraint_that_is_broken_at_the_commit_fails_the_step(shop: Shop) -> None:
+    """It would be broken again however often the run is resumed: the step has failed, its rows are gone."""
+    deferred = "item int REFERENCES customers (id) DEFERRABLE INITIALLY DEFERRED"
+    shop.place.query("CREATE TABLE customers (id int PRIMARY KEY)")
+    shop.place.query(f"CREATE TABLE debts ({deferred})")
+
+    async def book(order: int, *, transaction: Any) -> int:
+        if isinstance(transaction, sqlite3.Connection):
+            transaction.execute("PRAGMA foreign_keys = ON")
+        shop.place.write_through(transaction, "INSERT INTO debts VALUES (%s)", order)
+        return order
+
+    store = shop.store()
+    result = Flujo(Step("book", book), store=store).run(7, run_id="run")
+    assert (result.status, RunClient(store).get("run").status) == ("failed", "failed")
+    assert isinstance(result.error, TransactionRefused)
+    assert shop.place.query("SELECT * FROM debts") == []
+    assert Flujo(shop.booking(), store=store).run(1).status == "completed"
 
 
 def test_a_thread_that_was_left_behind_writes_to_nobody(shop: Shop) -> None:

@@ -26,7 +26,7 @@ from ..core.paths import StepPath
 from ..core.tokens import approval_hash, make_token
 from ..dsl.pipeline import Pipeline
 from ..dsl.step import Step
-from ..errors import NotSerializable
+from ..errors import NotSerializable, TransactionRefused
 from .children import Children
 from .journal import MemoryJournal, Pause, Recorded
 from .messages import Request, Settled, Tally
@@ -218,7 +218,7 @@ class StepActors:
         record = Recorded(outcome=outcome, context=context, same_context=same)
         try:
             kept = await self._written(request, record)
-        except NotSerializable as error:
+        except (NotSerializable, TransactionRefused) as error:
             failed = self._cannot_be_stored(request, error)
             kept = await self.run.journal.settled(
                 request.path, Recorded(outcome=failed, context=request.context, same_context=True)
@@ -232,7 +232,7 @@ class StepActors:
         await request.tally.transaction.commit(request.path, record)
         return record
 
-    def _cannot_be_stored(self, request: Request, error: NotSerializable) -> Failure:
+    def _cannot_be_stored(self, request: Request, error: NotSerializable | TransactionRefused) -> Failure:
         text = self.run.redact(f"The step succeeded, but what it left cannot be stored: {message_of(error)}")
         result = result_of(request, success=False, feedback=text)
         self._report(request, error, text)

@@ -105,7 +105,8 @@ class Store(RunLog, RunControl, RunArchive, Protocol):
         """A transaction that commits at the end of the block, and rolls back if it is left by an exception.
 
         `TransactionLost` instead of that exception if the database itself gave the transaction up: nothing of it was
-        written, and it may go well another time.
+        written, and it may go well another time. `TransactionRefused` if what was written breaks a rule of the database
+        at its commit.
         """
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
-from ..errors import StoreError, TransactionLost
+from ..errors import StoreError, TransactionLost, TransactionRefused
 from . import postgres_statements as sql
 from .passwords import said_without_password
 from .postgres_schema import migrate
@@ -110,6 +110,8 @@ class PostgresConnections:
         except psycopg.Error as error:
             if deadline is None:
                 raise
+            if isinstance(error, psycopg.IntegrityError):  # of a constraint that is looked at when all is written
+                raise TransactionRefused(f"{self._failure(error)}; nothing was written") from error
             self._raise_unless_passing(error, deadline)
             if not self._has_committed(db.session, is_there, deadline):
                 raise self._loss(error) from error

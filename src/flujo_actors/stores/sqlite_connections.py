@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Literal
 
-from ..errors import StoreError, TransactionLost
+from ..errors import StoreError, TransactionLost, TransactionRefused
 from .forking import ForkGate
 from .sqlite_files import Files, files_at, why_not_opened
 from .sqlite_schema import migrate, version
@@ -113,11 +113,19 @@ class SqliteConnections:
                     _wait_for_lock(db)
                 with self._losing(), _lending(db):
                     yield db  # what goes wrong here is the borrower's own error, unless it is about locks
-                with self.errors():
+                with self.errors(), self._judging():
                     _commit(db)
                     self._refuse_if_moved(db)
             finally:
                 db.close()  # rolls back what was not committed
+
+    @contextlib.contextmanager
+    def _judging(self) -> Iterator[None]:
+        """What breaks a constraint at the commit was written by the borrower."""
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            raise TransactionRefused(f"{self.path}: {error}; nothing was written") from error
 
     @contextlib.contextmanager
     def _losing(self) -> Iterator[None]:
