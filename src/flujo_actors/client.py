@@ -103,11 +103,11 @@ class RunClient:
         return _projected(run_id, (record for record in self._store.read(RunId(run_id)) if record.seq <= seq))
 
     def prompts(self) -> Sequence[Prompt]:
-        """Every question that waits for an answer, latest run first."""
-        paused = self._store.find(RunQuery(status="paused"))
+        """Every question that waits for an answer, latest run first; also of runs that are still at work."""
+        found = [*self._store.find(RunQuery(status="paused")), *self._store.find(RunQuery(status="running"))]
         return [
             Prompt(run_id=run.run_id, state_token=pause.token, message=pause.message)
-            for run in paused
+            for run in sorted(found, key=lambda run: run.updated_at, reverse=True)
             for pause in run.pauses
         ]
 

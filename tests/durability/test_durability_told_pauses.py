@@ -13,7 +13,20 @@ import pytest
 import trio
 from durable_places import Place
 
-from flujo_actors import Aborted, Backoff, Flujo, NotPaused, OnPause, Paused, Pipeline, PostStep, RunClient, Step
+from flujo_actors import (
+    Aborted,
+    Backoff,
+    Flujo,
+    NotPaused,
+    OnPause,
+    Paused,
+    Pipeline,
+    PostStep,
+    RunClient,
+    RunLeased,
+    Step,
+)
+from flujo_actors.actors import claiming
 from flujo_actors.core.paths import StepPath, at_or_below
 
 ASK = Step.human_in_the_loop("ask", "Publish?")
@@ -157,13 +170,16 @@ def beside_ask(told: Any) -> Step:
     return Step.parallel("p", {"x": ASK, "y": Step("slow", slow)})
 
 
-def test_who_goes_on_with_a_run_in_memory_waits_for_siblings_at_work(on_host: Any) -> None:
-    """The answer is taken at once, and used when they are done."""
+def test_who_goes_on_with_a_run_waits_for_siblings_at_work(
+    on_host: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is taken at once, and used when they are done; who does not want to wait is told before that."""
+    monkeypatch.setattr(claiming, "_CLEANUP_S", 0.0)  # what others are given who want a run of this process
     results = []
 
     async def main() -> None:
         told = anyio.Event()
-        flujo = Flujo(beside_ask(told))
+        flujo = Flujo(beside_ask(told), store=store)
 
         async def go_on(token: str) -> None:
             results.append(await flujo.resume_async(token, "yes"))
@@ -171,8 +187,12 @@ def test_who_goes_on_with_a_run_in_memory_waits_for_siblings_at_work(on_host: An
         async with anyio.create_task_group() as group, flujo.run_async("draft") as run:
             async for outcome in run:
                 if isinstance(outcome, Paused) and not told.is_set():
+                    with pytest.raises(RunLeased):
+                        await flujo.resume_async(outcome.state_token, "no", wait=False)
                     group.start_soon(go_on, outcome.state_token)
-                    await anyio.sleep(0)
+                    while store is not None and RunClient(store).prompts():
+                        await anyio.sleep(0.01)
+                    await anyio.sleep(0.05)
                     told.set()
             assert (await run).status == "paused"
 

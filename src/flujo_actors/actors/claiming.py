@@ -6,6 +6,7 @@ Rules:
 2. Otherwise the lease is waited for as long as it lasted when it was first seen, if the caller waits at all. One that
    is still held then was renewed: its owner lives, and the caller is told so instead of waiting for ever.
 3. A run that this very process works on is not waited for, but for the moment that its cleanup may take.
+   Whoever has answered one of its questions does wait, and for as long as it takes: it is about to come to rest.
 4. Whoever waits looks again and again: a run may end, be given up, or lose its owner before its lease is over.
 """
 
@@ -15,6 +16,7 @@ import contextlib
 import datetime
 import functools
 import logging
+import math
 from collections.abc import Iterator
 
 import trio
@@ -50,9 +52,9 @@ def at_work(lease: Lease) -> Iterator[None]:
         _at_work.discard(lease)
 
 
-async def claimed(store: Store, run_id: RunId, *, lease_s: float, wait: bool) -> Lease:
+async def claimed(store: Store, run_id: RunId, *, lease_s: float, wait: bool, answered: bool = False) -> Lease:
     """The lease of a run that has not ended; see the module's rules."""
-    patience = _Patience(run_id, lease_s if wait else 0.0)
+    patience = _Patience(run_id, lease_s if wait else 0.0, until_rest=wait and answered)
     while True:
         try:
             run = await call_store(lambda: store.get(run_id))
@@ -76,6 +78,13 @@ def _granted(store: Store, run: StoredRun, lease_s: float) -> Lease:
     return store.claim(run.run_id, owner=new_owner(), lease_s=lease_s)
 
 
+async def refuse_if_held(store: Store, run_id: RunId) -> None:
+    """`RunLeased` if the run cannot be had now."""
+    run = await call_store(lambda: store.get(run_id))
+    if not can_be_had(store, run):
+        raise explained(run_id, refusals.leased(run_id, run.owner, run.left_s))
+
+
 def give_up(store: Store, lease: Lease) -> None:
     """Let others have a run; blocks."""
     store.append([Append(lease=lease, records=(), release=True)])
@@ -95,8 +104,8 @@ def refuse_if_ended(run: StoredRun) -> None:
 class _Patience:
     """How long somebody waits for one run."""
 
-    def __init__(self, run_id: RunId, most_s: float) -> None:
-        self._run_id, self._most_s = run_id, most_s
+    def __init__(self, run_id: RunId, most_s: float, *, until_rest: bool = False) -> None:
+        self._run_id, self._most_s, self._until_rest = run_id, most_s, until_rest
         self._until: float | None = None
 
     async def outlast(self, refused: RunLeased) -> None:
@@ -107,7 +116,9 @@ class _Patience:
             self._until = now + self._patience_s(refused)
             if self._until > now:
                 logger.warning("%s; waiting for it", held_by(self._run_id, refused.owner, fate, refused.left_s))
-        if self._is_at_work(refused):
+        if self._until_rest:
+            self._until = math.inf
+        elif self._is_at_work(refused):
             self._until = min(self._until, now + _CLEANUP_S)
         if now >= self._until:
             raise explained(self._run_id, refused, waited=self._most_s > 0) from None

@@ -13,7 +13,7 @@ import trio
 
 from ..core.outcomes import PipelineResult, RunId
 from ..core.tokens import parse_token
-from ..errors import LeaseLost, NotPaused, RunExists
+from ..errors import LeaseLost, NotPaused, RunExists, RunLeased
 from .journal import Journal, MemoryJournal, Pause
 
 REMEMBERED = 10_000
@@ -75,7 +75,10 @@ class Runs(Protocol):
         """What waits for an answer behind a token; `NotPaused` if nothing does."""
 
     async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
-        """Take an answer, once, and open the run; `NotPaused` if it came too late."""
+        """Take an answer, once, and open the run when it has come to rest; `NotPaused` if it came too late.
+
+        Unless it may `wait`, an answer to a run that is at work is not taken: `RunLeased`.
+        """
 
     async def reopen(self, run_id: RunId, *, wait: bool) -> OpenRun:
         """Open a run that a process left unfinished; `RunLeased` if somebody holds it, at once or after a `wait`."""
@@ -131,6 +134,8 @@ class RunsInMemory:
     async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
         await self.pause_at(token)
         run_id, path = parse_token(token)
+        if not wait and run_id in self._open:
+            raise RunLeased(f"run {run_id!r} is still at work here: answer when it has paused, or let this call wait")
         _journal_of(self._resting.get(run_id) or self._open[run_id]).answer(path, answer)
         await self._come_to_rest(run_id)
         return await self.reopen(run_id, wait=wait)

@@ -46,7 +46,7 @@ from ..errors import (
 )
 from ..stores.port import Store
 from .asking import waiting_pause
-from .claiming import at_work, can_be_had, claimed, refuse_if_ended
+from .claiming import at_work, can_be_had, claimed, refuse_if_ended, refuse_if_held
 from .journal import Pause
 from .journal_writer import JournalWriter, writer_for
 from .runs import Hold, OpenRun
@@ -90,11 +90,13 @@ class StoredRuns:
     async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
         run_id, path = parse_token(token)
         record = Record(kind="answered", path=path, body=bodies.make_body(answer=bodies.stored_value(answer)))
+        if not wait:
+            await refuse_if_held(self.store, run_id)  # before the answer is used up
         await call_store(lambda: self.store.answer(run_id, path, token=token, record=record))
-        return await self.reopen(run_id, wait=wait)
+        return await self.reopen(run_id, wait=wait, answered=True)
 
-    async def reopen(self, run_id: RunId, *, wait: bool) -> OpenRun:
-        lease = await claimed(self.store, run_id, lease_s=self.settings.lease_s, wait=wait)
+    async def reopen(self, run_id: RunId, *, wait: bool, answered: bool = False) -> OpenRun:
+        lease = await claimed(self.store, run_id, lease_s=self.settings.lease_s, wait=wait, answered=answered)
         try:
             run = await call_store(lambda: self.store.get(run_id))
             refuse_if_ended(run)  # it may have ended before the claim
