@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args
@@ -11,20 +12,18 @@ import attrs
 
 from .actors.answers import checked_answer
 from .actors.asking import waiting_pause
-from .actors.claiming import claim_now, refuse_if_ended
+from .actors.cancelling import cancel
 from .core import bodies
 from .core.known_models import read_by
 from .core.outcomes import RunId, TerminalOutcome
-from .core.paths import ROOT, StepPath
+from .core.paths import StepPath
 from .core.projection import RunState, project
-from .core.records import ENDED, Append, Record, RunQuery, StoredRun, StoredStatus
+from .core.records import ENDED, Record, RunQuery, StoredRun, StoredStatus
 from .core.tokens import parse_token
-from .errors import DeclarationError, LeaseLost, NotPaused
+from .errors import DeclarationError
 from .stores.opening import open_store
 from .stores.port import Store
-
-_CANCEL_S = 30.0
-"""How long the claim lasts under which a run is cancelled, should this process die over it."""
+from .telemetry.silence import Silence
 
 
 @attrs.frozen(kw_only=True)
@@ -129,24 +128,13 @@ class RunClient:
         self._store.answer(run_id, path, token=token, record=record)
 
     def cancel(self, run_id: str, reason: str = "cancelled from outside") -> None:
-        """End a run as aborted, for good.
+        """End a run as aborted, for good, whoever works on it.
 
-        `RunLeased` while a living process works on it: cancel it there. `NotPaused` if it has ended.
+        A run at work ends within a second: a request is left in the store, its owner reads it and cancels the run's
+        steps. `NotPaused` if the run has ended, `RunNotFound` if it is not there, `RunLeased` if somebody works on it
+        and the store cannot pass on requests.
         """
-        lease = claim_now(self._store, RunId(run_id), lease_s=_CANCEL_S)
-        try:
-            refuse_if_ended(self._store.get(RunId(run_id)))  # it may have ended before the claim
-        except NotPaused:
-            self._written(Append(lease=lease, records=(), release=True))
-            raise
-        body = bodies.make_body(status="aborted", feedback=reason)
-        note = Record(kind="ended", path=ROOT, body=body)
-        self._written(Append(lease=lease, records=(note,), status="aborted", release=True))
-
-    def _written(self, append: Append) -> None:
-        [verdict] = self._store.append([append])
-        if isinstance(verdict, LeaseLost):
-            raise verdict
+        cancel(self._store, RunId(run_id), Silence(os.environ).redact(reason))
 
     def delete(self, run_id: str) -> bool:
         """Forget a run with everything it wrote; whether there was one that nobody works on."""

@@ -218,6 +218,7 @@ class Flujo:
                     limits=self._limits,
                     resumed=opened.resumed,
                     rest=functools.partial(runs.rest, opened),
+                    halt=hold.halt,
                 )
             hold.check()
         finally:

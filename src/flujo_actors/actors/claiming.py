@@ -111,11 +111,10 @@ class _Patience:
     async def outlast(self, refused: RunLeased) -> None:
         """Wait for a moment; when it has been long enough, raise what to tell the caller."""
         now = trio.current_time()
-        fate = fate_from_here(refused.owner)
         if self._until is None:
             self._until = now + self._patience_s(refused)
             if self._until > now:
-                logger.warning("%s; waiting for it", held_by(self._run_id, refused.owner, fate, refused.left_s))
+                logger.warning("%s; waiting for it", held_by(self._run_id, refused))
         if self._until_rest:
             self._until = math.inf
         elif self._is_at_work(refused):
@@ -136,16 +135,15 @@ class _Patience:
 
 def explained(run_id: RunId, refused: RunLeased, *, waited: bool = False) -> RunLeased:
     """The refusal with what is known of the owner, and what to do."""
-    fate = fate_from_here(refused.owner)
     renewed = " (it was renewed while this call waited)" if waited else ""
-    error = RunLeased(f"{held_by(run_id, refused.owner, fate, refused.left_s)}{renewed}. {_ADVICE[fate]}")
+    error = RunLeased(f"{held_by(run_id, refused)}{renewed}. {_ADVICE[fate_from_here(refused.owner)]}")
     error.owner, error.left_s = refused.owner, refused.left_s
     return error
 
 
-def held_by(run_id: RunId, owner: str | None, fate: Fate, left_s: float | None) -> str:
+def held_by(run_id: RunId, refused: RunLeased) -> str:
     """Who holds a run, and until when."""
-    return f"run {run_id!r} is held by {_who(owner, fate)}, and its lease lasts {_until(left_s)}"
+    return f"run {run_id!r} is held by {_who(refused.owner)}, and its lease lasts {_until(refused.left_s)}"
 
 
 _ADVICE: dict[Fate, str] = {
@@ -164,11 +162,11 @@ _STATE: dict[Fate, str] = {
 }
 
 
-def _who(owner: str | None, fate: Fate) -> str:
+def _who(owner: str | None) -> str:
     process = process_of(owner)
     if process is None:
         return "somebody" if owner is None else f"{owner[:100]!r}, who cannot be seen from here"
-    return f"process {process.pid} on {process.host!r}{_STATE[fate]}"
+    return f"process {process.pid} on {process.host!r}{_STATE[fate_from_here(owner)]}"
 
 
 def _until(left_s: float | None) -> str:

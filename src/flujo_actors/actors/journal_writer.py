@@ -10,7 +10,8 @@ Rules:
    the store failed: then either nothing of it was written, or all of it and the answer was lost.
 4. A write that was asked for is not cancelled with whoever waits for it, who waits all the same, unless the store is
    silent (`store_wait`). An admission that nobody waits for any more is given up.
-5. Leases of open runs are kept alive (`leases`) until they are released.
+5. Leases of open runs are kept alive (`leases`) until they are released, and their owners are told of requests to
+   cancel them (`cancelling`).
 6. A commit costs one hop to a thread and back, and no task of its own: what comes back from the thread wakes those who
    wait for it, and begins the next commit.
 7. A store that nobody refers to any more takes its writer with it.
@@ -28,9 +29,11 @@ import attrs
 import trio
 from outcome import Error, Outcome, Value, capture
 
-from ..core.records import Admission, Append, Lease, Record
+from ..core.outcomes import RunId
+from ..core.records import Admission, Append, CancelRequest, Lease, Record
 from ..errors import FlujoError, LeaseLost, RunExists, StoreError
 from ..stores.port import Store, Verdict
+from .cancelling import CancelWatch
 from .leases import Leases
 from .processes import new_owner
 from .store_wait import StoreWait, post, start_thread
@@ -74,6 +77,8 @@ class JournalWriter:
         self._crowded = True
         """Whether the last commit carried more than one write (rule 2)."""
         self._leases = Leases(self._renew, lease_s=lease_s)
+        asks = hasattr(store(), "cancel_requests")
+        self._requests = CancelWatch(self._leases.held, self._cancel_requests if asks else None)
         self.commits = 0
         """How many transactions were committed."""
         self.written = 0
@@ -101,7 +106,9 @@ class JournalWriter:
         wait = StoreWait(self._silent_since)
         self._appends.append((wait, append, notes))
         self._begin_soon()
-        await wait.answer()
+        request = await wait.answer()
+        if request is not None:
+            self._requests.heard(append.lease, request)
 
     def _silent_since(self) -> float:
         return self._begun
@@ -184,8 +191,21 @@ class JournalWriter:
         self._leases.hold(lease, lost, since=since)
 
     def let_go(self, lease: Lease) -> None:
-        """Stop renewing a lease."""
+        """Stop renewing a lease, and looking for requests to cancel its run."""
         self._leases.let_go(lease)
+        self._requests.leave(lease)
+
+    def watch(self, lease: Lease, tell: Callable[[CancelRequest], None]) -> None:
+        """Tell of a request to cancel the run, until its lease is let go."""
+        self._requests.watch(lease, tell)
+
+    def request_for(self, lease: Lease) -> CancelRequest | None:
+        """A request that came with the answer to the write that gave the run up, once."""
+        return self._requests.taken(lease)
+
+    def _cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+        store = self._store()
+        return {} if store is None else store.cancel_requests(run_ids)
 
     def _renew(self, leases: Sequence[Lease]) -> list[LeaseLost | None]:
         store = self._store()

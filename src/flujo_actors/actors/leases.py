@@ -86,6 +86,11 @@ class Leases:
             self._scope = trio.CancelScope()
             trio.lowlevel.spawn_system_task(self._look_after, self._scope)
 
+    def held(self) -> list[Lease]:
+        """What is kept alive now; from any thread."""
+        with self._lock:
+            return list(self._held)
+
     def let_go(self, lease: Lease) -> None:
         """Stop renewing a lease."""
         with self._lock:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
@@ -19,6 +20,9 @@ from .sequence import Work, sequence, vetoed
 from .step import StepActors
 from .telling import tell_late, tell_pauses
 
+if TYPE_CHECKING:
+    from .halt import Halt
+
 _CUT_SHORT = Stopped(outcome=Aborted(reason="the run was cut short"))
 
 Rest: TypeAlias = Callable[[PipelineResult], Awaitable[None]]
@@ -29,7 +33,15 @@ HOOK_GRACE_S = 5.0
 
 
 async def drive(
-    run: Run, pipeline: Pipeline, data: Any, context: Any, *, limits: UsageLimits | None, resumed: bool, rest: Rest
+    run: Run,
+    pipeline: Pipeline,
+    data: Any,
+    context: Any,
+    *,
+    limits: UsageLimits | None,
+    resumed: bool,
+    rest: Rest,
+    halt: Halt | None = None,
 ) -> PipelineResult:
     """Run the pipeline to its result; control errors are raised with the partial result."""
     run.emit("run.resumed" if resumed else "run.started", ROOT)
@@ -38,7 +50,7 @@ async def drive(
     quotas = () if limits is None else (run.quota(limits, owner=f"run {run.run_id}"),)
     work = Work(name="", span=ROOT, path=ROOT, data=data, context=context, tally=tally, quotas=quotas)
     try:
-        ended = await _ended(run, pipeline, work, resumed=resumed)
+        ended = await _ended(run, pipeline, work, resumed=resumed, halt=halt)
         result = _result(run, ended, tally)
         if not _interrupted(ended):
             await rest(result)
@@ -78,19 +90,27 @@ async def _announce(run: Run, result: PipelineResult, usage: Usage) -> Aborted |
     return await _tell_post_run(run, result)
 
 
-async def _ended(run: Run, pipeline: Pipeline, work: Work, *, resumed: bool) -> Attempt:
+async def _ended(run: Run, pipeline: Pipeline, work: Work, *, resumed: bool, halt: Halt | None) -> Attempt:
     if run.hooks and not resumed:
         veto = await run.hooks.tell("pre_run", input=work.data, context=work.context)
         if veto is not None:
             return vetoed(veto)
     run.ledger.start(ROOT)
     try:
-        ended = await sequence(StepActors(run), pipeline, work)
+        steps = functools.partial(sequence, StepActors(run), pipeline, work)
+        ended = await (steps() if halt is None else _halted_or_ended(run, halt, steps))
     except BaseExceptionGroup as group:
         raise _first_cause(group) from None
     finally:
         run.ledger.settle(ROOT)
     run.ledger.close()
+    return ended
+
+
+async def _halted_or_ended(run: Run, halt: Halt, steps: Callable[[], Awaitable[Attempt]]) -> Attempt:
+    ended = await halt.unless_told(steps)
+    if run.untold:
+        await tell_late(run)  # of the steps that were cut short: others than a caller that leaves want to know
     return ended
 
 

@@ -6,7 +6,7 @@ import contextlib
 import enum
 from collections import OrderedDict
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import trio
@@ -15,6 +15,9 @@ from ..core.outcomes import PipelineResult, RunId
 from ..core.tokens import parse_token
 from ..errors import LeaseLost, NotPaused, RunExists, RunLeased
 from .journal import Journal, MemoryJournal, Pause
+
+if TYPE_CHECKING:
+    from .halt import Halt
 
 REMEMBERED = 10_000
 """How many ended runs keep their id in memory."""
@@ -46,8 +49,10 @@ NO_ANSWER = NoAnswer.NO_ANSWER
 class Hold:
     """The grip on an open run. Where it can be lost, the run is cancelled and `check` says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, halt: Halt | None = None) -> None:
         self.scope = trio.CancelScope()
+        self.halt = halt
+        """How the run can be told to end; `None` where nobody could."""
         self._lost: LeaseLost | None = None
 
     def lose(self, error: LeaseLost) -> None:

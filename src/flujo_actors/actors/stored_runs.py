@@ -46,12 +46,14 @@ from ..errors import (
 )
 from ..stores.port import Store
 from .asking import waiting_pause
+from .cancelling import end_as_aborted
 from .claiming import at_work, can_be_had, claimed, refuse_if_ended, refuse_if_held
+from .halt import Halt
 from .journal import Pause
 from .journal_writer import JournalWriter, writer_for
 from .runs import Hold, OpenRun
 from .store_journal import StoreJournal
-from .store_wait import call_store
+from .store_wait import PATIENCE_S, call_store
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -153,7 +155,9 @@ class StoredRuns:
 
     async def put_back(self, run: OpenRun) -> None:
         journal = _journal_of(run)
-        if not journal.at_rest:
+        if journal.at_rest:
+            await self._heed_request(journal.lease)
+        else:
             await self._release(journal.lease, status="paused" if journal.asks else None)
 
     async def _release(self, lease: Lease, *, status: StoredStatus | None = None) -> None:
@@ -161,12 +165,23 @@ class StoredRuns:
         as_if_cancelled = trio.CancelScope(deadline=-math.inf)
         with as_if_cancelled, contextlib.suppress(StoreError):  # then the lease expires by itself
             await self._writer().write(Append(lease=lease, records=(), status=status, release=True))
+        await self._heed_request(lease)
+
+    async def _heed_request(self, lease: Lease) -> None:
+        """End a run that was given up just when somebody asked for its end."""
+        request = self._writer().request_for(lease)
+        if request is not None:
+            reason = self.redact(request.reason)
+            with trio.move_on_after(PATIENCE_S, shield=True), contextlib.suppress(StoreError, NotPaused):
+                await call_store(lambda: end_as_aborted(self.store, lease.run_id, reason))
 
     @contextlib.contextmanager
     def holding(self, run: OpenRun) -> Iterator[Hold]:
         lease = _journal_of(run).lease
-        hold = Hold()
+        halt = Halt()
+        hold = Hold(halt)
         self._writer().hold(lease, hold.lose, since=run.since)
+        self._writer().watch(lease, lambda request: halt.now(self.redact(request.reason)))
         try:
             with hold.scope, at_work(lease):
                 yield hold
