@@ -1,4 +1,4 @@
-"""A structured step: whatever the model writes, the step ends in a value. Run it: `python examples/structured_step.py`.
+"""A structured step ends in a value, or says why not. Run it: `python examples/structured_step.py`.
 
 The model here is a stand-in that answers badly in four ways; with a real one, only `MODEL` would change.
 """
@@ -42,8 +42,8 @@ def cook(*answers: str) -> PipelineResult:
 def told(result: PipelineResult) -> str:
     """In one line, what came out and how."""
     (step,) = result.step_history
-    if step.metadata.get("degraded"):
-        return f"no recipe, only text ({step.usage.requests} requests): {step.output!r}"
+    if not step.success:
+        return f"no recipe ({step.usage.requests} requests): {step.feedback}"
     stage = step.metadata["structured"]["stage"]
     return f"{step.output.dish}, {step.output.minutes} minutes, {step.output.steps} (by {stage})"
 

@@ -22,7 +22,7 @@ FOR_EVERY_RUN = {
     "bridge": {"box", "guard", "host"},
     "context": {"freeform", "isolation"},
     "core": {
-        *{"attempts", "backoff", "default_settings", "error_info", "event_kinds", "known_models", "ledger"},
+        *{"attempts", "backoff", "default_settings", "degraded", "error_info", "event_kinds", "known_models", "ledger"},
         *{"near_names", "outcomes", "paths", "quota", "seconds", "tokens", "usage"},
     },
     "dsl": {"callplan", "declared", "pipeline", "processing", "step", "tree"},

@@ -191,7 +191,7 @@ def test_an_empty_answer_is_called_one(host, watched):
     """The failure says what was wrong, and what can be done."""
     flujo = Flujo(Step("ask", Agent(scripted_model("", forever=True))))
     result = host.recorded(flujo, "?").result if watched else host.result(flujo, "?")
-    assert result.feedback.startswith("Agent execution failed with UnexpectedModelBehavior: ")
+    assert "Agent execution failed with UnexpectedModelBehavior: " in result.feedback
     for said in ("the model's answer was empty", "`retries`", "`max_retries`", "`fallback`"):
         assert said in result.feedback
 

@@ -9,10 +9,10 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "structured_step.py"
 
 
 def test_the_example_shows_four_endings(capsys):
-    """Two repaired texts, one asked for again, one degraded."""
+    """Two repaired texts, one asked for again, one failure."""
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     fenced, odd, cut, chat = capsys.readouterr().out.splitlines()
     assert fenced.endswith("Dal, 40 minutes, ['soak', 'boil'] (by deterministic)")
     assert odd.endswith("Dal, 40 minutes, ['boil'] (by deterministic)")
     assert cut.endswith("Dal, 40 minutes, ['soak', 'boil'] (by strict_retry)")
-    assert "no recipe, only text (4 requests)" in chat
+    assert "no recipe (4 requests): Structured output failed at stage 'extractor'" in chat

@@ -25,7 +25,7 @@ from said_by_models import (
     watch,
 )
 
-from flujo_actors import Backoff, Pipeline, Step, UsageLimitExceededError, UsageLimits
+from flujo_actors import Backoff, Step, UsageLimitExceededError, UsageLimits
 
 LACKING = '{"name": "Lima"}'
 
@@ -119,7 +119,7 @@ async def test_the_model_that_answered_is_the_one_that_repairs():
 async def test_the_stages_come_in_order():
     """Reading, repair, stricter retry, extractor, plain text."""
     heard, played = Heard(), Played(PROSE)
-    result = await run(agent_step(played), settings={"telemetry": {"sinks": [heard]}})
+    result = await run(agent_step(played, processing={"degrade": True}), settings={"telemetry": {"sinks": [heard]}})
     assert [stage for kind, stage in heard.stages if kind == "aros.repair.failed"] == [
         "deterministic",
         "llm",
@@ -150,7 +150,7 @@ async def test_each_setting_leaves_out_its_stage(fallback, stages):
     """What is switched off is not tried; without the last one the step fails, and names where."""
     heard = Heard()
     config = {"aros": {"fallback": fallback}, "telemetry": {"sinks": [heard]}}
-    result = await run(agent_step(Played(PROSE)), settings=config)
+    result = await run(agent_step(Played(PROSE), processing={"degrade": True}), settings=config)
     assert [stage for kind, stage in heard.stages if kind == "aros.fallback.stage"] == stages
     assert result.success is ("degrade" in stages)
     if not result.success:
@@ -218,48 +218,7 @@ async def test_nothing_is_ever_invented():
     assert "people" in result.feedback
 
 
-# --- degrading ----------------------------------------------------------------------------------------------
-
-
-async def takes_dict(data: dict) -> dict:
-    return data
-
-
-async def takes_text(data: str) -> str:
-    return data
-
-
-@pytest.mark.trio
-async def test_a_minimal_object_is_made_only_for_a_step_that_asks_for_a_dict():
-    """The annotation of the next step decides between text and `{"value": text}`."""
-    for following, output in ((takes_dict, {"value": PROSE}), (takes_text, PROSE)):
-        result = await run(says(PROSE) >> Step("next", following))
-        assert result.output == output
-        assert result.step_history[0].output == output
-        assert result.step_history[0].metadata["degraded"]
-
-
-@pytest.mark.trio
-async def test_no_object_is_made_where_degrading_is_not_allowed():
-    """The settings decide first."""
-    pipeline = Pipeline([says(PROSE), Step("next", takes_dict)])
-    result = await run(pipeline, **aros(fallback={"degrade_to_string": False}))
-    assert result.status == "failed"
-    assert len(result.step_history) == 1
-
-
-@pytest.mark.trio
-async def test_plain_text_is_the_last_resort(autojump_clock):
-    """A step that has retries or a fallback left uses them before it degrades."""
-    retried = await run(says(PROSE, PROSE, LIMA_JSON, max_retries=1, backoff=Backoff.none()))
-    assert retried.output == City(**LIMA)
-    assert retried.step_history[-1].attempts == 2
-    fell_back = await run(says(PROSE, fallback=says(LIMA_JSON)))
-    assert fell_back.output == City(**LIMA)
-    assert noted(fell_back)["fallback_triggered"]
-    degraded = await run(says(PROSE, max_retries=1, backoff=Backoff.none()))
-    assert noted(degraded)["degraded"]
-    assert degraded.step_history[-1].attempts == 2
+# --- retries of the step -------------------------------------------------------------------------------------
 
 
 @pytest.mark.trio
@@ -362,9 +321,10 @@ async def test_plain_agents_errors_about_content_are_read_too():
 async def test_a_failure_names_the_original_error():
     """What the provider said is in the feedback, and the cause of the error."""
     error = UnexpectedModelBehavior("the model was struck by lightning")
-    result = await run(agent_step(Played(error)))
-    assert "struck by lightning" in result.feedback
-    assert "at stage 'degrade'" in result.feedback
+    for degrade, stage in ((None, "strict_retry"), (True, "degrade")):
+        result = await run(agent_step(Played(error), processing={"degrade": degrade}))
+        assert "struck by lightning" in result.feedback
+        assert f"at stage {stage!r}" in result.feedback
 
 
 # --- the agent's own validators -----------------------------------------------------------------------------

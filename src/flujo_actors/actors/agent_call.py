@@ -62,6 +62,7 @@ class PlainCaller:
     work: Work
     plan: CallPlan
     validates: bool = False
+    is_typed: bool = False
     can_repair: bool = False
     cut_off: bool = False
     numbers: Iterator[int] = attrs.field(factory=itertools.count)

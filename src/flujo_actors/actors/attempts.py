@@ -62,6 +62,10 @@ class Attempts:
             if isinstance(resolved, Error):
                 return failure_of(self.run, resolved.error, what=f"The input of step {step.name!r}")
             data = resolved.value
+            if request.degraded:
+                from .degraded_data import input_as_asked  # see `StepActors._perform`
+
+                data = input_as_asked(step, data, request.degraded)
         feedback: str | None = None
         turns = Turns(step)
         earlier = self._failed_earlier() if self.run.resumed else None
@@ -160,6 +164,7 @@ class Attempts:
                     data=data,
                     context=request.context,
                     quotas=request.quotas,
+                    degraded=request.degraded,
                 )
             )
             settled = await children.settled()

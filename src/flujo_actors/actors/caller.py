@@ -28,6 +28,10 @@ class Caller(Protocol):
         """Whether the schema is the agent's own: an answer that is not text has been checked already."""
 
     @property
+    def is_typed(self) -> bool:
+        """Whether the agent declares a type for its answers: then they are never text, unless the step says so."""
+
+    @property
     def can_repair(self) -> bool:
         """Whether there is a model to repair with."""
 

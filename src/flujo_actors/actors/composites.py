@@ -16,6 +16,7 @@ from ..context.isolation import own
 from ..context.merging import merged
 from ..core import paths
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
+from ..core.degraded import marks
 from ..core.outcomes import Aborted, ErrorInfo, Failure, Paused, Success
 from ..dsl.declared import Declared
 from ..dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel
@@ -23,7 +24,7 @@ from ..dsl.pipeline import AnyStep
 from ..errors import ContextError
 from .messages import Request, Settled, Tally
 from .run import Run
-from .sequence import Troupe, Work, ended_by, output_of
+from .sequence import Troupe, Work, ended_by, output_of, texts_in
 from .telling import tell_late
 from .usercode import ask, failure_of, given, with_context_copy
 
@@ -63,21 +64,23 @@ async def ask_a_person(run: Run, step: HumanInTheLoop, work: Work) -> Attempt:
 
 async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
     """The body on its own last output, until the condition holds."""
-    data, context = work.data, work.context
+    data, context, degraded = work.data, work.context, work.degraded
     async with troupe.children(work.tally) as children:
         for turn in range(1, loop.max_loops + 1):
-            children.spawn(work.child(loop.body, loop.name, paths.item(work.path, turn), data, context))
+            path = paths.item(work.path, turn)
+            children.spawn(work.child(loop.body, loop.name, path, data, context, degraded=degraded))
             settled = await children.settled()
             work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):
                 return ended_by(work.name, f"turn {turn}", settled)
-            data, context = output_of(settled), settled.context
+            data, context, degraded = output_of(settled), settled.context, texts_in(settled)
             met = await with_context_copy(troupe.run, loop.until, data, context)
             met = met if isinstance(met, Error) else await ask(troupe.run, bool, met.value)
             if isinstance(met, Error):
                 return failure_of(troupe.run, met.error, what=f"The condition of loop {loop.name!r}")
             if met.value:
-                return Done(output=data, context=context, metadata={"loops": turn})
+                noted = {"loops": turn, **marks(data, degraded)}
+                return Done(output=data, context=context, metadata=noted)
     text = f"loop {loop.name!r} did not meet its condition within max_loops={loop.max_loops}"
     return Failed(error=None, feedback=text, output=data, metadata={"loops": loop.max_loops})
 
@@ -94,12 +97,15 @@ async def branch_on(troupe: Troupe, branching: BranchOn, work: Work) -> Attempt:
         text = f"step {branching.name!r} selected {name}, but its branches are {known} and there is no default"
         return Failed(error=None, feedback=text)
     async with troupe.children(work.tally) as children:
-        children.spawn(work.child(step, name, paths.named(work.path, name), work.data, work.context))
+        path = paths.named(work.path, name)
+        children.spawn(work.child(step, name, path, work.data, work.context, degraded=work.degraded))
         settled = await children.settled()
         work.tally.include(settled.result)  # here: leaving the block may raise, and it was used all the same
     if not isinstance(settled.verdict, Success):
         return ended_by(work.name, name, settled)
-    return Done(output=output_of(settled), context=settled.context, metadata={"branch": name})
+    output = output_of(settled)
+    noted = {"branch": name, **marks(output, texts_in(settled))}
+    return Done(output=output, context=settled.context, metadata=noted)
 
 
 def _chosen(branching: BranchOn, key: Any) -> tuple[str, AnyStep | None]:
@@ -120,7 +126,7 @@ async def parallel(troupe: Troupe, step: Parallel, work: Work) -> Attempt:
     names = [str(key) for key in keys]
     shares = _shares(work.data, len(keys))
     requests = (
-        work.child(branch, name, paths.named(work.path, name), share, work.context, index)
+        work.child(branch, name, paths.named(work.path, name), share, work.context, index, work.degraded)
         for index, (name, branch, share) in enumerate(zip(names, step.branches.values(), shares, strict=True))
     )
     patient = step.on_branch_failure == "ignore"
@@ -145,7 +151,9 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
         return Failed(error=None, feedback=f"step {step.name!r} maps over items, but got {found.value}")
     listed = _unshared(found.value)
     requests = (
-        work.child(step.body, f"{step.name}[{index}]", paths.item(work.path, index), item, work.context, index)
+        work.child(
+            step.body, f"{step.name}[{index}]", paths.item(work.path, index), item, work.context, index, work.degraded
+        )
         for index, item in enumerate(listed)
     )
     reports = await _fan_out(troupe, work.tally, requests, step.max_concurrency, patient=False)
@@ -240,7 +248,9 @@ def _gathered(
     except ContextError as error:
         return Failed(error=error, feedback=str(error), output=output)
     ignored = {names[i]: failure.feedback for i, failure in failures.items()}
-    return Done(output=output, context=context, metadata={"failed_branches": ignored} if ignored else {})
+    texts = frozenset().union(*(texts_in(settled) for settled in reports.values() if _succeeded(settled)))
+    noted = {"failed_branches": ignored} if ignored else {}
+    return Done(output=output, context=context, metadata={**noted, **marks(output, texts)})
 
 
 def _all_failed(name: str, failures: dict[str, Failure], output: Any, control: BaseException | None) -> Failed:

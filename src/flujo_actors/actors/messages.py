@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from ..core.degraded import NO_TEXTS
 from ..core.outcomes import Aborted, Failure, StepResult, Success, TerminalOutcome
 from ..core.paths import StepPath
 from ..core.quota import Quota
@@ -84,8 +85,8 @@ class Request:
     quotas: tuple[Quota, ...] = ()
     """The budgets the step draws on: its run's, and those of limited steps around it."""
     tally: Tally = attrs.field(factory=Tally)
-    for_object: bool = False
-    """Whether the step after this one asks for a dict."""
+    degraded: frozenset[str] = NO_TEXTS
+    """The texts in the data that stand for values: whoever asks for a dict gets one made of them."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -59,11 +59,14 @@ _MORE_TRIES = (
 
 async def call_model_agent(run: Run, step: Step, work: Work, agent: AbstractAgent[Any, Any]) -> Attempt:
     """Let the agent answer the step's data, and bring its answer to a value if there is a schema."""
-    own = promoted_schema(agent) if step.processing.schema is None else None
-    schema = step.processing.wanted if own is None else own
+    own = promoted_schema(agent)
+    validates = own is not None and step.processing.schema is None
+    schema = own if validates else step.processing.wanted
     if schema is not None and not is_structured(run, step):
         schema = None
-    caller = ModelCaller(run=run, step=step, work=work, agent=agent, schema=schema, validates=own is not None)
+    caller = ModelCaller(
+        run=run, step=step, work=work, agent=agent, schema=schema, validates=validates, is_typed=own is not None
+    )
     ended = await (caller.ask(None) if schema is None else structured_attempt(run, step, work, caller, schema))
     if not isinstance(ended, Failed) or step.resumable is None:
         return ended
@@ -82,6 +85,7 @@ class ModelCaller:
     agent: AbstractAgent[Any, Any]
     schema: Any = None
     validates: bool = False
+    is_typed: bool = False
     can_ask_again: bool = True
     cut_off: bool = False
     """Whether the last answer ended before its end, as far as the provider says."""

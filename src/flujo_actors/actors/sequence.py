@@ -11,6 +11,7 @@ import attrs
 
 from ..core import paths
 from ..core.attempts import Attempt, Done, Failed, Stopped
+from ..core.degraded import NO_TEXTS, degraded_texts, marks
 from ..core.outcomes import Aborted, Failure, Paused, Success
 from ..core.paths import StepPath
 from ..core.quota import QUOTA_LOCK, Quota
@@ -52,8 +53,8 @@ class Work:
     quotas: tuple[Quota, ...] = ()
     plan: CallPlan | None = None
     """The agent that was redirected to, instead of the step's own."""
-    for_object: bool = False
-    """Whether the step after this one asks for a dict."""
+    degraded: frozenset[str] = NO_TEXTS
+    """The texts in the data that stand for values."""
     transaction: OpenTransaction | None = None
     """What the step writes through, if it asks for a transaction."""
 
@@ -78,7 +79,7 @@ class Work:
         data: Any,
         context: Any,
         index: int = 0,
-        for_object: bool = False,
+        degraded: frozenset[str] = NO_TEXTS,
     ) -> Request:
         """The request for a child of this attempt."""
         return Request(
@@ -90,7 +91,7 @@ class Work:
             context=context,
             index=index,
             quotas=self.quotas,
-            for_object=for_object,
+            degraded=degraded,
         )
 
 
@@ -108,25 +109,30 @@ def work_of(request: Request, data: Any, *, feedback: str | None = None, plan: C
         feedback=feedback,
         quotas=request.quotas,
         plan=plan,
-        for_object=request.for_object,
+        degraded=request.degraded,
     )
 
 
 async def sequence(troupe: Troupe, pipeline: Pipeline, work: Work) -> Attempt:
     """The steps in order, each on the output of the one before."""
-    data, context = work.data, work.context
-    wanted = pipeline.places_before_objects
+    data, context, degraded = work.data, work.context, work.degraded
     async with troupe.children(work.tally) as children:
-        for place, (step, name) in enumerate(pipeline.named_steps):
+        for step, name in pipeline.named_steps:
             path = paths.named(work.path, name)
-            children.spawn(work.child(step, name, path, data, context, for_object=place in wanted))
+            children.spawn(work.child(step, name, path, data, context, degraded=degraded))
             settled = await children.settled()
             work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):
                 return ended_by(work.name, name, settled)
-            data, context = output_of(settled), settled.context
+            data, context, degraded = output_of(settled), settled.context, texts_in(settled)
             work.tally.context = context
-    return Done(output=data, context=context)
+    return Done(output=data, context=context, metadata=marks(data, degraded))
+
+
+def texts_in(settled: Settled) -> frozenset[str]:
+    """The texts in the output of a child that succeeded which stand for values."""
+    assert isinstance(settled.outcome, Success)
+    return degraded_texts(settled.outcome.step_result)
 
 
 def output_of(settled: Settled) -> Any:

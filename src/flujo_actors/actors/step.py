@@ -60,6 +60,10 @@ class StepActors:
         if recorded is not None:
             return _recalled(request, recorded)
         request = self._with_own_limits(request)
+        if request.degraded:
+            from .degraded_data import as_asked  # loads pydantic, as whoever degraded the data did
+
+            request = as_asked(request)
         run.ledger.start(request.path, request.parent)
         run.journal.started(request.path, request.name)
         run.emit("step.started", request.path, step_name=request.name, input=request.data)
@@ -97,7 +101,7 @@ class StepActors:
     # --- the short way ---
 
     def _is_just_a_call(self, request: Request) -> bool:
-        if not self.run.quiet or request.quotas:
+        if not self.run.quiet or request.quotas or request.degraded:
             return False
         return isinstance(request.step, Step) and request.step.is_just_a_call
 

@@ -7,7 +7,8 @@ What comes next is decided by the pure `structured.stages`; here it is carried o
 2. A text that ended inside its value is not repaired but asked for again; where the provider says that it was cut
    off, it is never accepted.
 3. An agent that judges its own outputs judges repaired values too.
-4. Plain text is the last resort: not while the step has retries or a fallback left.
+4. Plain text is the last resort: not while the step has retries or a fallback left, and never where the agent itself
+   declares a type, unless the step asks for it.
 5. A control error passes through every stage.
 6. Reading anything but a short text happens in a worker thread: it does not hold up other runs.
 """
@@ -27,7 +28,6 @@ from ..dsl.processing import Processing
 from ..dsl.step import Step
 from ..errors import DeclarationError, StructuredOutputError
 from ..structured import stages
-from ..structured.builtins import ensure_object
 from ..structured.extract import extract_from_text, labelled_value
 from ..structured.read import read_structured
 from ..structured.reading import Flaw, Reading
@@ -210,10 +210,16 @@ class StructuredStep:
             enable_llm=aros.repair.enable_llm and self.caller.can_repair,
             max_stages=aros.fallback.max_stages,
             enable_extractor=aros.fallback.enable_extractor,
-            degrade_to_string=aros.fallback.degrade_to_string and self.last_resort,
+            degrade_to_string=aros.fallback.degrade_to_string and self.last_resort and self._may_degrade,
             degrade_on_unexpected_behavior=aros.degrade_on_unexpected_behavior,
             schema_simplify=aros.schema_simplify,
         )
+
+    @property
+    def _may_degrade(self) -> bool:
+        """Whether the step asks for plain text rather than nothing: it says so, or its agent returns text anyway."""
+        asked = self.processing.degrade
+        return not self.caller.is_typed if asked is None else asked
 
     async def _stage(self, decision: stages.Decision) -> _Valid | StageFailure | Attempt:
         """Carry out one stage, told when it begins and when it ends, in whatever way."""
@@ -349,9 +355,8 @@ class StructuredStep:
     def _degraded(self, text: str) -> Done | StageFailure:
         if not text.strip():
             return StageFailure(stage="degrade", reason=f"there is no text to fall back on; {self._reason()}")
-        output = ensure_object(text) if self.work.for_object else text
         noted = {**self._metadata, "degraded": True, "structured_output_error": self._reason()}
-        return Done(output=output, context=self.work.context, metadata=noted)
+        return Done(output=text, context=self.work.context, metadata=noted)
 
     def _given_up(self, stage: str, reason: str, flaws: tuple[Flaw, ...]) -> Failed:
         reason = _with_flaws(reason, flaws)

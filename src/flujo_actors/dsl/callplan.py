@@ -19,8 +19,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import typing
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable
 from typing import Any, Literal, Never, NoReturn, TypeAlias
 
 import attrs
@@ -53,8 +52,8 @@ class CallPlan:
     required: frozenset[str] = frozenset()
     """Those of `named` that have no default: without them the call fails."""
     takes_data: bool = True
-    wants_object: bool = False
-    """Whether the data is annotated as a dict or a mapping."""
+    asks_for: Any = None
+    """What the data is annotated as."""
     stream: CallPlan | None = None
     """The plan of the agent's own `stream` method, used when somebody watches the run."""
 
@@ -98,7 +97,7 @@ def plan_callable(fn: Callable[..., Any], *, step_name: str) -> CallPlan:
         named=frozenset(name for name in keywords if _names(fn, name)),
         required=frozenset(name for name in keywords if _requires(fn, name)),
         takes_data=_takes_data(fn),
-        wants_object=_wants_object(fn),
+        asks_for=asks_for(fn),
     )
 
 
@@ -208,12 +207,10 @@ def _requires(fn: Callable[..., Any], name: str) -> bool:
     return _names(fn, name) and parameter is not None and parameter.default is inspect.Parameter.empty
 
 
-def _wants_object(fn: Callable[..., Any]) -> bool:
-    first = next(iter((_parameters(fn) or {}).values()), None)
-    annotation = None if first is None else first.annotation
-    if isinstance(annotation, str):
-        return annotation.split("[")[0].rpartition(".")[2] in ("dict", "Dict", "Mapping", "MutableMapping")
-    return (typing.get_origin(annotation) or annotation) in (dict, Mapping, MutableMapping)
+def asks_for(fn: Callable[..., Any]) -> Any:
+    """What a function annotates its data as; a text, if that is how it is written down."""
+    data = (_parameters(fn) or {}).get(_data_parameter(fn) or "")
+    return None if data is None or data.annotation is inspect.Parameter.empty else data.annotation
 
 
 def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:

@@ -75,12 +75,6 @@ class Pipeline:
         """Each step with what it is called here."""
         return tuple(zip(self.steps, self.step_names(), strict=True))
 
-    @functools.cached_property
-    def places_before_objects(self) -> frozenset[int]:
-        """The places of steps whose successor asks for a dict."""
-        plans = (getattr(step, "plan", None) for step in self.steps[1:])
-        return frozenset(place for place, plan in enumerate(plans) if plan is not None and plan.wants_object)
-
     def __rshift__(self, following: StepLike) -> Pipeline:
         return chain(self, following)
 

@@ -46,8 +46,13 @@ class Processing:
     schema: Any = None
     """A JSON Schema, a pydantic model, an attrs class, a TypedDict or a dataclass; by default the agent's own."""
     enforcement: Enforcement = "repair"
+    degrade: bool | None = None
+    """Whether the model's text may stand for the value when nothing else is left, marked as such. By default it may
+    where the agent returns text, and a schema of the step asks for more; what an agent declares it never becomes."""
 
     def __attrs_post_init__(self) -> None:
+        if self.degrade not in (None, True, False):
+            raise DeclarationError(f"processing.degrade must be True, False or None, not {self.degrade!r}")
         _one_of("structured_output", self.structured_output, get_args(StructuredOutput))
         _one_of("enforcement", self.enforcement, get_args(Enforcement))
         if self.schema is not None:
