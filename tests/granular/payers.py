@@ -20,6 +20,7 @@ from flujo_actors.agents.metering import AgentCall
 from flujo_actors.agents.pricing import Pricing
 from flujo_actors.agents.units import OnUncertain, current_unit
 from flujo_actors.core.settings import Price, UsageSettings
+from flujo_actors.core.usage import Usage
 
 PRICES = UsageSettings(prices={"payer": Price(input_usd=10.0, output_usd=20.0)})
 SCOPE = "run-1:pay/all"
@@ -114,3 +115,8 @@ async def streamed(request: GranularRequest) -> tuple[list[str], AgentRunResult[
     last = pieces.pop()
     assert isinstance(last, Finished)
     return [piece for piece in pieces if isinstance(piece, str)], last.result
+
+
+def total_of(call: AgentCall) -> Usage:
+    """Everything an attempt used: what was metered, and what tools used through nested agents."""
+    return call.usage + call.nested()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mortal_journal import Died, MortalJournal
-from payers import PRICES, Bank, payer, request_of, streamed, turn_of
+from payers import PRICES, Bank, payer, request_of, streamed, total_of, turn_of
 from pydantic_ai import Agent, RunContext, capabilities
 from pydantic_ai.capabilities import AbstractCapability, durable_operation
 from pydantic_ai.exceptions import ModelHTTPError
@@ -50,7 +50,7 @@ def test_a_model_that_a_capability_puts_in_is_metered_and_recorded() -> None:
     agent: Agent[None, str] = Agent(TestModel(), capabilities=[Swapping(_counting(calls, text="other"))])
     journal, call = MortalJournal(), AgentCall(caller="x", pricing=Pricing(PRICES))
     assert asyncio.run(request_of(agent, journal, call=call).run()).output == "other"
-    assert call.total().tokens == 8
+    assert total_of(call).tokens == 8
     assert asyncio.run(request_of(agent, journal.in_another_process()).run()).output == "other"
     assert calls == ["other"]
 
@@ -63,7 +63,7 @@ def test_a_model_that_overrides_the_agents_is_metered_and_recorded() -> None:
     with agent.override(model=_counting(calls)):
         assert asyncio.run(request_of(agent, journal, call=call).run()).output == "hello"
         assert asyncio.run(request_of(agent, journal.in_another_process()).run()).output == "hello"
-    assert (calls, call.total().tokens) == (["hello"], 8)
+    assert (calls, total_of(call).tokens) == (["hello"], 8)
 
 
 def test_an_agent_without_a_model_takes_the_one_of_the_run() -> None:
@@ -73,7 +73,7 @@ def test_an_agent_without_a_model_takes_the_one_of_the_run() -> None:
     journal, call = MortalJournal(), AgentCall(caller="x", pricing=Pricing(PRICES))
     request = request_of(agent, journal, call=call, model=_counting(calls))
     assert asyncio.run(request.run()).output == "hello"
-    assert call.total().tokens == 8
+    assert total_of(call).tokens == 8
 
 
 class Remembering(AbstractCapability[Any]):
@@ -136,7 +136,7 @@ def test_an_attempt_at_another_model_is_the_same_unit() -> None:
     request = request_of(_falling_back(requests), journal, call=call, max_turns=1)
     assert asyncio.run(request.run()).output == "instead"
     assert (requests, list(journal.results), len(request.turns)) == (["down", "instead"], ["1"], 1)
-    assert (call.total().tokens, request.granular.broken) == (8, False)
+    assert (total_of(call).tokens, request.granular.broken) == (8, False)
     again = request_of(_falling_back(requests), journal.in_another_process(), max_turns=1)
     assert asyncio.run(again.run()).output == "instead"
     assert requests == ["down", "instead"]

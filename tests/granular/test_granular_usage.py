@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 from mortal_journal import Died, Fate, MortalJournal
-from payers import PRICES, Bank, payer, request_of, streamed, turn_of
+from payers import PRICES, Bank, payer, request_of, streamed, total_of, turn_of
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
@@ -53,7 +53,7 @@ def test_a_resumed_run_counts_every_committed_unit_once(point: int) -> None:
         asyncio.run(_life(bank, journal, _call()))
     call = _call()
     asyncio.run(_life(bank, journal.in_another_process(), call))
-    assert _rounded(call.total()) == WHOLE
+    assert _rounded(total_of(call)) == WHOLE
 
 
 def test_a_streamed_run_costs_what_a_plain_one_costs() -> None:
@@ -61,8 +61,8 @@ def test_a_streamed_run_costs_what_a_plain_one_costs() -> None:
     bank, journal, live, again = Bank(), MortalJournal(), _call(), _call()
     asyncio.run(_life(bank, journal, live, stream=True))
     asyncio.run(_life(bank, journal.in_another_process(), again, stream=True))
-    assert live.total().requests == 3
-    assert _rounded(again.total()) == _rounded(live.total())
+    assert total_of(live).requests == 3
+    assert _rounded(total_of(again)) == _rounded(total_of(live))
 
 
 def test_what_this_process_has_counted_is_not_counted_again() -> None:
@@ -138,12 +138,12 @@ def test_what_agents_inside_of_parallel_tools_use_is_theirs() -> None:
     result = asyncio.run(request_of(_delegating(), journal, call=call).run())
     of_tools = sorted(unit.usage.input_tokens for key, unit in journal.results.items() if ":" in key)
     assert of_tools == [1000, 5000]
-    assert result.usage.input_tokens == call.total().input_tokens == 6200
-    assert (call.total().requests, call.total().tool_calls) == (4, 2)
+    assert result.usage.input_tokens == total_of(call).input_tokens == 6200
+    assert (total_of(call).requests, total_of(call).tool_calls) == (4, 2)
     again = _call()
     replayed = asyncio.run(request_of(_delegating(), journal.in_another_process(), call=again).run())
     assert replayed.usage.input_tokens == 6200
-    assert _rounded(again.total()) == _rounded(call.total())
+    assert _rounded(total_of(again)) == _rounded(total_of(call))
 
 
 class Swap(AbstractCapability[Any]):

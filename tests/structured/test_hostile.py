@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from flujo_actors.errors import StructuredOutputError
-from flujo_actors.structured import extract_from_text, is_heavy, normalize_json_text, parse_and_validate
+from flujo_actors.structured import extract_from_text, normalize_json_text, parse_and_validate
 
 SCHEMA = {
     "type": "object",
@@ -78,7 +78,6 @@ def test_normalizing_and_extracting_hostile_input_ends_too(name: str) -> None:
 def test_a_worker_thread_does_not_hold_the_interpreter(name: str) -> None:
     """While a thread reads, another one is never kept waiting for more than 50 ms at a time (best of runs)."""
     pauses = sorted(longest_pause_during(HOSTILE[name]) for _ in range(5))
-    assert is_heavy(HOSTILE[name])
     assert pauses[0] < 0.05
 
 

@@ -83,8 +83,3 @@ class Run:
     def redact(self, text: str) -> str:
         """The text without secrets: the only change ever made to what an error says."""
         return self.telemetry.redact(text)
-
-    async def publish(self, outcome: StepOutcome) -> None:
-        """Show an outcome to whoever watches, waiting until there is room for it."""
-        if self.outlet is not None:
-            await self.outlet.put(outcome)

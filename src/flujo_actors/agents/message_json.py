@@ -1,25 +1,14 @@
-"""Messages between an agent and its model, to JSON and back without loss."""
+"""What a model said, to JSON and back without loss."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai.messages import ModelResponse
 from pydantic_core import PydanticSerializationError
 
 _response: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
-
-
-def messages_to_json(messages: Sequence[ModelMessage]) -> str:
-    """A message history as JSON text, every part kind included; bytes as base64."""
-    return ModelMessagesTypeAdapter.dump_json(list(messages)).decode()
-
-
-def messages_from_json(text: str) -> list[ModelMessage]:
-    """The message history that `messages_to_json` wrote."""
-    return ModelMessagesTypeAdapter.validate_json(text)
 
 
 def response_to_json(response: ModelResponse) -> str:

@@ -120,10 +120,6 @@ class AgentCall:
         """Whether the last response ran into the limit on its tokens."""
         return self.last_response is not None and self.last_response.finish_reason == "length"
 
-    def total(self) -> Usage:
-        """Everything the attempt used: what was metered, and what tools used through nested agents."""
-        return self.usage + self.nested()
-
     def nested(self) -> Usage:
         """What tools used through nested agents, and how many tool calls there were."""
         counted, metered = self.run_usage, self.usage

@@ -7,7 +7,6 @@ from .builtins import wrap_dict as wrap_dict
 from .extract import extract_from_text as extract_from_text
 from .limits import DEFAULT_LIMITS as DEFAULT_LIMITS
 from .limits import Limits as Limits
-from .limits import is_heavy as is_heavy
 from .prompts import STRICT_INSTRUCTION as STRICT_INSTRUCTION
 from .prompts import repair_prompt as repair_prompt
 from .prompts import simplified_instruction as simplified_instruction

@@ -18,10 +18,6 @@ class TooMuchWork(Exception):
     """The limits were passed before the text was read."""
 
 
-HEAVY_CHARS = 20_000
-"""Texts longer than this may hold the thread for more than a few milliseconds."""
-
-
 @attrs.frozen(kw_only=True)
 class Limits:
     """The bounds under which a text is read; passing one of them is a refusal, never a cut."""
@@ -40,8 +36,3 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
-
-
-def is_heavy(text: str) -> bool:
-    """Whether reading `text` should happen in a worker thread so that a loop stays responsive."""
-    return len(text) > HEAVY_CHARS
