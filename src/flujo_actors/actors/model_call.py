@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import itertools
 from collections.abc import Iterator
@@ -348,4 +349,9 @@ def _emitter(run: Run, work: Work) -> Emit:
     if run.host.asyncio().same_thread:
         return tell
     token = trio.lowlevel.current_trio_token()
-    return lambda kind, **facts: token.run_sync_soon(functools.partial(tell, kind, **facts))
+
+    def tell_from_afar(kind: type[Any], **facts: Any) -> None:
+        # In a copy of the teller's context: what a sink makes current there is current in no task.
+        token.run_sync_soon(functools.partial(contextvars.copy_context().run, tell, kind, **facts))
+
+    return tell_from_afar

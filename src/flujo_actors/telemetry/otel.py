@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import importlib
 from typing import assert_never
 
 import attrs
@@ -18,6 +19,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider, ge
 
 from ..core import events as ev
 from ..core.usage import Usage
+from ..errors import DeclarationError
 from . import semantic_conventions as conventions
 from .metrics import Metrics
 from .open_spans import RUN, Key, OpenSpans
@@ -34,6 +36,8 @@ class OtelSink:
     def __init__(
         self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
     ) -> None:
+        if tracer_provider is None and meter_provider is None:
+            _refuse_without_sdk()
         self._tracer = (tracer_provider or get_tracer_provider()).get_tracer("flujo_actors")
         self._metrics = Metrics(meter_provider)
         self._runs: dict[str, OpenSpans] = {}
@@ -87,16 +91,27 @@ class OtelSink:
             self._metrics.model_call(event, event.at - call.started_at)
 
 
+def _refuse_without_sdk() -> None:
+    """Global providers come from the SDK, and without it they drop everything they are told."""
+    try:
+        importlib.import_module("opentelemetry.sdk.trace")
+    except ImportError as error:
+        raise DeclarationError(
+            "OtelSink() has nobody to give its spans to, since the OpenTelemetry SDK is not installed: "
+            f"pip install flujo-actors[otel], or pass providers of your own ({error})"
+        ) from error
+
+
 def _run_name(event: ev.RunStarted | ev.RunResumed) -> str:
-    name = event.pipeline_name if isinstance(event, ev.RunStarted) else ""
-    return f"run {name}".strip()
+    return f"run {event.pipeline_name}".strip()
 
 
 def _run_attributes(event: ev.RunStarted | ev.RunResumed) -> conventions.Attributes:
-    run = {"gen_ai.operation.name": "invoke_workflow", "flujo.run_id": event.run_id}
+    run = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": event.pipeline_name}
+    run["flujo.run_id"] = event.run_id
     if isinstance(event, ev.RunResumed):
         return conventions.written(run | {"flujo.resumed": True, "flujo.answer": event.answer})
-    return conventions.written(run | {"gen_ai.workflow.name": event.pipeline_name, "flujo.input": event.input})
+    return conventions.written(run | {"flujo.input": event.input})
 
 
 def _trace(spans: OpenSpans, event: ev.Event) -> None:
