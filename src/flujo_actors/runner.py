@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import trio
 
 from .actors.root import drive
@@ -139,7 +140,7 @@ class Flujo:
         else:
             pause = await runs.pause_at(token)
             checked = checked_answer(answer, pause.input_schema, step_name=pause.step_name)
-            opened = await runs.answer(token, checked, wait=wait)
+            opened = attrs.evolve(await runs.answer(token, checked, wait=wait), answer=checked)
         return await self._drive(runs, opened, host, outlet)
 
     def recover(
@@ -219,6 +220,7 @@ class Flujo:
                     resumed=opened.resumed,
                     rest=functools.partial(runs.rest, opened),
                     halt=hold.halt,
+                    answer=opened.answer,
                 )
             hold.check()
         finally:
@@ -236,6 +238,8 @@ class Flujo:
             self._telemetry.tell(
                 "hook.failed",
                 run_id=payload.run_id,
+                path=getattr(payload, "path", ""),
+                step_name=getattr(payload, "step_name", ""),
                 at=trio.current_time(),
                 hook=name,
                 hook_kind=payload.kind,

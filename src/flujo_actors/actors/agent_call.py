@@ -26,6 +26,7 @@ from .messages import Tally
 from .refused_outputs import refused_output
 from .run import Run
 from .sequence import Work
+from .step_events import report_left_thread
 from .usercode import failure_of
 
 _OUTCOMES = (Success, Failure, Paused, Aborted, StepResult)
@@ -133,7 +134,7 @@ class PlainCaller:
             case "async":
                 return await guarded(_call_async, run, plan, args, keywords)
             case "sync":
-                return await guarded(_call_sync, run, plan, args, keywords, self.step.name)
+                return await guarded(_call_sync, run, plan, args, keywords, work)
             case _:
                 structured = self.step.processing.wanted is not None and is_structured(run, self.step)
                 aggregated = structured and run.settings.aros.streaming.aggregate_structured
@@ -171,9 +172,10 @@ async def _call_async(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords:
     return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
 
 
-async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any], label: str) -> Any:
+async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any], work: Work) -> Any:
     call = functools.partial(plan.target, *args, **keywords)
-    answer = await in_thread(call, label=label, limit=run.sync_step_threads)
+    left = functools.partial(report_left_thread, run, work.name, work.span)
+    answer = await in_thread(call, label=work.name, limit=run.sync_step_threads, if_left=left)
     return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
 
 

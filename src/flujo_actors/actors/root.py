@@ -42,9 +42,13 @@ async def drive(
     resumed: bool,
     rest: Rest,
     halt: Halt | None = None,
+    answer: Any = None,
 ) -> PipelineResult:
     """Run the pipeline to its result; control errors are raised with the partial result."""
-    run.emit("run.resumed" if resumed else "run.started", ROOT)
+    if resumed:
+        run.emit("run.resumed", ROOT, pipeline_name=pipeline.title, answer=answer)
+    else:
+        run.emit("run.started", ROOT, pipeline_name=pipeline.title, input=data)
     tally = Tally()
     tally.attempts, tally.context = 1, context
     quotas = () if limits is None else (run.quota(limits, owner=f"run {run.run_id}"),)
@@ -86,7 +90,8 @@ def _interrupted(ended: Attempt) -> bool:
 
 
 async def _announce(run: Run, result: PipelineResult, usage: Usage) -> Aborted | Failure | None:
-    run.emit("run.ended", ROOT, status=result.status, feedback=result.feedback, usage=usage)
+    said = {"status": result.status, "feedback": result.feedback, "output": result.output}
+    run.emit("run.ended", ROOT, usage=usage, **said)
     return await _tell_post_run(run, result)
 
 

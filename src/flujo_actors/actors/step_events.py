@@ -32,6 +32,12 @@ def report_unstoppable(run: Run, name: str, path: StepPath) -> None:
     run.emit("step.unstoppable", path, step_name=name, feedback=text)
 
 
+def report_left_thread(run: Run, name: str, path: StepPath) -> None:
+    """Tell telemetry of a thread that runs on although its step was cancelled; the log knows it already."""
+    text = "its thread cannot be stopped and runs on; what it returns is not used"
+    run.emit("step.unstoppable", path, step_name=name, what="thread", feedback=text)
+
+
 def emit_attempt_ended(run: Run, request: Request, ended: Attempt, number: int) -> None:
     """Say how an attempt ended."""
     status, text = _status(ended)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
 from typing import Any, cast
 
 import attrs
@@ -28,9 +27,9 @@ from pydantic_ai.messages import (
 from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_core import to_json
 
-from ..core.events import ToolEnded, ToolStarted
 from .factory import StepAgent
-from .metering import AgentCall, Emit, Metering, ending_of, metered_model
+from .metering import AgentCall, Emit, Metering, metered_model
+from .tool_span import ToolSpan
 
 _CONTENT = (str, ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent)
 
@@ -154,31 +153,6 @@ class ToolEvents(AbstractCapability[Any]):
     async def wrap_tool_execute(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
     ) -> Any:
-        with _ToolSpan(self._emit, call.tool_name, call.tool_call_id, args) as span:
+        with ToolSpan(self._emit, call.tool_name, call.tool_call_id, args) as span:
             span.result = await handler(args)
         return span.result
-
-
-@attrs.define(eq=False)
-class _ToolSpan:
-    """One tool call, told when it begins and when it ends, in whatever way."""
-
-    _emit: Emit
-    _tool_name: str
-    _tool_call_id: str
-    _arguments: Any
-    result: Any = None
-
-    def __enter__(self) -> _ToolSpan:
-        self._tell(ToolStarted, arguments=self._arguments)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        ending = {"result": self.result} if error is None else ending_of(error)
-        ending.pop("error_type", None)
-        self._tell(ToolEnded, **ending)
-
-    def _tell(self, kind: Any, **facts: Any) -> None:
-        self._emit(kind, tool_name=self._tool_name, tool_call_id=self._tool_call_id, **facts)

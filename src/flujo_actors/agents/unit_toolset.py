@@ -13,11 +13,11 @@ from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from pydantic_ai.usage import RunUsage
 from pydantic_core import to_json
 
-from ..core.events import ToolEnded, ToolStarted
 from ..core.usage import Usage
 from ..errors import DeclarationError, UncertainUnit
 from .granular_call import GranularCall, run_usage_of
 from .tool_outcomes import Returned, ToolOutcome, name_of, outcome_from_json, outcome_of, outcome_to_json, unwrap
+from .tool_span import ToolSpan
 from .units import ON_UNCERTAIN_KEY, OnUncertain, RecordedUnit, RunAgain, Unit, UnitKey, current_unit, entered
 
 
@@ -86,15 +86,9 @@ class _ToolCall:
     async def _called(self, own: RunContext[Any]) -> Any:
         """What the tool returns, told to telemetry."""
         emit = self.toolset.call.call.emit or _no_telemetry
-        where = {"tool_name": self.name, "tool_call_id": self.tool_call_id}
-        emit(ToolStarted, **where, arguments=self.args)
-        status = "failure"
-        try:
-            result = await self.toolset.wrapped.call_tool(self.name, self.args, own, self.tool)
-            status = "success"
-        finally:
-            emit(ToolEnded, **where, status=status)
-        return result
+        with ToolSpan(emit, self.name, self.tool_call_id, self.args) as span:
+            span.result = await self.toolset.wrapped.call_tool(self.name, self.args, own, self.tool)
+        return span.result
 
     def _refuse(self, key: UnitKey, unit: Unit, policy: OnUncertain) -> NoReturn:
         arguments = to_json(self.args, fallback=str).decode()

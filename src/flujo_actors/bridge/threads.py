@@ -30,8 +30,14 @@ def abandoned_threads() -> tuple[str, ...]:
         return tuple(_left_behind.values())
 
 
-async def in_thread(fn: Callable[..., T], *args: Any, label: str, limit: int = SYNC_STEP_THREADS) -> T:
-    """Call `fn(*args)` in a worker thread; cancellation leaves the thread behind and says so."""
+async def in_thread(
+    fn: Callable[..., T],
+    *args: Any,
+    label: str,
+    limit: int = SYNC_STEP_THREADS,
+    if_left: Callable[[], None] | None = None,
+) -> T:
+    """Call `fn(*args)` in a worker thread; cancellation leaves the thread behind, and says so to `if_left`."""
     ticket = _Ticket(label)
     try:
         # In a tuple, because trio takes a returned coroutine for a mistake, and here it is an answer.
@@ -40,7 +46,8 @@ async def in_thread(fn: Callable[..., T], *args: Any, label: str, limit: int = S
         )
         return answer
     except trio.Cancelled:
-        ticket.leave()
+        if ticket.leave() and if_left is not None:
+            if_left()
         raise
 
 
@@ -63,13 +70,15 @@ class _Ticket:
                 self.running = False
                 _left_behind.pop(id(self), None)
 
-    def leave(self) -> None:
+    def leave(self) -> bool:
+        """Give the call up; whether its thread runs on."""
         with _lock:
             if not self.running:
                 self.void = True
-                return
+                return False
             _left_behind[id(self)] = self.label
         logger.warning("step %r was cancelled, but its thread cannot be stopped and runs on", self.label)
+        return True
 
 
 def _limiter_of(limit: int) -> trio.CapacityLimiter:

@@ -120,7 +120,10 @@ class RunPaused(_InRun):
 
 @attrs.frozen(kw_only=True)
 class RunResumed(_InRun):
+    """`answer` is what `resume` was given, if it was given anything."""
+
     kind: ClassVar[Literal["run.resumed"]] = "run.resumed"
+    pipeline_name: str = ""
     answer: object = _content()
 
 

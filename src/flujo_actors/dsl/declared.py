@@ -65,7 +65,7 @@ def _checked_callables(instance: Any, attribute: attrs.Attribute[Any], value: tu
             raise DeclarationError(f"{who}: {attribute.name} holds {each!r}, not a callable")
 
 
-def _of_type(expected: type, wanted: str) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+def of_type(expected: type, wanted: str) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
     """A validator: the value, if there is one, is of this type."""
 
     def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -165,7 +165,7 @@ class Declared:
     input: Any = attrs.field(default=None, validator=checked_source)
     """Replaces what the previous step handed over: a value, or a callable `(previous, context) -> value`."""
     max_retries: int = attrs.field(default=0, validator=checked_count)
-    backoff: Backoff = attrs.field(factory=Backoff, validator=_of_type(Backoff, "a Backoff(…)"))
+    backoff: Backoff = attrs.field(factory=Backoff, validator=of_type(Backoff, "a Backoff(…)"))
     timeout_s: float | None = attrs.field(default=None, validator=_checked_seconds)
     """The time one attempt may take."""
     fallback: AnyStep | None = attrs.field(default=None, converter=_as_fallback, validator=_checked_fallback)
@@ -175,15 +175,13 @@ class Declared:
     processors: Processors = attrs.field(
         default=NO_PROCESSORS,
         converter=_as_processors,
-        validator=_of_type(Processors, 'Processors(…) or {"before": …, "after": …}'),
+        validator=of_type(Processors, 'Processors(…) or {"before": …, "after": …}'),
     )
-    updates_context: bool = attrs.field(default=False, validator=_of_type(bool, "True or False"))
+    updates_context: bool = attrs.field(default=False, validator=of_type(bool, "True or False"))
     usage_limits: UsageLimits | None = attrs.field(
-        default=None, validator=_of_type(UsageLimits, "UsageLimits(…) or None")
+        default=None, validator=of_type(UsageLimits, "UsageLimits(…) or None")
     )
-    meta: Mapping[str, Any] = attrs.field(
-        default=EMPTY, converter=frozen_mapping, validator=_of_type(Mapping, "a dict")
-    )
+    meta: Mapping[str, Any] = attrs.field(default=EMPTY, converter=frozen_mapping, validator=of_type(Mapping, "a dict"))
     checks: tuple[CallPlan, ...] = attrs.field(init=False)
     """The validators, each with how to call it."""
 

@@ -40,8 +40,7 @@ class Fingerprint:
     @classmethod
     def of(cls, pipeline: Pipeline) -> Fingerprint:
         """The fingerprint of a declaration."""
-        name = pipeline.name or " >> ".join(pipeline.step_names())
-        return cls(dict(_facts_by_path(pipeline)), name if len(name) <= 200 else name[:199] + "…")
+        return cls(dict(_facts_by_path(pipeline)), pipeline.title)
 
     def data(self) -> dict[str, Any]:
         """The fingerprint as JSON data; facts that several steps share are told once, and counted from 0."""

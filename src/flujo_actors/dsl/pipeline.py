@@ -39,6 +39,9 @@ def _as_steps(steps: StepLike | Iterable[StepLike]) -> tuple[AnyStep, ...]:
     return tuple(as_step(step, where=f"step number {n} of a pipeline") for n, step in enumerate(steps, 1))
 
 
+_LONGEST_TITLE = 200
+
+
 @attrs.frozen(eq=False)
 class Pipeline:
     """Steps in a row; wherever a step may stand, a pipeline may stand."""
@@ -69,6 +72,12 @@ class Pipeline:
         """What each step is called here; a nested pipeline without a name is called by its place."""
         for place, step in enumerate(self.steps, start=1):
             yield step.name or f"pipeline {place}"
+
+    @functools.cached_property
+    def title(self) -> str:
+        """What its runs are known by: its name, or those of its steps."""
+        title = self.name or " >> ".join(self.step_names())
+        return title if len(title) <= _LONGEST_TITLE else title[: _LONGEST_TITLE - 1] + "…"
 
     @functools.cached_property
     def named_steps(self) -> tuple[tuple[AnyStep, str], ...]:

@@ -10,7 +10,7 @@ import attrs
 
 from ..errors import DeclarationError
 from .callplan import CallPlan, plan_agent
-from .declared import Declared, options_of, refuse_unknown
+from .declared import Declared, of_type, options_of, refuse_unknown
 from .pipeline import StepLike
 from .processing import NO_PROCESSING, Processing, as_processing
 
@@ -30,7 +30,7 @@ class Step(Declared):
     """How the output becomes a value; a schema makes the step a structured one."""
     resumable: Resumable | None = None
     """Set by `Step.granular`: every model turn and tool call is committed by itself."""
-    mergeable_output: bool = False
+    mergeable_output: bool = attrs.field(default=False, validator=of_type(bool, "True or False"))
     """Says that the output can be merged into the context, where tools cannot see it."""
     plan: CallPlan = attrs.field(init=False)
 
