@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 # newest that pyproject.toml allows instead, as a user's installation would; `make constraints` writes those down.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help install demo test test-fast check format bench bench-peers bench-growth constraints clean
+.PHONY: help install demo test test-fast check format docs bench bench-peers bench-growth constraints clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
 	@echo "make test    run all tests (make test-fast: those that take no time, in a minute or so)"
 	@echo "make check   ruff, mypy --strict, import contracts"
+	@echo "make docs    write the page of settings"
 	@echo "make bench   measure the runtime beside raw trio (make bench-peers: beside its peers,"
 	@echo "             make bench-growth: how cost grows with size)"
 	@echo "make constraints   write down the newest releases that pyproject.toml allows"
@@ -51,6 +52,9 @@ check: install
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: install
+	$(BIN)/python docs/settings_page.py
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -15,8 +15,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
-FRAGMENTS = {"telemetry.md"}
-"""Documents whose snippets show single expressions; they are compiled, not run."""
 FENCED = re.compile(r"^```python(?P<marks>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)(?P<target>[^)#]+)")
 
@@ -31,7 +29,7 @@ def snippets(document: Path) -> Iterator[Snippet]:
     text = document.read_text(encoding="utf-8")
     for found in FENCED.finditer(text):
         line = text.count("\n", 0, found.start("code"))
-        whole = "compile-only" not in found["marks"] and document.name not in FRAGMENTS
+        whole = "compile-only" not in found["marks"]
         yield Snippet(found["code"], line, runs=whole)
 
 

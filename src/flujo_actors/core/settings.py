@@ -78,7 +78,9 @@ class RepairSettings:
     """`aros.repair`: what is tried when an answer cannot be read."""
 
     max_attempts: int = attrs.field(default=2, validator=_at_least(0))
+    """How many repairs by a model are tried."""
     enable_llm: bool = _switch(True)
+    """Whether there are any."""
 
 
 @attrs.frozen(kw_only=True)
@@ -86,8 +88,11 @@ class FallbackSettings:
     """`aros.fallback`: what is tried when repairing did not help."""
 
     max_stages: int = attrs.field(default=3, validator=_at_least(0))
+    """How many of retry, extractor and degrade may be used, in this order."""
     enable_extractor: bool = _switch(True)
+    """Whether the text is searched for labelled values."""
     degrade_to_string: bool = _switch(True)
+    """Whether a step that asks for it may end in the plain text when everything else failed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -95,16 +100,21 @@ class StreamingSettings:
     """`aros.streaming`: the aggregator of structured streams and its bounds."""
 
     aggregate_structured: bool = _switch(True)
+    """Whether structured streams go through the aggregator; without it there are no bounds and no previews."""
     max_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=_at_least(1))
+    """How long a structured stream may be."""
     max_chunks: int = attrs.field(default=1_000_000, validator=_at_least(1))
+    """In how many pieces it may come."""
     max_seconds: float = attrs.field(default=600.0, validator=_at_least(0))
+    """How long it may take."""
 
 
 @attrs.frozen(kw_only=True)
 class ArosTelemetrySettings:
-    """`aros.telemetry`."""
+    """`aros.telemetry`: what is told of repairs."""
 
     verbose: bool = _switch(False)
+    """Whether events of repairs list what was done to the text."""
 
 
 @attrs.frozen(kw_only=True, field_transformer=_sections_from_dicts)
@@ -112,12 +122,15 @@ class ArosSettings:
     """`aros`: robust structured output."""
 
     enabled: bool = _switch(True)
+    """Whether outputs are read as values at all."""
     repair: RepairSettings = attrs.field(factory=RepairSettings)
     fallback: FallbackSettings = attrs.field(factory=FallbackSettings)
     streaming: StreamingSettings = attrs.field(factory=StreamingSettings)
     telemetry: ArosTelemetrySettings = attrs.field(factory=ArosTelemetrySettings)
     degrade_on_unexpected_behavior: bool = _switch(True)
+    """Whether an answer that the provider itself refused goes to the fallback stages."""
     schema_simplify: bool = _switch(False)
+    """Whether a flat object is asked for after repeated failures."""
 
 
 @attrs.frozen(kw_only=True)
@@ -125,7 +138,9 @@ class Price:
     """What a model costs, in dollars per million tokens."""
 
     input_usd: float = attrs.field(validator=_at_least(0))
+    """For input tokens."""
     output_usd: float = attrs.field(validator=_at_least(0))
+    """For output tokens."""
     cached_usd: float | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(0)))
     """For input tokens from the provider's cache; by default the same as other input."""
 
