@@ -86,7 +86,7 @@ class Flujo:
         `backend` is the library that the steps are written for: `"trio"` or `"asyncio"`, by default the setting
         `run.backend`. Steps written with anyio run on either.
         """
-        return in_own_loop(self._start(data, run_id), backend=self._backend(backend), instead="run_async")
+        return in_own_loop(self._start(data, run_id), backend=self.backend(backend), instead="run_async")
 
     def run_async(self, data: Any = None, *, run_id: str | None = None) -> RunHandle:
         """A handle on a run: await it for the result, iterate it for the outcomes, or enter it."""
@@ -123,7 +123,7 @@ class Flujo:
         `wait`, `RunLeased` says how long it lasts.
         """
         start = functools.partial(self._run_on, token, answer, checked_mode(mode), wait)
-        return in_own_loop(start, backend=self._backend(backend), instead="resume_async")
+        return in_own_loop(start, backend=self.backend(backend), instead="resume_async")
 
     def resume_async(
         self, token: str, answer: Any = NO_ANSWER, *, mode: ResumeMode = "strict", wait: bool = True
@@ -153,7 +153,7 @@ class Flujo:
         `resume`), it raised something. With `wait`, leases are waited for until they expire.
         """
         start = functools.partial(self._recover, checked_mode(mode), wait)
-        return in_own_loop(start, backend=self._backend(backend), instead="recover_async")
+        return in_own_loop(start, backend=self.backend(backend), instead="recover_async")
 
     async def recover_async(self, *, mode: ResumeMode = "strict", wait: bool = False) -> RecoveryReport:
         """The same as `recover`, inside a loop."""
@@ -185,7 +185,8 @@ class Flujo:
     def _settings(self) -> Settings:
         return self._configured()
 
-    def _backend(self, asked: Backend | None) -> Backend:
+    def backend(self, asked: Backend | None = None) -> Backend:
+        """The library that `run` runs on: the one asked for, or what the settings say."""
         if asked is not None:
             return checked_backend(asked)
         return BACKEND if self._configured is default_settings else self._settings.run.backend

@@ -71,6 +71,7 @@ class Guest:
             done_callback=self._end,
             host_uses_signal_set_wakeup_fd=True,
             restrict_keyboard_interrupt_to_checkpoints=True,
+            clock=getattr(self._loop, "trio_clock", None),  # of a loop that has a time of its own
         )
         self.rounds.take_over()
 

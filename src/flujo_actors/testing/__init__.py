@@ -2,7 +2,7 @@
 
 - `ScriptedAgent` and `scripted_model` answer by a script and keep what they were asked;
 - `Recorder` keeps what a run said, by step and by moment;
-- `run_on_mock_clock` and `JumpingClock` pass over every wait;
+- `run_on_mock_clock`, `JumpingClock` and, on asyncio, `JumpingLoop` pass over every wait;
 - `MemorySink` keeps telemetry;
 - `flujo_actors.testing.fixtures` holds the pytest fixtures, and `flujo_actors.testing.wire` a provider to connect to.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..telemetry.sinks import MemorySink as MemorySink
 from .clock import JumpingClock as JumpingClock
+from .jumping_loop import JumpingLoop as JumpingLoop
 from .model_script import Billed as Billed
 from .model_script import CallTool as CallTool
 from .model_script import scripted_model as scripted_model

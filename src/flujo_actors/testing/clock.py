@@ -18,7 +18,7 @@ from ..actors.journal_writer import commits_under_way
 from ..actors.store_wait import calls_under_way as store_calls_under_way
 from ..bridge.asyncio_loop import calls_under_way
 
-_PATIENCE_S = 0.01
+PATIENCE_S = 0.01
 """How long to wait in real time before looking again whether work outside the loop has ended."""
 
 
@@ -38,19 +38,20 @@ class JumpingClock(trio.abc.Clock):
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Called when no task can run: jump, unless something may still come from outside."""
-        if _outside_work():
+        if outside_work():
             self._looked = False
-            return _PATIENCE_S
+            return PATIENCE_S
         if not self._looked:  # look for I/O once without waiting
             self._looked = True
             return 0.0
         self._looked = False
         if deadline == math.inf:
-            return _PATIENCE_S
+            return PATIENCE_S
         self._now = max(self._now, deadline)
         return 0.0
 
 
-def _outside_work() -> bool:
+def outside_work() -> bool:
+    """Whether something may still come from outside the loop that a mock clock drives."""
     in_threads = trio.testing.active_thread_count() > 0 or commits_under_way() or store_calls_under_way()
     return in_threads or calls_under_way() > 0

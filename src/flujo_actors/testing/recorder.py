@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -11,6 +12,10 @@ from ..core.payloads import HookPayload, PostStep
 from ..handle import RunHandle
 from ..runner import Flujo
 from .clock import JumpingClock
+from .jumping_loop import JumpingLoop
+
+if TYPE_CHECKING:
+    from ..core.default_settings import Backend
 
 T = TypeVar("T")
 
@@ -103,15 +108,20 @@ def name_of(outcome: StepOutcome) -> str | None:
             return None
 
 
-def run_on_mock_clock(flujo: Flujo, data: Any = None, *, recorder: Recorder | None = None) -> PipelineResult:
+def run_on_mock_clock(
+    flujo: Flujo, data: Any = None, *, recorder: Recorder | None = None, backend: Backend | None = None
+) -> PipelineResult:
     """The result of a run that waits for nothing: backoffs, timeouts and sleeps pass at once.
 
-    With a recorder, the run is watched. For a resume, or anything else in trio, there is the clock by itself:
-    `trio.run(main, clock=JumpingClock())`.
+    With a recorder, the run is watched; `backend` is that of `flujo.run`. For a resume, or anything else, there is the
+    clock by itself: `trio.run(main, clock=JumpingClock())`, and `asyncio.Runner(loop_factory=JumpingLoop)`.
     """
 
     async def main() -> PipelineResult:
         run = flujo.run_async(data)
         return await run if recorder is None else await recorder.record(run)
 
-    return trio.run(main, clock=JumpingClock())
+    if flujo.backend(backend) == "trio":
+        return trio.run(main, clock=JumpingClock())
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        return runner.run(main())
