@@ -119,12 +119,9 @@ class StoredRuns:
         """All that the run has stored, read: `CorruptRecord` names what cannot be."""
         records = await call_store(lambda: self.store.read(lease.run_id))
         body = self._admission_of(lease.run_id, records)
-        where = _first_record_of(lease.run_id)
         journal = self._journal(lease)
         await call_store(lambda: journal.load(records))
-        with read_by("a fresh process"):
-            data = bodies.read_value(body.get("input"), where=where)
-            context = bodies.read_value(body.get("context"), where=where)
+        data, context = _given(body, where=_first_record_of(lease.run_id))
         return OpenRun(run_id=lease.run_id, data=data, context=context, journal=journal, resumed=True)
 
     def _admission_of(self, run_id: RunId, records: list[Record]) -> dict[str, Any]:
@@ -212,6 +209,12 @@ class StoredRuns:
     def _schema_of(self, path: Any) -> Any:
         step = find_step(self.pipeline, path)
         return step.input_schema if isinstance(step, HumanInTheLoop) else None
+
+
+@read_by("a fresh process")
+def _given(body: dict[str, Any], *, where: str) -> tuple[Any, Any]:
+    """What a run was given, its input and its context, as it was stored."""
+    return bodies.read_value(body.get("input"), where=where), bodies.read_value(body.get("context"), where=where)
 
 
 def _stored(value: Any, what: str) -> Any:

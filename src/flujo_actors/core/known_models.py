@@ -15,16 +15,17 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import PurePath
 from types import ModuleType
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, ParamSpec, TypeAlias, TypeVar
 
 from ..errors import NotSerializable
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 Reader: TypeAlias = Literal["this process", "a fresh process", "anybody"]
@@ -37,14 +38,21 @@ _findable: dict[str, type] = {}
 _reader: ContextVar[Reader] = ContextVar("reader of values", default="this process")
 
 
-@contextlib.contextmanager
-def read_by(reader: Reader) -> Iterator[None]:
-    """Values are written for, or read by, `reader` in this block."""
-    before = _reader.set(reader)
-    try:
-        yield
-    finally:
-        _reader.reset(before)
+def read_by(reader: Reader) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorates a function that writes values for, or reads them as, `reader`."""
+
+    def decorated(fn: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(fn)
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+            before = _reader.set(reader)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                _reader.reset(before)
+
+        return called
+
+    return decorated
 
 
 def type_name(cls: type) -> str:
