@@ -68,16 +68,16 @@ each_mode = pytest.mark.parametrize("make", [Step, Step.granular], ids=["atomic"
 
 @each_host
 def test_a_model_without_streams_answers_in_a_watched_run(host):
-    """Its text is one chunk, on every host."""
+    """Its answer is the step's output, and nothing was streamed that could be shown before; on every host."""
     recorder = host.recorded(Flujo(Step("ask", Agent(Plain()))), "?")
-    assert (recorder.result.output, "".join(recorder.chunks())) == ("hello", "hello")
+    assert (recorder.result.output, recorder.chunks()) == ("hello", [])
 
 
 @each_model
 @each_mode
 @two_hosts
 def test_a_watched_run_is_the_same_as_an_unwatched_one(host, make, make_model):
-    """Tools are called in between, everything is counted once, and the text comes in order."""
+    """Tools are called in between, and everything is counted once."""
     agent = Agent(make_model())
 
     @agent.tool_plain
@@ -89,12 +89,10 @@ def test_a_watched_run_is_the_same_as_an_unwatched_one(host, make, make_model):
     assert quiet.output == recorder.result.output == "hello"
     assert quiet.step_history[0].usage == recorder.result.step_history[0].usage
     assert recorder.result.step_history[0].usage.tool_calls == 1
-    assert "".join(recorder.chunks()) == "Let me see. hello"
 
 
 @each_mode
 def test_a_model_without_streams_gives_typed_answers_in_a_watched_run(make):
-    """The arguments of its output tool are what is shown."""
+    """The arguments of its output tool are read as always."""
     recorder = HOSTS[0].recorded(Flujo(make("ask", Agent(Plain(), output_type=City))), "?")
     assert recorder.result.output == City(name="Lima")
-    assert "".join(recorder.chunks()) == '{"name": "Lima"}'

@@ -1,4 +1,4 @@
-"""Models that cannot stream, in runs that are watched: they are asked for a whole answer, which is shown at once."""
+"""Models that cannot stream, in runs that are watched: they are asked for a whole answer, which is an output."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ async def streamed(
     parameters: ModelRequestParameters,
     run_context: RunContext[Any] | None,
 ) -> AsyncGenerator[StreamedResponse]:
-    """The model's stream; where it has none, its whole answer as a stream of one piece for each part."""
+    """The model's stream; where it has none, its whole answer as a stream that is over."""
     async with AsyncExitStack() as stack:
         stream: StreamedResponse | None = None
         if can_stream(model):
             stream = await _begun(stack, model, messages, settings, parameters, run_context)
         if stream is None:
             whole = await model.request(messages, settings, parameters)
-            stream = CompletedStreamedResponse(whole, model_request_parameters=parameters, replay_events=True)
+            stream = CompletedStreamedResponse(whole, model_request_parameters=parameters)
         yield stream
 
 
