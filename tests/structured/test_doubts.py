@@ -96,7 +96,7 @@ def marks_of(text: str) -> list[int]:
     return found
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(schema=SCHEMAS, data=st.data())
 def test_one_damaged_mark_never_gives_another_value(schema: Any, data: st.DataObject) -> None:
     """Dropped, doubled or replaced, bare or in a fence: the value, a refusal, or what is marked as cut off."""

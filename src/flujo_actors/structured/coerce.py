@@ -15,6 +15,7 @@ from typing import Any
 
 from . import spelling
 from .reading import Coercion
+from .references import resolved
 from .schema import Schema
 from .strict import SourceFloat, plain
 
@@ -61,18 +62,8 @@ class _Coercer:
         if not isinstance(part, Mapping) or "$ref" not in part:
             return part if isinstance(part, Mapping) else {}
         if id(part) not in self._resolved:
-            self._resolved[id(part)] = self.target(part)
+            self._resolved[id(part)] = resolved(part, self.schema.json_schema)
         return self._resolved[id(part)]
-
-    def target(self, part: Any) -> Mapping[str, Any]:
-        seen = 0
-        while isinstance(part, Mapping) and "$ref" in part and seen < 50:
-            target: Any = self.schema.json_schema
-            for step in str(part["$ref"]).lstrip("#").strip("/").split("/"):
-                if step:
-                    target = target.get(step.replace("~1", "/").replace("~0", "~"), {})
-            part, seen = {**target, **{k: v for k, v in part.items() if k != "$ref"}}, seen + 1
-        return part if isinstance(part, Mapping) else {}
 
     def coerce(self, value: Any, part: Any, path: str) -> Any:
         part = self.resolve(part)

@@ -39,9 +39,9 @@ _CLEAR_BEHIND = re.compile(r"\s*(?:\Z|[`<])|\s+(?!true|false|null)[^\W\d][^\n\"{
 
 
 def _stands_clear(found: Reading, text: str) -> bool:
-    """Whether it is JSON as it stands, and nothing beside it looks like more of it."""
+    """Whether it is JSON as it stands, a last comma aside, and nothing beside it looks like more of it."""
     start, end = found.span
-    if found.engine != "strict" or not _CLEAR_BEHIND.match(text, end):
+    if not (found.engine == "strict" or found.passes == ("trailing_comma",)) or not _CLEAR_BEHIND.match(text, end):
         return False
     return not text[start - 1 : start].isalnum() and text[:start].rstrip()[-1:] not in _BRACKETS_AND_COMMA
 

@@ -18,6 +18,7 @@ from .coerce import coerce
 from .fitting import container_in
 from .marks import after_thinking
 from .read import read_structured
+from .references import resolved
 from .refusals import refusal, refusing
 from .schema import Schema, compile_schema
 
@@ -71,22 +72,14 @@ def _found(text: str, schema: Schema) -> Any:
     properties = _properties(root, root)
     values = _labelled(text, properties) if properties else {}
     for name, part in properties.items():
-        if name not in values and (rows := _table(text, _properties(_resolved(part, root).get("items"), root))):
+        if name not in values and (rows := _table(text, _properties(resolved(part, root).get("items"), root))):
             values[name] = rows
     return values or None
 
 
 def _properties(part: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = _resolved(part, root).get("properties", {})
+    found: Mapping[str, Any] = resolved(part, root).get("properties", {})
     return found
-
-
-def _resolved(part: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not isinstance(part, Mapping):
-        return {}
-    if "$ref" in part:
-        return _resolved(root.get("$defs", {}).get(str(part["$ref"]).rsplit("/", 1)[-1]), root)
-    return part
 
 
 # --- labels ---------------------------------------------------------------------------------------------------

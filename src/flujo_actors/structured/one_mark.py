@@ -2,7 +2,8 @@
 
 1. The text is read strictly up to where it stops being JSON. The wrong mark stands there or before it, so every place
    up to there is tried with the marks that may stand in it.
-2. Strings are whole only if the number of quotes is even: it tells whether the wrong mark is a quote.
+2. Strings are whole only if the number of quotes is even: it tells whether the wrong mark is a quote. If it is none,
+   the brackets that have no partner tell whether it is a bracket, and which.
 3. What comes out are all readings. A text that has several says nothing for certain, however likely one of them is.
 """
 
@@ -21,17 +22,22 @@ from .marks import after_thinking, without_fence
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _SCALAR = re.compile(r"(?:-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null)(?![\w.+-])", re.A)
 _STRING = re.compile(r"\"(?:[^\"\\\x00-\x1f]++|\\.)*+", re.S)
-_TOKENS = re.compile(rf"(?:[ \t\r\n{{}}\[\],:]++|{_STRING.pattern}\"|{_SCALAR.pattern})*+", re.S | re.A)
+_WHOLE_STRING = re.compile(_STRING.pattern + '"', re.S)
+_OUTSIDE_STRINGS = re.compile(rf"(?:[ \t\r\n{{}}\[\],:\"]++|{_SCALAR.pattern})*+", re.A)
 _QUOTE = re.compile(r"(?<!\\)(?:\\\\)*+\"")
 _ENDS_HERE = re.compile(r"(?<![ \t])(?=[ \t\r\n]*[,:}\]])|(?<=[^ \t] )(?=[,:}\]])|\Z")
 _QUOTED, _OTHERS = frozenset('"'), frozenset("{}[],:")
+_MARKS = _QUOTED | _OTHERS
 _FENCED = re.compile(r"```[\w+.-]*\s*(.*?)\s*```", re.S)
 _MARK_FIRST = re.compile(r"^[ \t]*[{}\[\],:\"]", re.M)
 _MARK_LAST = re.compile(r"[{}\[\],:\"](?=[ \t]*$)", re.M)
 _MORE = re.compile(r"[\s,]*(?:[\w-]+\s*[:=]|-?\d|true\b|false\b|null\b)")
 """A member without quotes, or a value, behind the last mark of a line."""
 _CLOSER = {"{": "}", "[": "]"}
+_WEIGHT = {"{": 1, "}": -1, "[": 1j, "]": -1j}
+"""A text whose brackets all have partners weighs nothing."""
 _MAX_CHARS = 20_000
+"""Of a text that is looked at: each change is a copy of it."""
 _MAX_READ = 3_000
 """How far into a text its first error may show: the work grows with the square of it."""
 
@@ -45,7 +51,7 @@ class _Place(NamedTuple):
 
 def near_candidates(text: str) -> list[Candidate]:
     """What the text, or the part of it that is likely to be the answer, says with one mark changed."""
-    for start, end in dict.fromkeys(_regions(text)):
+    for start, end in dict.fromkeys(_regions(text)) if len(text) <= _MAX_CHARS else ():
         if found := one_mark_away(text[start:end]):
             return [
                 Candidate(start=start, end=end, value=value, json=json, engine="mended", passes=("one_mark",))
@@ -60,6 +66,8 @@ def _regions(text: str) -> Iterator[tuple[int, int]]:
     start = max(text.rfind(answer), 0)
     end = start + len(answer)
     yield start, end
+    if answer[:1] in _MARKS and answer[-1:] in _MARKS:
+        return
     yield from ((fence.start(1), fence.end(1)) for fence in [*_FENCED.finditer(text, start, end)][-1:])
     first, last = _MARK_FIRST.search(text, start, end), [*_MARK_LAST.finditer(text, start, end)][-1:]
     if first and last and first.end() < last[0].end() and not _MORE.match(text, last[0].end()):
@@ -71,15 +79,8 @@ def one_mark_away(text: str) -> list[tuple[str, Any]]:
 
     None if it is JSON as it is, or further away from it.
     """
-    places = _places(text) if 1 < len(text) <= _MAX_CHARS else []
-    if not places:
-        return []
-    odd = sum(1 for _ in _QUOTE.finditer(text)) % 2 == 1
-    if not odd and not _TOKENS.fullmatch(text):
-        return []
-    changes = (change for place in places for change in (_of_quotes if odd else _of_others)(text, place))
     readings: dict[bytes, tuple[str, Any]] = {}
-    for json in changes:
+    for json in _changes(text) if len(text) > 1 else ():
         try:
             value = strict.parse(json)
         except strict.Malformed:
@@ -92,13 +93,29 @@ def one_mark_away(text: str) -> list[tuple[str, Any]]:
 # --- changes --------------------------------------------------------------------------------------------------
 
 
-def _of_others(text: str, place: _Place) -> Iterator[str]:
+def _changes(text: str) -> Iterator[str]:
+    if strict.error_at(text) > _MAX_READ:
+        return
+    quotes = len(_QUOTE.findall(text)) if "\\" in text else text.count('"')
+    if quotes % 2:
+        yield from (change for place in _places(text) for change in _of_quotes(text, place))
+        return
+    outside = _WHOLE_STRING.sub('""', text)
+    weight = sum(weight * outside.count(bracket) for bracket, weight in _WEIGHT.items())
+    if abs(weight) <= 2 and _OUTSIDE_STRINGS.fullmatch(outside):  # one bracket for another changes it by two at most
+        yield from (change for place in _places(text) for change in _of_others(text, place, weight))
+
+
+def _of_others(text: str, place: _Place, weight: complex) -> Iterator[str]:
+    """Other marks than quotes in this place, as far as all brackets have partners then."""
     at, here = place.at, text[place.at : place.at + 1]
+    without = weight - _WEIGHT.get(here, 0)
     for mark in place.allowed & _OTHERS:
-        yield text[:at] + mark + text[at:]
-        if here in _OTHERS and here != mark:
+        if weight + _WEIGHT.get(mark, 0) == 0:
+            yield text[:at] + mark + text[at:]
+        if here in _OTHERS and here != mark and without + _WEIGHT.get(mark, 0) == 0:
             yield text[:at] + mark + text[at + 1 :]
-    if here in _OTHERS and _is_doubled(text, at):
+    if here in _OTHERS and without == 0 and _is_doubled(text, at):
         yield text[:at] + text[at + 1 :]
 
 

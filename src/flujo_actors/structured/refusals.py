@@ -7,8 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import attrs
 
 from ..core.attempts import escalating
 from ..core.error_info import message_of
@@ -20,20 +19,26 @@ from .schema import Schema
 _MAX_REASON = 300
 
 
-@contextmanager
-def refusing(stage: str, text: str, schema: Schema | None) -> Iterator[None]:
+@attrs.frozen
+class refusing:  # noqa: N801 - a context manager, read as a verb
     """What is raised in this block comes out as the refusal of `text` at `stage`."""
-    try:
-        yield
-    except StructuredOutputError:
-        raise
-    except TooMuchWork as problem:
-        raise refusal("limits", str(problem), text, schema) from None
-    except Exception as error:  # the classes of users and the parsers of others are called in there
+
+    stage: str
+    text: str
+    schema: Schema | None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, TooMuchWork):
+            raise refusal("limits", str(error), self.text, self.schema) from None
+        if not isinstance(error, Exception) or isinstance(error, StructuredOutputError):
+            return
         if control := escalating(error):
             raise control from None
         reason = f"{type(error).__name__}: {message_of(error)}"
-        raise refusal(stage, reason[:_MAX_REASON], text, schema) from error
+        raise refusal(self.stage, reason[:_MAX_REASON], self.text, self.schema) from error
 
 
 def refusal(

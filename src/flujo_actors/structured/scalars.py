@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import marks, spelling, strict
+from .references import resolved
 from .schema import Schema
 
 _MAX_PROSE = 5_000
@@ -45,9 +46,7 @@ def describes(schema: Schema, text: str) -> bool:
 def _variants(part: Any, root: Mapping[str, Any], depth: int = 0) -> list[Mapping[str, Any]]:
     if not isinstance(part, Mapping) or depth > 10:
         return []
-    if reference := part.get("$ref"):
-        name = str(reference).rsplit("/", 1)[-1]
-        return _variants(root.get("$defs", {}).get(name), root, depth + 1)
+    part = resolved(part, root)
     subs = part.get("anyOf") or part.get("oneOf")
     return [v for sub in subs for v in _variants(sub, root, depth + 1)] if subs else [part]
 

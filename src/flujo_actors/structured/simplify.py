@@ -12,6 +12,7 @@ from ..errors import StructuredOutputError
 from .coerce import coerce
 from .fitting import container_in
 from .read import read_structured
+from .references import resolved
 from .refusals import refusal, refusing
 from .schema import Schema, compile_schema
 
@@ -81,7 +82,7 @@ def simplify(schema: Any) -> SimplifiedSchema:
     """The flat form of `schema`: nested objects by dotted names, lists as lines or JSON, everything a string."""
     compiled = compile_schema(schema)
     root = compiled.json_schema
-    slots = tuple(_slots(_resolved(root, root), root, (), required=True))
+    slots = tuple(_slots(_meant(root, root), root, (), required=True))
     return SimplifiedSchema(schema=compiled, slots=slots)
 
 
@@ -94,7 +95,7 @@ def _slots(
         return
     for name, child in properties.items():
         needed = required and name in part.get("required", ())
-        yield from _slots(_resolved(child, root), root, (*path, name), required=needed)
+        yield from _slots(_meant(child, root), root, (*path, name), required=needed)
 
 
 def _slot(part: Mapping[str, Any], path: tuple[str, ...], required: bool) -> Slot:
@@ -125,13 +126,11 @@ def _is_scalar(items: Any) -> bool:
     return isinstance(items, Mapping) and items.get("type") in ("string", "number", "integer", "boolean")
 
 
-def _resolved(part: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not isinstance(part, Mapping):
-        return {}
-    if "$ref" in part:
-        return _resolved(root.get("$defs", {}).get(str(part["$ref"]).rsplit("/", 1)[-1]), root)
-    variants = [v for v in part.get("anyOf", ()) if v.get("type") != "null"]
-    return _resolved(variants[0], root) if len(variants) == 1 else part
+def _meant(part: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a part stands for; of an optional one, what it is if it is there."""
+    part = resolved(part, root)
+    variants = [v for v in part.get("anyOf", ()) if not (isinstance(v, Mapping) and v.get("type") == "null")]
+    return resolved(variants[0], root) if len(variants) == 1 else part
 
 
 def _put(nested: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

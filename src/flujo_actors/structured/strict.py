@@ -25,16 +25,16 @@ def parse(text: str) -> Any:
     return value
 
 
-_EXPONENTS = tuple(re.compile(rf"{e}(?<=[0-9]{e})\+?[0-9]{{3}}") for e in "eE")
-_DIGITS, _SAMPLED_DIGITS = re.compile(r"[0-9]{200}"), re.compile(r"[0-9]{9}")
+_EXPONENTS = {e: re.compile(rf"{e}[+0-9](?<=[0-9]{e}.)[0-9]{{2}}") for e in "eE"}
+_DIGITS, _SAMPLED_DIGITS = re.compile(r"[0-9]{200}"), re.compile(r"[0-9]{6}")
 
 
 def _may_overflow(text: str) -> bool:
     """Whether a number may be read as infinity, which the parser lets through: `1e400`, or hundreds of digits."""
-    if any(exponent.search(text) for exponent in _EXPONENTS):
+    if any(e in text and exponent.search(text) for e, exponent in _EXPONENTS.items()):
         return True
-    # so many digits show in every twentieth character, too; looking at all of them would take as long as parsing
-    return len(text) >= 200 and bool(_SAMPLED_DIGITS.search(text[::20]) and _DIGITS.search(text))
+    # so many digits show in every thirtieth character, too; looking at all of them would take as long as parsing
+    return len(text) >= 200 and bool(_SAMPLED_DIGITS.search(text[::30]) and _DIGITS.search(text))
 
 
 def _has_infinity(value: Any) -> bool:
@@ -84,6 +84,16 @@ def has_unique_keys(text: str) -> bool:
 def _unique(members: list[tuple[str, Any]]) -> None:
     if len({key for key, _ in members}) != len(members):
         raise ValueError("a key is said twice")
+
+
+def error_at(text: str) -> int:
+    """Where the text stops being JSON, or a string begins that does not end; its length if it is JSON."""
+    try:
+        return _END_FINDER.raw_decode(text)[1]
+    except json.JSONDecodeError as error:
+        return error.pos
+    except (ValueError, RecursionError):
+        return len(text)
 
 
 class SourceFloat(float):
