@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import trio
 
 from .actors.root import drive
@@ -140,8 +139,8 @@ class Flujo:
         else:
             pause = await runs.pause_at(token)
             checked = checked_answer(answer, pause.input_schema, step_name=pause.step_name)
-            opened = attrs.evolve(await runs.answer(token, checked, wait=wait), answer=checked)
-        return await self._drive(runs, opened, host, outlet)
+            opened = await runs.answer(token, checked, wait=wait)
+        return await self._drive(runs, opened, host, outlet, answer=None if answer is NO_ANSWER else answer)
 
     def recover(
         self, *, mode: ResumeMode = "strict", wait: bool = False, backend: Backend | None = None
@@ -197,7 +196,9 @@ class Flujo:
         redact = self._telemetry.redact
         return stored_runs(self._store, self.pipeline, self._settings, redact=redact, mode=mode)
 
-    async def _drive(self, runs: Runs, opened: OpenRun, host: Host, outlet: Outlet | None) -> PipelineResult:
+    async def _drive(
+        self, runs: Runs, opened: OpenRun, host: Host, outlet: Outlet | None, *, answer: Any = None
+    ) -> PipelineResult:
         run = Run(
             run_id=opened.run_id,
             host=host,
@@ -221,7 +222,7 @@ class Flujo:
                     resumed=opened.resumed,
                     rest=functools.partial(runs.rest, opened),
                     halt=hold.halt,
-                    answer=opened.answer,
+                    answer=answer,
                 )
             hold.check()
         finally:

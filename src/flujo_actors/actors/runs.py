@@ -34,8 +34,6 @@ class OpenRun:
     resumed: bool = False
     since: float | None = None
     """When this process asked for the run, by the trio run's clock, if it is to be counted from then."""
-    answer: Any = None
-    """What `resume` was given to go on with."""
 
 
 class NoAnswer(enum.Enum):
