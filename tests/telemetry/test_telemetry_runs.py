@@ -213,11 +213,14 @@ def test_the_span_of_the_caller_is_current_again_after_a_run(backend: str) -> No
     async def fail(data: int) -> int:
         raise ValueError("no")
 
+    async def wait(data: int) -> None:
+        await anyio.sleep(30)
+
     async def main() -> None:
         with otel.tracer.start_as_current_span("caller"):
             await Flujo(Step("a", fail), settings=otel.settings()).run_async(1)
             with anyio.move_on_after(0.01):
-                await Flujo(Step("b", lambda data: anyio.sleep(30)), settings=otel.settings()).run_async(1)
+                await Flujo(Step("b", wait), settings=otel.settings()).run_async(1)
             with otel.tracer.start_as_current_span("after"):
                 pass
 
