@@ -30,7 +30,7 @@ from ..core.records import Admission, Append, Lease, Record, RunQuery, StoredRun
 from ..core.settings import DurabilitySettings
 from ..core.tokens import parse_token
 from ..dsl.changes import ResumeMode, changes_between
-from ..dsl.fingerprint import Fingerprint, read_fingerprint
+from ..dsl.fingerprint import Fingerprint, form_of, read_fingerprint
 from ..dsl.kinds import HumanInTheLoop
 from ..dsl.pipeline import Pipeline
 from ..dsl.places import find_step
@@ -131,9 +131,9 @@ class StoredRuns:
             raise CorruptRecord(f"{where}: it is not the run's admission")
         body = bodies.read_body(records[0].body, where=where)
         with bodies.reading(f"{where}: its fingerprint"):
-            before = read_fingerprint(body.get("fingerprint"))
+            before, form = read_fingerprint(body.get("fingerprint")), form_of(body.get("fingerprint"))
         done = {record.path for record in records if record.kind == "settled"}
-        changes = changes_between(before, Fingerprint.of(self.pipeline).steps, done, mode=self.mode)
+        changes = changes_between(before, Fingerprint.of(self.pipeline, form=form).steps, done, mode=self.mode)
         if changes:
             raise _mismatch(run_id, changes)
         return body

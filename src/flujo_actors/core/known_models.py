@@ -16,10 +16,11 @@ Rules:
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
-from pathlib import PurePath
+from pathlib import Path
 from types import ModuleType
 from typing import Literal, ParamSpec, TypeAlias, TypeVar
 
@@ -55,6 +56,10 @@ def read_by(reader: Reader) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorated
 
 
+_MAIN = ("__main__", "__mp_main__")
+"""What a program's own module is called where it runs, and in processes that `multiprocessing` spawned."""
+
+
 def type_name(cls: type) -> str:
     """The name under which values of `cls` are stored."""
     return f"{imported_as(cls.__module__)}.{cls.__qualname__}"
@@ -62,14 +67,22 @@ def type_name(cls: type) -> str:
 
 def imported_as(module: str) -> str:
     """The name of a module as others import it (rule 6)."""
-    if module != "__main__":
+    if module not in _MAIN:
         return module
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None:
         name: str = spec.name
         return name
-    return module if file is None else PurePath(file).stem
+    return module if file is None else _name_in_package(file)
+
+
+@functools.cache
+def _name_in_package(file: str) -> str:
+    """The name of a script: with its package, if it stands in one."""
+    path = Path(file).resolve()
+    packages = itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents)
+    return ".".join((*reversed([folder.name for folder in packages]), path.stem))
 
 
 def register_type(cls: type[T]) -> type[T]:

@@ -3,9 +3,11 @@
 Rules:
 
 1. `strict` minds every difference, `force` none.
-2. `compat` minds what concerns steps that are done: they must be there, say the same facts, and come in the same order
-   with nothing new between them. Around what is not done yet, everything may change.
-3. A composite that has begun must stay the kind of composite it was.
+2. `compat` minds what concerns steps that are done: they must be there, be the same, and come in the same order with
+   nothing new between them. Around what is not done yet, everything may change.
+3. How a step that is done was told to work (its prompt, model, tools and input, or how it decided) may change: it will
+   not work again.
+4. A composite that has begun must stay the kind of composite it was.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, Literal, TypeAlias, assert_never, get_args
 import attrs
 
 from ..core.paths import ROOT, StepPath, above_of
+from .expressions import is_same
 from .fingerprint import EACH, OTHERWISE, Facts
 
 ResumeMode: TypeAlias = Literal["strict", "compat", "force"]
@@ -32,11 +35,17 @@ def checked_mode(mode: ResumeMode) -> ResumeMode:
     return mode
 
 
-_HASHED = frozenset({"prompt", "message"})
+_REFERENCES = frozenset({"agent", "input", "message", "until", "select", "items"})
+"""Facts that name functions, or stand for expressions."""
+
+_HASHED = frozenset({"prompt"}) | _REFERENCES - {"agent"}
+
+_OVER_WHEN_DONE = frozenset({"prompt", "model", "tools", "input", "until", "select", "items"})
 
 
 def changes_between(before: Steps, after: Steps, done: Iterable[StepPath], *, mode: ResumeMode) -> list[str]:
     """What stands in the way of resuming, each a sentence; empty if nothing does."""
+    before = {path: _said_as_in(after.get(path, {}), facts) for path, facts in before.items()}
     if list(before.items()) == list(after.items()):
         return []
     match mode:
@@ -48,6 +57,16 @@ def changes_between(before: Steps, after: Steps, done: Iterable[StepPath], *, mo
             return list(_Comparison(before, after).sentences_about(_Done.of(done, before)))
         case _:
             assert_never(mode)
+
+
+def _said_as_in(after: Facts, before: Facts) -> Facts:
+    """The facts with the words that are used now for what is the same."""
+    return {name: after[name] if _is_said(name, after, fact) else fact for name, fact in before.items()}
+
+
+def _is_said(name: str, after: Facts, before: Any) -> bool:
+    now = after.get(name)
+    return name in _REFERENCES and isinstance(now, str) and isinstance(before, str) and is_same(before, now)
 
 
 @attrs.frozen
@@ -109,7 +128,7 @@ class _Comparison:
             yield f"step {path!r}, which is done, was removed" if renamed is None else _renaming(path, renamed)
         for path in self._in_both():
             if path in done.settled:
-                yield from _facts_changed(path, self._before[path], self._after[path])
+                yield from _facts_changed(path, *map(_lasting, (self._before[path], self._after[path])))
             elif path in done.begun:
                 yield from _facts_changed(path, *({"kind": each[path]["kind"]} for each in (self._before, self._after)))
         yield from self._disturbed(done)
@@ -166,6 +185,11 @@ def _listed(listed: Iterable[StepPath]) -> str:
 
 def _renaming(old: StepPath, new: StepPath) -> str:
     return f"step {old!r} is called {new!r} now"
+
+
+def _lasting(facts: Facts) -> Facts:
+    """What must stay the same of a step that is done."""
+    return {name: fact for name, fact in facts.items() if name not in _OVER_WHEN_DONE}
 
 
 def _facts_changed(path: StepPath, before: Facts, after: Facts) -> Iterator[str]:

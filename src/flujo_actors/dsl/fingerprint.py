@@ -1,14 +1,13 @@
 """What makes a pipeline the same pipeline: its steps, their order, prompts, models and tools.
 
-A fingerprint says a few facts of every step, so that a difference can be named. Code is not compared: a function is
-known by its qualified name. Texts that may be long or secret (prompts, schemas) are kept as hashes.
+A fingerprint says a few facts of every step, so that a difference can be named. What a step does is known by its
+function's name, its code is not compared; what decides between steps counts with its text (`expressions`). Texts that
+may be long or secret (prompts, schemas) are kept as hashes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -16,12 +15,16 @@ import attrs
 from ..core import paths
 from ..core.paths import ROOT, StepPath
 from .callplan import is_model_agent
+from .expressions import digest, expression, named, named_as_it_ran
 from .kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel
 from .pipeline import AnyStep, Pipeline
 from .step import Step
 
 Facts = Mapping[str, Any]
 """What is known of one step: its kind, and what else must stay the same."""
+
+FORM = 2
+"""The form of the fingerprints that this code writes."""
 
 EACH = "~i"
 """Stands in a fingerprint for every item of a map and every turn of a loop."""
@@ -38,16 +41,17 @@ class Fingerprint:
     name: str
 
     @classmethod
-    def of(cls, pipeline: Pipeline) -> Fingerprint:
-        """The fingerprint of a declaration."""
-        return cls(dict(_facts_by_path(pipeline)), pipeline.title)
+    def of(cls, pipeline: Pipeline, *, form: int = FORM) -> Fingerprint:
+        """The fingerprint of a declaration, with the facts that were written in that form."""
+        facts = _facts if form == FORM else _facts_of_form_1
+        return cls(dict(_facts_by_path(pipeline, facts)), pipeline.title)
 
     def data(self) -> dict[str, Any]:
         """The fingerprint as JSON data; facts that several steps share are told once, and counted from 0."""
         facts: list[Facts] = []
         places: dict[str, int] = {}
         steps = [[path, _place_of(each, facts, places)] for path, each in self.steps.items()]
-        return {"facts": facts, "steps": steps}
+        return {"form": FORM, "facts": facts, "steps": steps}
 
 
 def _place_of(each: Facts, facts: list[Facts], places: dict[str, int]) -> int:
@@ -70,16 +74,21 @@ def read_fingerprint(data: Any) -> dict[StepPath, Facts]:
     return steps
 
 
+def form_of(data: Any) -> int:
+    """Which facts a stored fingerprint has: the first form has no texts of expressions."""
+    return FORM if isinstance(data, dict) and "form" in data else 1
+
+
 def _are_facts(facts: Any) -> bool:
     return isinstance(facts, dict) and isinstance(facts.get("kind"), str)
 
 
-def _facts_by_path(pipeline: Pipeline) -> Iterator[tuple[StepPath, Facts]]:
+def _facts_by_path(pipeline: Pipeline, facts_of: Callable[[AnyStep], Facts]) -> Iterator[tuple[StepPath, Facts]]:
     pending: list[tuple[StepPath, AnyStep]] = [(ROOT, pipeline)]
     while pending:
         path, step = pending.pop()
         if path != ROOT:
-            yield path, _facts(step)
+            yield path, facts_of(step)
         pending.extend(reversed(list(_children(path, step))))
 
 
@@ -101,6 +110,30 @@ def _children(path: StepPath, step: AnyStep) -> Iterable[tuple[StepPath, AnyStep
 
 
 def _facts(step: AnyStep) -> Facts:
+    facts = {**_known_facts(step), **_expressions(step)}
+    if isinstance(step, HumanInTheLoop):
+        facts["message"] = expression(step.message)
+    return facts
+
+
+def _expressions(step: AnyStep) -> Facts:
+    """What decides between steps, and on what they work, where that is declared."""
+    decided = {name: getattr(step, name, None) for name in ("input", "until", "select", "items")}
+    return {name: expression(value) for name, value in decided.items() if value is not None}
+
+
+def _facts_of_form_1(step: AnyStep) -> Facts:
+    facts = _known_facts(step)
+    if isinstance(step, HumanInTheLoop):
+        asked = step.message if isinstance(step.message, str) else named_as_it_ran(step.message)
+        facts["message"] = digest(asked)
+    if "prompt" in facts:
+        assert isinstance(step, Step)
+        facts["prompt"] = digest(_prompts(_bare(step.agent), named_as_it_ran))
+    return facts
+
+
+def _known_facts(step: AnyStep) -> dict[str, Any]:
     match step:
         case Pipeline():
             return {"kind": "pipeline"}
@@ -109,8 +142,7 @@ def _facts(step: AnyStep) -> Facts:
         case LoopUntil():
             return {"kind": "loop", "max_loops": step.max_loops}
         case HumanInTheLoop():
-            asked = step.message if isinstance(step.message, str) else _named(step.message)
-            return {"kind": "question", "message": _digest(asked)}
+            return {"kind": "question"}
         case Parallel():
             return {"kind": "parallel", "merge": _merging(step.merge)}
         case _:
@@ -120,31 +152,30 @@ def _facts(step: AnyStep) -> Facts:
 def _merging(merge: Merging) -> Any:
     if isinstance(merge, str):
         return merge
-    return {key: getattr(reducer, "name", None) or _named(reducer) for key, reducer in merge.items()}
+    return {key: getattr(reducer, "name", None) or named(reducer) for key, reducer in merge.items()}
 
 
 def _agent_facts(agent: Any) -> Facts:
     if not is_model_agent(agent):
-        return {"agent": _named(agent)}
-    while hasattr(agent, "wrapped"):
-        agent = agent.wrapped
+        return {"agent": named(agent)}
+    agent = _bare(agent)
     model = getattr(agent, "model", None)
     return {
         "agent": f"agent {agent.name or ''}".strip(),
         "model": model if isinstance(model, str) else getattr(model, "model_name", None),
-        "prompt": _digest(_prompts(agent)),
+        "prompt": digest(_prompts(agent, named)),
         "tools": _tools(agent),
     }
 
 
-def _named(target: Any) -> str:
-    target = getattr(target, "func", target)
-    if not hasattr(target, "__qualname__"):
-        target = type(target)
-    return f"{target.__module__}.{target.__qualname__}"
+def _bare(agent: Any) -> Any:
+    """The agent without what is wrapped around it."""
+    while hasattr(agent, "wrapped"):
+        agent = agent.wrapped
+    return agent
 
 
-def _prompts(agent: Any) -> list[str]:
+def _prompts(agent: Any, named: Callable[[Any], str]) -> list[str]:
     """What an agent is told besides its input; what a function makes of it is known by the function's name."""
     told = (
         *getattr(agent, "_system_prompts", ()),
@@ -152,12 +183,12 @@ def _prompts(agent: Any) -> list[str]:
         *getattr(agent, "_instructions", ()),
     )
     texts = [getattr(each, "instruction", getattr(each, "function", each)) for each in told]
-    return [text if isinstance(text, str) else _named(text) for text in texts]
+    return [text if isinstance(text, str) else named(text) for text in texts]
 
 
 def _tools(agent: Any) -> dict[str, str]:
     return {
-        name: _digest([getattr(tool, "description", None), _schema_of(tool)])
+        name: digest([getattr(tool, "description", None), _schema_of(tool)])
         for toolset in agent.toolsets
         for name, tool in sorted(getattr(toolset, "tools", {}).items())
     }
@@ -165,7 +196,3 @@ def _tools(agent: Any) -> dict[str, str]:
 
 def _schema_of(tool: Any) -> Any:
     return getattr(getattr(tool, "function_schema", None), "json_schema", None)
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:12]
