@@ -41,6 +41,12 @@ HOSTILE = {
     "bare words": '{"a": ' + "b, " * 300_000,
     "comments": "{/*" * 300_000,
     "closers": '{"a": "b"' + "}" * 1_000_000,
+    "digits in a list": "[1, " + "9" * 4_400 + "a]",
+    "digits and points": "[1, " + "1.25" * 5_000 + "]",
+    "words without commas": "[1, " + "truefalse" * 5_000 + "x]",
+    "an empty fence": "```json" + " " * 19_000,
+    "fences": "```" * 6_000 + "{",
+    "blanks behind marks": '["a", "b' + ("," + " " * 1_000) * 18,
     "escaped openers": '{\\"a\\": ' * 100_000,
 }
 

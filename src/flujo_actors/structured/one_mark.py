@@ -28,10 +28,10 @@ _QUOTE = re.compile(r"(?<!\\)(?:\\\\)*+\"")
 _ENDS_HERE = re.compile(r"(?<![ \t])(?=[ \t\r\n]*[,:}\]])|(?<=[^ \t] )(?=[,:}\]])|\Z")
 _QUOTED, _OTHERS = frozenset('"'), frozenset("{}[],:")
 _MARKS = _QUOTED | _OTHERS
-_FENCED = re.compile(r"```[\w+.-]*\s*(.*?)\s*```", re.S)
+_FENCED = re.compile(r"```[\w+.-]*+(.*?)```", re.S)
 _MARK_FIRST = re.compile(r"^[ \t]*[{}\[\],:\"]", re.M)
 _MARK_LAST = re.compile(r"[{}\[\],:\"](?=[ \t]*$)", re.M)
-_MORE = re.compile(r"[\s,]*(?:[\w-]+\s*[:=]|-?\d|true\b|false\b|null\b)")
+_MORE = re.compile(r"[\s,]*+(?:[\w-]++\s*+[:=]|-?\d|true\b|false\b|null\b)")
 """A member without quotes, or a value, behind the last mark of a line."""
 _CLOSER = {"{": "}", "[": "]"}
 _WEIGHT = {"{": 1, "}": -1, "[": 1j, "]": -1j}
