@@ -63,7 +63,8 @@ def test_a_refusal_says_what_the_next_call_was_reckoned_at():
     spend = "190 of 250 tokens (total_tokens_limit) and $0.75 of $1 (total_cost_usd_limit)"
     reckoned = "; the next call was reckoned at 100 tokens and $0.5"
     assert str(quota.error("a")) == f"usage limit reached: run has used {spend}{reckoned}"
-    assert str(quota.error("b")) == str(quota.error()) == f"usage limit reached: run has used {spend}"
+    assert str(quota.error("b")) == str(quota.error("a"))
+    assert str(quota.error()) == f"usage limit reached: run has used {spend}"
 
 
 def test_a_limit_that_was_passed_explains_itself():
@@ -73,14 +74,45 @@ def test_a_limit_that_was_passed_explains_itself():
     assert "reckoned" not in str(quota.error("a"))
 
 
-def test_a_caller_of_unknown_size_is_granted_while_anything_is_left():
-    """A guess refuses nobody; what is left may be enough."""
+def test_a_guess_refuses_nobody():
+    """What is left may be enough, as long as nobody has used more."""
     quota = tokens(250)
-    call(quota, "a", input_tokens=249)
-    assert quota.ask("b") == "granted"
-    call(quota, "b", input_tokens=1)
-    assert quota.ask("c") == "refused"
+    assert quota.ask("a") == "granted"
+    call(quota, "a", input_tokens=100)
+    call(quota, "b", input_tokens=50)
+    assert quota.ask("c") == "granted"
+    call(quota, "c", input_tokens=100)
+    assert quota.ask("d") == "refused"
     assert quota.error().args[0] == "usage limit reached: run has used 250 of 250 tokens (total_tokens_limit)"
+
+
+def test_a_caller_of_unknown_size_is_reckoned_at_the_largest_call_of_anybody():
+    """It is refused if that does not fit, whatever it would have used."""
+    quota = tokens(250)
+    call(quota, "a", input_tokens=150)
+    call(quota, "b", input_tokens=10)
+    assert quota.ask("c") == "refused"
+    assert quota.ask("b") == "granted"
+    assert "the next call was reckoned at 150 tokens" in str(quota.error("c"))
+
+
+def test_a_caller_of_unknown_size_is_reckoned_at_what_is_sure():
+    """A prompt that does not fit is not sent to find out; a known size says more than the prompt's."""
+    quota = tokens(250)
+    assert quota.ask("a", Amount(tokens=251)) == "refused"
+    assert "the next call was reckoned at 251 tokens" in str(quota.error("a", Amount(tokens=251)))
+    assert quota.ask("a", Amount(tokens=250)) == "granted"
+    call(quota, "a", input_tokens=100)
+    assert quota.ask("a", Amount(tokens=250)) == "granted"
+
+
+def test_sizes_that_are_known_from_before_count_from_the_start():
+    """Of a caller, or of anybody."""
+    quota = tokens(250)
+    quota.learn("a", Amount(tokens=100))
+    quota.learn(None, Amount(tokens=300))
+    quota.learn("b", Amount())
+    assert (quota.ask("a"), quota.ask("b")) == ("granted", "refused")
 
 
 def test_an_unknown_caller_reserves_the_largest_call_of_anybody():
@@ -117,7 +149,7 @@ def test_dollars_that_do_not_add_up_exactly_still_reach_their_limit():
     data=st.data(),
 )
 def test_racers_of_equal_size_consume_a_limit_exactly(size, limit, guess, racers, same, data):
-    """In any interleaving: as many calls as fit, one more only if it came from a caller of unknown size."""
+    """In any interleaving: as many calls as fit, and one too many only if it was the very first."""
     quota = tokens(limit, guess=guess)
     under_way: list[tuple[str, Amount]] = []
     refused: set[str] = set()
@@ -139,9 +171,6 @@ def test_racers_of_equal_size_consume_a_limit_exactly(size, limit, guess, racers
             break
     fitting = limit // size
     assert made == quota.spent.tokens / size + len(under_way)
-    if limit % size == 0 or (same and fitting):
-        assert made <= fitting
-    else:
-        assert made <= fitting + 1
+    assert made <= max(fitting, 1 if limit else 0)
     if not under_way and refused == set(names):
         assert made >= fitting

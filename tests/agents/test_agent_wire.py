@@ -10,7 +10,7 @@ from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
 from wired import agent_of, each_protocol
 from wired import connected as connected
 
-from flujo_actors import Backoff, Failure, Flujo, Step, UsageLimitExceededError, UsageLimits
+from flujo_actors import Backoff, Failure, Flujo, Step, UsageLimitExceededError, UsageLimits, make_agent_async
 from flujo_actors.testing.wire import (
     Hang,
     Json,
@@ -193,7 +193,8 @@ def test_a_limit_holds_over_the_wire(connected):
     """The third request is not sent."""
     with ProviderStub(lambda request: HELLO) as stub:
         connected(stub)
-        loop = Step.loop_until("loop", step("openai-chat:gpt-4o"), lambda *_: False, max_loops=9)
+        ask = Step("ask", make_agent_async("openai-chat:gpt-4o", "Be brief."))
+        loop = Step.loop_until("loop", ask, lambda *_: False, max_loops=9)
         with pytest.raises(UsageLimitExceededError, match="220 of 250"):
             Flujo(loop, usage_limits=UsageLimits(total_tokens_limit=250)).run("hi")
         assert len(stub.requests) == 2

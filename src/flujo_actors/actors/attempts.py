@@ -107,7 +107,7 @@ class Attempts:
         if pause is None:
             return None
         request.tally.attempts, request.tally.usage = pause.attempts, pause.usage
-        charge(request.quotas, pause.usage)
+        charge(request, pause.usage)
         if answered is None:
             return Stopped(outcome=pause.paused)
         if answered.refused is not None:
@@ -146,7 +146,7 @@ class Attempts:
         tally = request.tally
         tally.attempts, tally.usage, tally.history = result.attempts, result.usage, list(result.step_history)
         tally.refused, tally.refusal = result.metadata.get("refused", 0), result.metadata.get("refusal")
-        charge(request.quotas, tally.usage)
+        charge(request, tally.usage, tally.history)
         return Failed(error=failure.error, feedback=failure.feedback or "")
 
     async def _fall_back(self, failed: Failed, data: Any) -> Attempt:

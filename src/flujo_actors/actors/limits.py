@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from ..core.attempts import Attempt, Failed, Stopped
+from ..dsl.callplan import CallPlan
 from .sequence import Work
+
+
+def caller_of(plan: CallPlan, name: str) -> str:
+    """What quotas know the calls of a step by: those of one agent are about the same size, wherever it stands."""
+    return f"agent {id(plan.target):x}" if plan.shape == "model" else f"step {name}"
 
 
 def refusal(work: Work) -> Failed | None:

@@ -46,7 +46,7 @@ from ..dsl.step import Step
 from ..errors import MaxTurnsReached, StructuredOutputError, UncertainUnit
 from .agent_call import is_structured
 from .aggregator import Aggregator
-from .limits import within_limits
+from .limits import caller_of, within_limits
 from .run import Run
 from .sequence import Work
 from .structured_step import structured_attempt
@@ -206,7 +206,7 @@ class ModelCaller:
     def _call(self) -> AgentCall:
         run, work = self.run, self.work
         return AgentCall(
-            caller=f"agent {id(self.agent):x}",
+            caller=caller_of(work.plan or self.step.plan, work.name),
             pricing=Pricing(run.settings.usage),
             quotas=work.quotas,
             emit=_emitter(run, work) if run.telemetry.enabled else None,
@@ -241,8 +241,13 @@ class ModelCaller:
             attempt=self.work.attempt,
             model=call.model_name,
             provider=call.model.system,
+            input_tokens=rest.input_tokens,
+            output_tokens=rest.output_tokens,
+            cached_tokens=rest.cached_tokens,
+            requests=rest.requests,
+            tool_calls=rest.tool_calls,
+            cost_usd=max(0.0, rest.cost_usd),
             zero_tokens=False,
-            **attrs.asdict(attrs.evolve(rest, cost_usd=max(0.0, rest.cost_usd))),
         )
 
     def _failed(self, request: AgentRequest | GranularRequest, error: BaseException) -> Attempt:

@@ -66,7 +66,7 @@ class Work:
     def spend(self, usage: Usage) -> None:
         """Count a call of this step, in its tally and in every budget it draws on."""
         if usage is not NO_USAGE:
-            self.tally.spend(usage)
+            self.tally.spend(usage.as_one_request())
             with QUOTA_LOCK:
                 for quota in self.quotas:
                     quota.spend(usage, self.caller)

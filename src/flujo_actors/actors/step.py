@@ -33,7 +33,7 @@ from .messages import Request, Settled, Tally
 from .run import Run
 from .sequence import sequence, work_of
 from .step_events import emit_step_ended, note_swallowed_cancellation
-from .step_results import charge, result_of, told, unfinished_result, usage_in
+from .step_results import charge, result_in, result_of, told, unfinished_result
 from .telling import tell, tell_later
 
 if TYPE_CHECKING:
@@ -250,7 +250,9 @@ class StepActors:
 
 def _recalled(request: Request, recorded: Recorded) -> Settled:
     """The report of a step that settled in an earlier part of the run."""
-    charge(request.quotas, usage_in(recorded.outcome))
+    result = result_in(recorded.outcome)
+    if result is not None:
+        charge(request, result.usage, result.step_history)
     context = request.context if recorded.same_context else recorded.context
     return Settled(index=request.index, outcome=recorded.outcome, context=context)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
 
 from ..core.attempts import Attempt, Failed, Stopped
 from ..core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
-from ..core.quota import QUOTA_LOCK, Quota
+from ..core.quota import QUOTA_LOCK
 from ..core.usage import NO_USAGE, Usage
 from .messages import Request
 from .run import Run
@@ -60,14 +61,20 @@ def unfinished_result(request: Request, outcome: TerminalOutcome) -> StepResult 
     return result_of(request, success=False, feedback=text)
 
 
-def usage_in(outcome: TerminalOutcome) -> Usage:
-    """What the step behind an outcome has used."""
-    result = outcome.step_result if isinstance(outcome, Success | Failure) else None
-    return NO_USAGE if result is None else result.usage
+def result_in(outcome: TerminalOutcome) -> StepResult | None:
+    """The result of the step behind an outcome, if it has one."""
+    return outcome.step_result if isinstance(outcome, Success | Failure) else None
 
 
-def charge(quotas: tuple[Quota, ...], usage: Usage) -> None:
-    """Count what an earlier part of the run has used."""
+def charge(request: Request, usage: Usage, history: Iterable[StepResult] = ()) -> None:
+    """Count what an earlier part of the run has used, and know how large its calls were."""
+    if not request.quotas or usage is NO_USAGE:
+        return
+    from .known_sizes import sizes_in  # what only limited runs need that go on
+
+    sizes = sizes_in(request.step, StepResult(name=request.name, usage=usage, step_history=tuple(history)))
     with QUOTA_LOCK:
-        for quota in quotas:
+        for quota in request.quotas:
             quota.spend(usage)
+            for caller, size in sizes.items():
+                quota.learn(caller, size)

@@ -11,10 +11,8 @@ tools and nested tasks by itself. Rules:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextvars import ContextVar, Token
 from types import TracebackType
@@ -38,7 +36,9 @@ from .named_models import model_named
 from .per_agent import PerAgent
 from .pricing import Pricing, estimated_cost
 from .provider_errors import raw_text
+from .reckoning import sure_amount
 from .unstreamed import streamed
+from .waiting_requests import WaitingRequests
 
 logger = logging.getLogger("flujo_actors")
 
@@ -48,35 +48,7 @@ Emit = Callable[..., None]
 _current: ContextVar[AgentCall | None] = ContextVar("flujo_actors agent call", default=None)
 
 
-class _Waiting:
-    """The requests that wait for room in a quota, on whatever loop."""
-
-    def __init__(self) -> None:
-        self._futures: set[asyncio.Future[None]] = set()
-        self._lock = threading.Lock()
-
-    def join(self) -> asyncio.Future[None]:
-        """Wait with the others; the future is done at the next settlement."""
-        future = asyncio.get_running_loop().create_future()
-        with self._lock:
-            self._futures.add(future)
-        return future
-
-    def wake(self) -> None:
-        """Let everybody look again."""
-        with self._lock:
-            futures, self._futures = self._futures, set()
-        for future in futures:
-            with contextlib.suppress(RuntimeError):  # its loop was closed, and nobody waits there any more
-                future.get_loop().call_soon_threadsafe(_wake, future)
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-_waiting = _Waiting()
+_waiting = WaitingRequests()
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -163,13 +135,19 @@ class AgentCall:
     # --- one request ---
 
     async def request(
-        self, model: Model, messages: list[ModelMessage], parameters: ModelRequestParameters
+        self,
+        model: Model,
+        messages: list[ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
     ) -> MeteredRequest:
         """Wait until the request may be made; `UsageLimitExceededError` if it may not."""
         self.model, self.last_response = model, None
         self.function_tools = frozenset([tool.name for tool in parameters.function_tools])
         self._require_price(model)
-        reserved = await self._granted() if self.quotas else ()
+        reserved: tuple[Amount, ...] = ()
+        if self.quotas:
+            reserved = await self._granted(sure_amount(messages, settings, model, self.pricing))
         if self.emit is not None and self.begun == 0:
             self.emit(AgentSystem, text=system_text(messages))
         self.begun += 1
@@ -181,14 +159,14 @@ class AgentCall:
         elif self.pricing.settings.strict_pricing:
             self.pricing.require(model, why="pricing is strict")
 
-    async def _granted(self) -> tuple[Amount, ...]:
+    async def _granted(self, sure: Amount) -> tuple[Amount, ...]:
         while True:
             with QUOTA_LOCK:
-                verdicts = {quota.ask(self.caller): quota for quota in self.quotas}
+                verdicts = {quota.ask(self.caller, sure): quota for quota in self.quotas}
                 if "refused" in verdicts:
-                    raise verdicts["refused"].error(self.caller)
+                    raise verdicts["refused"].error(self.caller, sure)
                 if "wait" not in verdicts:
-                    return tuple(quota.reserve(self.caller) for quota in self.quotas)
+                    return tuple(quota.reserve(self.caller, sure) for quota in self.quotas)
                 settled = _waiting.join()
             await settled
 
@@ -302,7 +280,7 @@ def usage_of(usage: RequestUsage, *, cost_usd: float) -> Usage:
         cached_tokens=usage.cache_read_tokens,
         requests=1,
         cost_usd=cost_usd,
-    )
+    ).as_one_request()
 
 
 def system_text(messages: list[ModelMessage]) -> str:
@@ -328,7 +306,7 @@ class MeteredModel(WrapperModel):
         call = _current.get()
         if call is None:
             return await super().request(messages, model_settings, model_request_parameters)
-        with await call.request(self.wrapped, messages, model_request_parameters) as metered:
+        with await call.request(self.wrapped, messages, model_settings, model_request_parameters) as metered:
             response = await super().request(messages, model_settings, model_request_parameters)
             metered.response = lambda: response
         return response
@@ -347,7 +325,7 @@ class MeteredModel(WrapperModel):
             async with streaming as stream:
                 yield stream
             return
-        with await call.request(self.wrapped, messages, model_request_parameters) as metered:
+        with await call.request(self.wrapped, messages, model_settings, model_request_parameters) as metered:
             async with streaming as stream:
                 metered.response = stream.get
                 yield stream

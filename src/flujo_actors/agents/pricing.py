@@ -46,6 +46,15 @@ class Pricing:
         estimate = estimated_cost(response)
         return _cost_by_name(response, model) if estimate is None else estimate
 
+    def cost_of_usage(self, usage: RequestUsage, model: Model) -> float | None:
+        """Dollars for a usage, by the dearest of the models that may be called; `None` if no price is known."""
+        costs = [self._cost_at(usage, each) for each in _called(model)]
+        return max((cost for cost in costs if cost is not None), default=None)
+
+    def _cost_at(self, usage: RequestUsage, model: Model) -> float | None:
+        price = self._configured(model.model_name)
+        return _listed_cost(usage, model) if price is None else _cost(price, usage)
+
     def _configured(self, model_name: str) -> Price | None:
         return self.settings.prices.get(model_name)
 

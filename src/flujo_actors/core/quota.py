@@ -1,17 +1,18 @@
 """A budget that concurrent calls share: reserve, call, settle.
 
 Nobody knows what a call costs before it is made, so a call reserves what the caller's largest call so far has cost.
-One that has not called yet reserves the largest call of anybody, or a guess if that is more. Rules:
+One that has not called yet is reckoned at the largest call of anybody, and at what is sure to come: its prompt, and the
+answer it may ask for. It reserves that, or a guess if that is more. Rules:
 
 1. The first call goes alone: the others wait until there is a size to go by.
 2. While what is spent and reserved leaves room for the reservation, a call is granted.
 3. Otherwise, while other calls are under way, it waits: when they settle, there may be room.
-4. With no other call under way, a caller whose size is known is refused if it does not fit, and one whose size is
-   only guessed is granted as long as the limit is not reached.
+4. With no other call under way, a call is refused if what it is reckoned at does not fit. A guess refuses nobody.
 5. What a call really used replaces its reservation when it settles.
+6. Sizes that an earlier part of the run has learned are known from the start.
 
 So calls of equal size consume a limit exactly and never pass it, however many race for it. A call passes it only if
-it is larger than what its caller, or before it anybody, has called for until then.
+it is larger than what its caller, or before it anybody, has called for until then, and than it says itself.
 """
 
 from __future__ import annotations
@@ -76,21 +77,21 @@ class Quota:
         """Whether more was spent than allowed."""
         return not self._fits(self.spent)
 
-    def ask(self, caller: str) -> Verdict:
-        """Whether `caller` may call now; nothing is reserved yet."""
+    def ask(self, caller: str, sure: Amount = NOTHING) -> Verdict:
+        """Whether `caller` may make a call that uses at least what is `sure`; nothing is reserved yet."""
         if caller not in self._known and self._reached():
             return "refused"
         if self._under_way and self._largest is None:
             return "wait"
-        if self._fits(self.spent + self._reserved + self._expected(caller)):
+        if self._fits(self.spent + self._reserved + self._expected(caller, sure)):
             return "granted"
         if self._under_way:
             return "wait"
-        return "refused" if caller in self._known else "granted"
+        return "granted" if self._fits(self.spent + self._reckoned(caller, sure)) else "refused"
 
-    def reserve(self, caller: str) -> Amount:
+    def reserve(self, caller: str, sure: Amount = NOTHING) -> Amount:
         """Set aside what a granted call is expected to use."""
-        expected = self._expected(caller)
+        expected = self._expected(caller, sure)
         self._reserved += expected
         self._under_way += 1
         return expected
@@ -110,6 +111,11 @@ class Quota:
         if caller is not None and used is not NO_USAGE:
             self._learn(caller, amount_of(used))
 
+    def learn(self, caller: str | None, size: Amount) -> None:
+        """Know how large a call was that an earlier part of the run has made, of this caller or of anybody."""
+        if size != NOTHING:
+            self._learn(caller, size)
+
     def refuses(self, caller: str) -> bool:
         """Whether a call that cannot wait must not be made: its size is known and does not fit, or nothing is left."""
         return self.exceeded or (caller in self._known and not self._fits(self.spent + self._known[caller]))
@@ -124,10 +130,11 @@ class Quota:
             parts.append(f"${spent:.6g} of ${limit:.6g} (total_cost_usd_limit)")
         return f"{self.owner} has used {' and '.join(parts)}"
 
-    def error(self, refused: str | None = None) -> UsageLimitExceededError:
+    def error(self, refused: str | None = None, sure: Amount = NOTHING) -> UsageLimitExceededError:
         """The error of a limit that was reached, or would be with the next call of the caller that was refused."""
-        known = None if refused is None else self._known.get(refused)
-        reckoned = "" if known is None or self.exceeded else f"; the next call was reckoned at {self._measured(known)}"
+        size = NOTHING if refused is None else self._reckoned(refused, sure)
+        hidden = size == NOTHING or self.exceeded
+        reckoned = "" if hidden else f"; the next call was reckoned at {self._measured(size)}"
         return UsageLimitExceededError(f"usage limit reached: {self.describe()}{reckoned}")
 
     def _measured(self, amount: Amount) -> str:
@@ -136,13 +143,20 @@ class Quota:
         parts = [] if tokens is None else [f"{amount.tokens:g} tokens"]
         return " and ".join(parts if cost is None else [*parts, f"${amount.cost_usd:.6g}"])
 
-    def _learn(self, caller: str, actual: Amount) -> None:
-        self._known[caller] = self._known.get(caller, NOTHING).largest(actual)
+    def _learn(self, caller: str | None, actual: Amount) -> None:
+        if caller is not None:
+            self._known[caller] = self._known.get(caller, NOTHING).largest(actual)
         self._largest = actual if self._largest is None else self._largest.largest(actual)
 
-    def _expected(self, caller: str) -> Amount:
+    def _expected(self, caller: str, sure: Amount) -> Amount:
+        """What is set aside for a call."""
+        reckoned = self._reckoned(caller, sure)
+        return reckoned if caller in self._known else reckoned.largest(self._guess)
+
+    def _reckoned(self, caller: str, sure: Amount) -> Amount:
+        """What a call is taken for: the caller's own size, or else the largest of anybody and what is sure."""
         known = self._known.get(caller)
-        return self._guess.largest(self._largest or NOTHING) if known is None else known
+        return (self._largest or NOTHING).largest(sure) if known is None else known
 
     def _fits(self, amount: Amount) -> bool:
         tokens, cost = self.limits.total_tokens_limit, self.limits.total_cost_usd_limit

@@ -21,6 +21,10 @@ class Usage:
     requests: int = 0
     tool_calls: int = 0
     cost_usd: float = 0.0
+    largest_request_tokens: int = attrs.field(default=0, eq=False, repr=False)
+    """The tokens of the largest request among them: what the next one is reckoned at."""
+    largest_request_usd: float = attrs.field(default=0.0, eq=False, repr=False)
+    """The dollars of the dearest request among them."""
 
     @property
     def tokens(self) -> int:
@@ -39,6 +43,8 @@ class Usage:
             requests=self.requests + other.requests,
             tool_calls=self.tool_calls + other.tool_calls,
             cost_usd=self.cost_usd + other.cost_usd,
+            largest_request_tokens=max(self.largest_request_tokens, other.largest_request_tokens),
+            largest_request_usd=max(self.largest_request_usd, other.largest_request_usd),
         )
 
     def __sub__(self, other: Usage) -> Usage:
@@ -50,6 +56,10 @@ class Usage:
             tool_calls=self.tool_calls - other.tool_calls,
             cost_usd=self.cost_usd - other.cost_usd,
         )
+
+    def as_one_request(self) -> Usage:
+        """The same usage, of a single request."""
+        return attrs.evolve(self, largest_request_tokens=self.tokens, largest_request_usd=self.cost_usd)
 
 
 NO_USAGE = Usage()

@@ -201,8 +201,8 @@ def _annotate(spans: OpenSpans, event: ev.AgentEvent) -> None:
 
 
 def _usage(event: ev.AgentUsage) -> Usage:
-    counts = {name: getattr(event, name) for name in attrs.fields_dict(Usage)}
-    return Usage(**counts | {"cost_usd": event.cost_usd or 0.0})
+    told = attrs.fields_dict(Usage).keys() & attrs.fields_dict(ev.AgentUsage).keys()
+    return Usage(**{name: getattr(event, name) for name in told} | {"cost_usd": event.cost_usd or 0.0})
 
 
 def _note(spans: OpenSpans, event: ev.Event) -> None:
