@@ -65,7 +65,7 @@ class StoreTransaction:
     def _finish(self, append: Append) -> None:
         try:
             self._opened.append(append)
-        except BaseException as error:
+        except BaseException as error:  # the block decides whether to swallow it, as in a `with`
             if not self._block.__exit__(type(error), error, error.__traceback__):
                 raise
         else:

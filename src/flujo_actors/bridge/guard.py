@@ -24,7 +24,7 @@ async def guarded(fn: Callable[..., Awaitable[T]], *args: object) -> Value[T] | 
     """Await `fn(*args)` and return what came of it; see the module's rules."""
     try:
         return Value(await fn(*args))
-    except BaseException as error:
+    except BaseException as error:  # user code: rule 1
         if not _is_cancellation(error):
             return Error(error)
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -1,0 +1,158 @@
+"""The house rules that a program can check: sizes, names, where `async` may stand, and who catches everything."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "flujo_actors"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+LINES_OF_A_FILE = 450
+LINES_OF_A_FUNCTION = 50
+
+NAMES_THAT_SAY_NOTHING = {"util", "utils", "helper", "helpers", "common", "base", "manager", "managers", "misc"}
+
+PURE_ROOMS = ("core", "structured")
+ASYNC_IN_PURE_ROOMS = {"structured/builtins.py": ["run"]}
+"""`wrap_dict` is a step for whoever declares it, and what a step calls may be async."""
+
+BROAD_EXCEPTS = {
+    "actors/agent_call.py": 1,
+    "actors/answer_data.py": 1,
+    "actors/borrowing.py": 1,
+    "actors/one_attempt.py": 1,
+    "actors/recovering.py": 1,
+    "actors/root.py": 2,
+    "actors/store_transaction.py": 4,
+    "actors/stored_runs.py": 1,
+    "agents/granular_call.py": 1,
+    "bridge/asyncio_loop.py": 1,
+    "bridge/asyncio_stream.py": 1,
+    "bridge/errand.py": 4,
+    "bridge/from_asyncio.py": 1,
+    "bridge/guard.py": 1,
+    "bridge/guest.py": 2,
+    "context/isolation.py": 4,
+    "context/merging.py": 3,
+    "core/bodies.py": 1,
+    "core/error_info.py": 2,
+    "core/models.py": 1,
+    "core/wire.py": 1,
+    "handle.py": 1,
+    "stores/postgres_connections.py": 2,
+    "stores/sqlite_connections.py": 2,
+    "structured/builtins.py": 2,
+    "structured/schema.py": 2,
+    "telemetry/sinks.py": 1,
+}
+"""How many handlers of a file catch every exception. A number may fall, and a file may move; nothing may be added."""
+
+MACHINE_PATH = re.compile(
+    r"(?<![\w.])/(?:home|Users)/(?!someone\b)\w+|(?<![\w.])/(?:root|work|mnt)/\w+|[A-Z]:\\Users\\"
+)
+WRITTEN = ("src", "tests", "docs", "examples", "benchmarks", ".ci")
+TEXTS = {".py", ".md", ".toml", ".txt", ".svg", ".json", ""}
+
+
+@cache
+def tree(source: Path) -> ast.Module:
+    return ast.parse(source.read_text(encoding="utf-8"))
+
+
+def name(source: Path) -> str:
+    return source.relative_to(PACKAGE).as_posix()
+
+
+def functions(source: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def catches_everything(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(
+        one is None or (isinstance(one, ast.Name) and one.id in {"Exception", "BaseException"}) for one in caught
+    )
+
+
+def broad_handlers(source: Path) -> list[ast.ExceptHandler]:
+    handlers = (node for node in ast.walk(tree(source)) if isinstance(node, ast.ExceptHandler))
+    return [handler for handler in handlers if catches_everything(handler)]
+
+
+def test_no_file_is_longer_than_a_reader_can_hold() -> None:
+    """A file beyond the limit is two things."""
+    sizes = {name(source): len(source.read_text(encoding="utf-8").splitlines()) for source in SOURCES}
+    assert {file: size for file, size in sizes.items() if size > LINES_OF_A_FILE} == {}
+
+
+def test_no_function_is_longer_than_a_page() -> None:
+    """A function beyond the limit is two things."""
+    sizes = {f"{name(source)}: {one.name}": lines(one) for source in SOURCES for one in functions(source)}
+    assert {function: size for function, size in sizes.items() if size > LINES_OF_A_FUNCTION} == {}
+
+
+def test_every_module_has_a_name_that_says_something() -> None:
+    """A thing without a name has not been understood yet."""
+    words = {name(source): set(source.stem.strip("_").split("_")) for source in SOURCES}
+    assert [file for file, said in words.items() if said & NAMES_THAT_SAY_NOTHING] == []
+
+
+@pytest.mark.parametrize("room", PURE_ROOMS)
+def test_nothing_is_awaited_in_a_pure_room(room: str) -> None:
+    """What decides gets values and returns values; waiting is the shell's."""
+    found = {
+        name(source): [one.name for one in functions(source) if isinstance(one, ast.AsyncFunctionDef)]
+        for source in sorted((PACKAGE / room).rglob("*.py"))
+    }
+    allowed = {file: names for file, names in ASYNC_IN_PURE_ROOMS.items() if file.startswith(f"{room}/")}
+    assert {file: names for file, names in found.items() if names} == allowed
+
+
+def test_who_catches_everything_is_on_a_list_that_only_shrinks() -> None:
+    """A new broad handler needs a reason good enough to change the list for, and one that went leaves it."""
+    found = Counter({name(source): len(broad_handlers(source)) for source in SOURCES})
+    assert +found == Counter(BROAD_EXCEPTS)
+
+
+def test_whoever_catches_everything_raises_it_again_or_says_why_not() -> None:
+    """A comment stands at the handler, or above what it guards, unless the handler ends by raising."""
+    silent = [
+        f"{name(source)}:{handler.lineno}"
+        for source in SOURCES
+        for handler in broad_handlers(source)
+        if not isinstance(handler.body[-1], ast.Raise) and not commented(source, handler)
+    ]
+    assert silent == []
+
+
+def commented(source: Path, handler: ast.ExceptHandler) -> bool:
+    """Whether a comment stands within the handler, or in the few lines before it."""
+    around = source.read_text(encoding="utf-8").splitlines()[handler.lineno - 6 : handler.end_lineno]
+    return any("# " in line for line in around)
+
+
+def written() -> Iterator[Path]:
+    """What people wrote: sources, tests and documents."""
+    for place in (ROOT, *(ROOT / folder for folder in WRITTEN)):
+        found = place.glob("*") if place == ROOT else place.rglob("*")
+        yield from (file for file in found if file.is_file() and file.suffix in TEXTS and file.name != ".git")
+
+
+def test_nothing_names_a_path_of_the_machine_it_was_written_on() -> None:
+    """The project is the same wherever it is cloned."""
+    found = {
+        file.relative_to(ROOT).as_posix(): MACHINE_PATH.findall(file.read_text(encoding="utf-8")) for file in written()
+    }
+    assert {file: paths for file, paths in found.items() if paths} == {}
