@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 # newest that pyproject.toml allows instead, as a user's installation would; `make constraints` writes those down.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help install demo test test-fast check format docs bench bench-peers bench-growth constraints clean
+.PHONY: help install demo test test-fast matrix check wheel format docs bench bench-peers bench-growth constraints clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
 	@echo "make test    run all tests (make test-fast: those that take no time, in a minute or so)"
-	@echo "make check   ruff, mypy --strict, import contracts"
-	@echo "make docs    write the page of settings"
+	@echo "make check   ruff, mypy --strict, import contracts, and whether the wheel installs"
+	@echo "make matrix  run all tests on every supported Python that is here (TARGET=test-fast: the quick ones)"
+	@echo "make docs    write the page of settings and the picture of a run"
 	@echo "make bench   measure the runtime beside raw trio (make bench-peers: beside its peers,"
 	@echo "             make bench-growth: how cost grows with size)"
 	@echo "make constraints   write down the newest releases that pyproject.toml allows"
@@ -48,6 +49,15 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/wheel.py
+
+wheel: install
+	$(BIN)/python .ci/wheel.py
+
+# Each Python gets an environment of its own in .venvs; those that are not found are named.
+TARGET ?= test
+matrix:
+	$(PYTHON) .ci/matrix.py $(TARGET)
 
 format: install
 	$(BIN)/ruff check --fix .
