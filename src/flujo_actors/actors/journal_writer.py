@@ -221,7 +221,9 @@ def _asked(call: Callable[[], R]) -> Value[R] | Error:
     got = capture(call)
     if isinstance(got, Value) or isinstance(got.error, StoreError) or not isinstance(got.error, Exception):
         return got
-    broken = StoreError(f"the store raised {type(got.error).__name__}: {got.error}")
+    from ..telemetry.live_redaction import redacted  # what only programs with errors need
+
+    broken = StoreError(redacted(f"the store raised {type(got.error).__name__}: {got.error}"))
     broken.__cause__ = got.error
     return Error(broken)
 
