@@ -7,8 +7,9 @@ from typing import Any, get_args
 
 import attrs
 import pytest
-from event_scripts import Script, agent_run
+from told_runs import counting, falling_back, mending, report, same, with_a_broken_hook
 
+from flujo_actors import Failure, Flujo, Step
 from flujo_actors.core import events as ev
 from flujo_actors.core.event_kinds import EventKind
 from flujo_actors.core.usage import Usage
@@ -26,6 +27,11 @@ class BrokenSink:
     def emit(self, event: ev.Event) -> None:
         self.calls += 1
         raise RuntimeError(f"cannot write {CANARY}")
+
+
+def heard_by(*sinks: Any, content: bool = False) -> dict[str, Any]:
+    """Settings of a Flujo that tells these sinks."""
+    return {"telemetry": {"sinks": list(sinks), "content": content}}
 
 
 def _filled(event_type: type[Any]) -> Any:
@@ -64,10 +70,10 @@ def test_events_have_the_kinds_that_emitters_name() -> None:
 def test_every_sink_gets_every_event_in_order() -> None:
     """Fan-out keeps the order for each sink."""
     first, second = MemorySink(), MemorySink()
-    telemetry = Telemetry([first, second])
-    for event in agent_run():
-        telemetry.emit(event)
-    assert first.kinds() == second.kinds() == [event.kind for event in agent_run()]
+    report(heard_by(first, second))
+    assert first.events == second.events
+    assert (first.kinds()[0], first.kinds()[-1]) == ("run.started", "run.ended")
+    assert [event.at for event in first.events] == sorted(event.at for event in first.events)
 
 
 @pytest.mark.parametrize("event_type", get_args(ev.Event))
@@ -92,18 +98,17 @@ def test_no_field_of_any_event_carries_a_secret_to_a_sink(event_type: type[Any])
 
 def test_details_are_for_verbose_telemetry() -> None:
     """The short form says that it was repaired, the long form how."""
-    event = Script()(ev.ArosRepairSuccess, "a", stage="deterministic", passes=("fences", "quotes"))
     short, long = MemorySink(), MemorySink()
-    Telemetry([short]).emit(event)
-    Telemetry([long], verbose=True).emit(event)
-    assert short.of(ev.ArosRepairSuccess)[0].passes is None
-    assert list(long.of(ev.ArosRepairSuccess)[0].passes or ()) == ["fences", "quotes"]
+    mending(heard_by(short))
+    mending({**heard_by(long), "aros": {"telemetry": {"verbose": True}}})
+    assert {event.passes for event in short.of(ev.ArosRepairSuccess)} == {None}
+    assert any("trailing_comma" in (event.passes or ()) for event in long.of(ev.ArosRepairSuccess))
 
 
 def test_an_event_without_content_or_secrets_is_passed_on_as_it_is() -> None:
     """Nothing to change, nothing to copy."""
     memory = MemorySink()
-    event = Script()(ev.AttemptStarted, "a", attempt=1)
+    event = ev.AttemptStarted(run_id="r", path="a", step_name="a", at=1.0, attempt=1)
     Telemetry([memory]).emit(event)
     assert memory.events[0] is event
 
@@ -111,18 +116,16 @@ def test_an_event_without_content_or_secrets_is_passed_on_as_it_is() -> None:
 def test_content_is_copied_so_that_later_changes_do_not_show() -> None:
     """An event tells what was, also of values that go on living."""
     memory, data = MemorySink(), {"step": 1}
-    Telemetry([memory], content=True).emit(Script()(ev.AgentInput, "a", data=data))
+    Flujo(Step("a", same), settings=heard_by(memory, content=True)).run(data)
     data["step"] = 2
-    assert memory.of(ev.AgentInput)[0].data == {"step": 1}
+    assert memory.of(ev.RunStarted)[0].input == memory.of(ev.StepStarted)[0].input == {"step": 1}
 
 
 def test_a_sink_that_raises_is_reported_once_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     """The other sinks go on, and the report tells no secret."""
     broken, memory = BrokenSink(), MemorySink()
-    telemetry = Telemetry([broken, memory])
-    for event in agent_run():
-        telemetry.emit(event)
-    assert broken.calls == len(memory.events) == len(agent_run())
+    assert Flujo(Step("a", same), settings=heard_by(broken, memory)).run(1).success
+    assert broken.calls == len(memory.events) == 6
     assert [record.getMessage() for record in caplog.records] == [
         "telemetry: BrokenSink failed with RuntimeError: cannot write [redacted]; it is not reported again"
     ]
@@ -142,16 +145,16 @@ def test_content_that_cannot_be_copied_is_left_out(caplog: pytest.LogCaptureFixt
             return object.__getattribute__(self, name)
 
     memory = MemorySink()
-    Telemetry([memory], content=True).emit(Script()(ev.AgentInput, "a", data=Lazy.__new__(Lazy)))
-    assert memory.of("agent.input")[0].data is None  # type: ignore[union-attr]
+    Flujo(Step("a", lambda data: 1), settings=heard_by(memory, content=True)).run(Lazy.__new__(Lazy))
+    assert memory.of(ev.StepStarted)[0].input is None
+    assert memory.of(ev.StepEnded)[0].output == 1
     assert "detached" in caplog.text
 
 
 def test_memory_finds_events_by_name_and_by_class() -> None:
     """Two ways to ask, the same answer."""
     memory = MemorySink()
-    for event in agent_run():
-        memory.emit(event)
+    report(heard_by(memory))
     assert memory.of("attempt.started") == memory.of(ev.AttemptStarted)
     assert len(memory.of("attempt.started")) == 2
 
@@ -168,53 +171,59 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 def test_an_event_is_one_line_of_keys_and_values(log: pytest.LogCaptureFixture) -> None:
     """Readable by people, and cut apart by machines."""
-    event = Script()(ev.StepRetry, "a/b", attempt=1, delay_s=0.5, feedback='said "no"\nforged line')
-    LogSink().emit(event)
-    assert log.messages == [
-        'step.retry run_id=r1 path=a/b step_name=b attempt=1 delay_s=0.5 feedback="said \\"no\\"\\nforged line"'
-    ]
+    said = 'said "no"\nforged line'
+    Flujo(Step("a", lambda data: Failure(feedback=said)), settings={"telemetry": {"log": True}}).run(1, run_id="r1")
+    [line] = [line for line in log.messages if line.startswith("attempt.ended")]
+    assert line == (
+        'attempt.ended run_id=r1 path=a step_name=a attempt=1 status=failure feedback="said \\"no\\"\\nforged line"'
+    )
 
 
 def test_a_record_carries_the_same_facts_as_a_dict(log: pytest.LogCaptureFixture) -> None:
     """A JSON formatter needs no parsing."""
-    event = Script()(ev.AttemptStarted, "a", attempt=3)
-    LogSink().emit(event)
-    assert log.records[0].flujo == ev.facts(event)  # type: ignore[attr-defined]
+    memory = MemorySink()
+    Flujo(Step("a", same), settings=heard_by(memory, LogSink())).run(1)
+    told = [record.flujo for record in log.records]  # type: ignore[attr-defined]
+    assert told == [ev.facts(event) for event in memory.events]
 
 
 def test_content_of_any_shape_is_written_on_one_line(log: pytest.LogCaptureFixture) -> None:
     """Nested data becomes JSON."""
-    Telemetry([LogSink()], content=True).emit(Script()(ev.AgentInput, "a", data={"x": [1, None, b"raw"], 2: "y"}))
-    assert log.messages[0].endswith('attempt=0 data={"x": [1, null, "b\'raw\'"], "2": "y"}')
+    data = {"x": [1, None, b"raw"], 2: "y"}
+    Flujo(Step("a", same), settings=heard_by(LogSink(), content=True)).run(data)
+    assert log.messages[0].endswith('pipeline_name=a input={"x": [1, null, "b\'raw\'"], "2": "y"}')
 
 
-@pytest.mark.parametrize(
-    ("event_type", "facts", "level"),
-    [
-        (ev.RunStarted, {}, logging.INFO),
-        (ev.RunEnded, {"status": "completed"}, logging.INFO),
-        (ev.RunEnded, {"status": "failed"}, logging.WARNING),
-        (ev.HookFailed, {"hook": "h", "hook_kind": "pre_run"}, logging.WARNING),
-    ],
-)
-def test_trouble_is_louder_than_progress(event_type: type[Any], facts: dict[str, Any], level: int, log: Any) -> None:
+def levels(log: pytest.LogCaptureFixture) -> dict[str, set[int]]:
+    """How loud each kind of event was."""
+    found: dict[str, set[int]] = {}
+    for record in log.records:
+        if record.name == "flujo_actors.events":
+            found.setdefault(record.getMessage().split()[0], set()).add(record.levelno)
+    return found
+
+
+def test_trouble_is_louder_than_progress(log: pytest.LogCaptureFixture) -> None:
     """Warnings are what somebody should look at."""
-    LogSink().emit(Script()(event_type, **facts))
-    assert log.records[0].levelno == level
+    falling_back(heard_by(LogSink()))
+    with_a_broken_hook(heard_by(LogSink()))
+    loud = levels(log)
+    assert loud["run.started"] == loud["run.ended"] == {logging.INFO}
+    assert loud["step.retry"] == loud["step.fallback"] == loud["hook.failed"] == {logging.WARNING}
+    assert loud["attempt.started"] == {logging.DEBUG}
+    assert loud["attempt.ended"] == {logging.DEBUG, logging.WARNING}
 
 
 def test_an_answer_that_counted_no_tokens_is_a_warning(log: pytest.LogCaptureFixture) -> None:
     """Zero tokens are reported, not hidden."""
-    make = Script()
-    LogSink().emit(make(ev.AgentUsage, "a", model="m"))
-    LogSink().emit(make(ev.AgentUsage, "a", model="m", input_tokens=1))
-    assert [record.levelno for record in log.records] == [logging.WARNING, logging.DEBUG]
+    counting(heard_by(LogSink()))
+    assert levels(log)["agent.usage"] == {logging.WARNING, logging.DEBUG}
 
 
 def test_a_quiet_logger_costs_no_formatting(caplog: pytest.LogCaptureFixture) -> None:
     """What the level leaves out is not written."""
     caplog.set_level(logging.ERROR, "flujo_actors.events")
-    LogSink().emit(Script()(ev.RunStarted))
+    Flujo(Step("a", same), settings=heard_by(LogSink())).run(1)
     assert not caplog.records
 
 
@@ -223,7 +232,8 @@ def test_secrets_of_the_redactor_reach_no_log(log: pytest.LogCaptureFixture) -> 
     telemetry = Telemetry([LogSink()], Redactor(secrets=["canary-9000"]), content=True, verbose=True)
     for event_type in get_args(ev.Event):
         telemetry.emit(_filled(event_type))
-    telemetry.emit(Script()(ev.AgentInput, "a", data={"canary-9000": ["canary-9000"]}))
+    where = {"run_id": "r", "path": "a", "step_name": "a", "at": 1.0}
+    telemetry.emit(ev.AgentInput(**where, data={"canary-9000": ["canary-9000"]}))
     written = log.text + repr([record.__dict__ for record in log.records])
     assert "canary-9000" not in written
     assert CANARY not in written

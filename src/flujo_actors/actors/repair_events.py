@@ -36,33 +36,32 @@ class RepairEvents:
     provider_error: str | None = None
     """The type of the error with which the provider refused the first answer."""
 
-    def begins(self, decision: Decision, why: str) -> None:
-        """A stage begins; what the deterministic reading has to do is known at its end."""
+    def begins(self, decision: Decision, why: str, text: str) -> None:
+        """A stage begins on a text; what the deterministic reading has to do is known at its end."""
         if isinstance(decision, Deterministic | GiveUp):
             return
         if not isinstance(decision, LlmRepair):
-            self._emit("aros.fallback.stage", _TAG[stage_of(decision)], feedback=why or None)
+            self._emit("aros.fallback.stage", _TAG[stage_of(decision)], text, feedback=why or None)
         if not isinstance(decision, Degrade):
-            self._emit("aros.repair.started", _TAG[stage_of(decision)])
+            self._emit("aros.repair.started", _TAG[stage_of(decision)], text)
 
-    def succeeded(self, decision: Decision, passes: tuple[str, ...], *, clean: bool) -> None:
-        """A stage ended in a value; a text that was fine as it came needed no repair."""
+    def succeeded(self, decision: Decision, passes: tuple[str, ...], text: str, *, clean: bool) -> None:
+        """A stage ended in the value of a text; one that was fine as it came needed no repair."""
         if isinstance(decision, Deterministic):
             if clean:
                 return
-            self._emit("aros.repair.started", "deterministic")
-        self._emit("aros.repair.success", _TAG[stage_of(decision)], passes=passes)
+            self._emit("aros.repair.started", "deterministic", text)
+        self._emit("aros.repair.success", _TAG[stage_of(decision)], text, passes=passes)
 
     def failed(self, decision: Decision, reason: str, text: str = "") -> None:
         """A stage did not end in a value."""
         if isinstance(decision, Degrade | GiveUp):
             return
         if isinstance(decision, Deterministic):
-            self._emit("aros.repair.started", "deterministic")
-        feedback = self.run.redact(reason)
-        self._emit("aros.repair.failed", _TAG[stage_of(decision)], feedback=feedback, raw_text=text or None)
+            self._emit("aros.repair.started", "deterministic", text)
+        self._emit("aros.repair.failed", _TAG[stage_of(decision)], text, feedback=self.run.redact(reason))
 
-    def _emit(self, kind: EventKind, stage: str, **facts: Any) -> None:
+    def _emit(self, kind: EventKind, stage: str, text: str, **facts: Any) -> None:
         self.run.emit(
             kind,
             self.work.span,
@@ -71,5 +70,6 @@ class RepairEvents:
             stage=stage,
             provider_error=self.provider_error,
             schema_hash=self.schema_hash,
+            raw_text=text or None,
             **facts,
         )

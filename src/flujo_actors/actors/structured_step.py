@@ -223,7 +223,7 @@ class StructuredStep:
 
     async def _stage(self, decision: stages.Decision) -> _Valid | StageFailure | Attempt:
         """Carry out one stage, told when it begins and when it ends, in whatever way."""
-        self._events.begins(decision, self._reason())
+        self._events.begins(decision, self._reason(), self._read_last)
         ended: _Valid | StageFailure | Attempt | None = None
         try:
             ended = await self._carry_out(decision)
@@ -234,7 +234,7 @@ class StructuredStep:
     def _tell_end(self, decision: stages.Decision, ended: _Valid | StageFailure | Attempt | None) -> None:
         match ended:
             case _Valid(passes=passes, clean=clean):
-                self._events.succeeded(decision, passes, clean=clean)
+                self._events.succeeded(decision, passes, self._read_last, clean=clean)
             case StageFailure(reason=reason, text=text):
                 self._events.failed(decision, reason, text)
             case Failed(feedback=feedback):

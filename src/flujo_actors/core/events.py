@@ -268,7 +268,8 @@ class ToolEnded(_InAttempt):
 
 @attrs.frozen(kw_only=True)
 class _Aros(_InAttempt):
-    """`provider_error` is the error's type name; `schema_hash` tells schemas apart, not what they say."""
+    """`provider_error` is the error's type name; `schema_hash` tells schemas apart, not what they say; `raw_text` is
+    what the stage began with, or came to."""
 
     stage: ArosStage
     provider_error: str | None = None
@@ -293,7 +294,6 @@ class ArosRepairSuccess(_Aros):
 class ArosRepairFailed(_Aros):
     kind: ClassVar[Literal["aros.repair.failed"]] = "aros.repair.failed"
     feedback: str | None = None
-    passes: tuple[str, ...] | None = _detail()
 
 
 @attrs.frozen(kw_only=True)

@@ -1,0 +1,124 @@
+"""Runs of pipelines that tell: each function drives one, with the settings it is given."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import anyio
+from pydantic import BaseModel
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelResponse, TextPart
+from pydantic_ai.models.function import FunctionModel
+
+from flujo_actors import Backoff, Flujo, Pipeline, Step, make_agent_async
+from flujo_actors.testing import Billed, CallTool, scripted_model
+
+PRICES = {"scripted": {"input_usd": 1_000.0, "output_usd": 2_000.0}}
+AT_ONCE = Backoff.none()
+
+
+class City(BaseModel):
+    name: str
+
+
+async def same(data: Any) -> Any:
+    return data
+
+
+async def broken(data: Any) -> Any:
+    raise ValueError("no luck")
+
+
+def search(q: str) -> list[str]:
+    return [q]
+
+
+def report(settings: dict[str, Any], *, question: Any = "the question", run_id: str | None = None) -> Flujo:
+    """An agent step that succeeds at its second attempt, with two model calls and a tool call in it."""
+    model = scripted_model(TimeoutError("too slow"), CallTool("search", {"q": "x"}), "the answer")
+    agent = make_agent_async(model, "You write reports.", tools=[search])
+    step = Step("write", agent, max_retries=1, backoff=AT_ONCE)
+    flujo = Flujo(Pipeline([step], name="report"), settings={**settings, "usage": {"prices": PRICES}})
+    flujo.run(question, run_id=run_id)
+    return flujo
+
+
+def asking(settings: dict[str, Any]) -> None:
+    """A run that pauses, and goes on with an answer."""
+    flujo = Flujo(Pipeline([Step.human_in_the_loop("ask", "Fine?")], name="asking"), settings=settings)
+    flujo.resume(str(flujo.run("draft").state_token), "yes")
+
+
+def falling_back(settings: dict[str, Any]) -> None:
+    """A step that fails twice, and its fallback."""
+    step = Step("try", broken, max_retries=1, backoff=Backoff(first=0.001, jitter=0.0), fallback=Step("rescue", same))
+    Flujo(step, settings=settings).run(1)
+
+
+def failing(settings: dict[str, Any]) -> None:
+    """A run that fails, and a tool that does."""
+    Flujo(Step("fail", broken), settings=settings).run(1)
+    agent = Agent(scripted_model(CallTool("fail", {})))
+    agent.tool_plain(fail)
+    Flujo(Step("ask", agent), settings=settings).run("?")
+
+
+async def fail() -> str:
+    raise ConnectionError("down")
+
+
+def left_in_a_thread(settings: dict[str, Any]) -> None:
+    """A step whose thread cannot be stopped."""
+    release = threading.Event()
+    try:
+        Flujo(Step("slow", lambda data: release.wait(30), timeout_s=0.02), settings=settings).run(1)
+    finally:
+        release.set()
+
+
+def swallowing(settings: dict[str, Any]) -> None:
+    """A step that goes on although it was cancelled."""
+
+    async def deaf(data: Any) -> Any:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.05)
+        return data
+
+    Flujo(Step("deaf", deaf, timeout_s=0.01), settings=settings).run(1)
+
+
+def mending(settings: dict[str, Any]) -> None:
+    """A structured step whose answer is mended, and one that goes through all stages and degrades."""
+    processing = {"schema": City, "degrade": True}
+    mended = make_agent_async(scripted_model("{'name': 'Lima',}"))
+    Flujo(Step("city", mended, processing=processing), settings=settings).run("?")
+    stubborn = make_agent_async(scripted_model("I would rather not.", forever=True))
+    Flujo(Step("city", stubborn, processing=processing), settings=settings).run("?")
+    for reply in ("{'name': 'Lima',}", "I would rather not."):
+        refused = make_agent_async(scripted_model(reply, forever=True), output_type=City)
+        Flujo(Step("city", refused), settings=settings).run("?")
+
+
+def counting(settings: dict[str, Any]) -> None:
+    """Models that count no tokens, that were asked from a cache, and that say why they ended."""
+    stopping = FunctionModel(lambda messages, info: ModelResponse(parts=[TextPart("done")], finish_reason="stop"))
+    cached = Billed("dear", input_tokens=9, output_tokens=1, cached_tokens=4)
+    for model in (scripted_model(Billed("free")), scripted_model(cached), stopping):
+        Flujo(Step("ask", make_agent_async(model)), settings=settings).run("?")
+
+
+def with_a_broken_hook(settings: dict[str, Any]) -> None:
+    """A hook that raises at a step."""
+
+    def hook(payload: Any) -> None:
+        if payload.kind == "pre_step":
+            raise ValueError("no")
+
+    Flujo(Step("a", same), hooks=hook, settings=settings).run(1)
+
+
+ALL = [
+    *(report, asking, falling_back, failing, left_in_a_thread, swallowing, mending, counting),
+    with_a_broken_hook,
+]
