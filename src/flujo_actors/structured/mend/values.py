@@ -19,6 +19,7 @@ _CUT_WORDS = {word[:size] for word in ("true", "false", "null", "none") for size
 _STRAY_QUOTE_LATER = re.compile(rf"[^\"\n]{{0,200}}[^\s\",:\[{{]\"{WS}*(?:[,}}\]]|\n)")
 """`a, b"]`: the missing quote may belong before `a` or before `b`."""
 
+_VALUES_BEGIN = frozenset("-0123456789tfn")
 _GLUED = re.compile(r"(?:true|false|null|-?\d++(?:\.\d++)?+){2,}+|-?\d++\.\d{2,}+\.\d++", re.A)
 _CHARS_PER_STEP = 2_000
 """How much of a string is looked over in the time of a step."""
@@ -110,8 +111,10 @@ class Values(Writer):
 
     def is_glued(self, word: str) -> bool:
         """Whether it may be values: `truefalse`, `1.52.5`; where a number stands before it, `1-2` too."""
+        if word[0] not in _VALUES_BEGIN or not _GLUED.fullmatch(word):
+            return False
         beside_number = self.stack[-1].count > 0 and self.out[-1][-1:].isdigit()
-        return _GLUED.fullmatch(word) is not None and (beside_number or "." in word or word[-1].isalpha())
+        return beside_number or "." in word or word[-1].isalpha()
 
     def write_bare(self, word: str) -> None:
         piece = literal.bare(word)
