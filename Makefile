@@ -65,6 +65,7 @@ format: install
 
 docs: install
 	$(BIN)/python docs/settings_page.py
+	$(BIN)/python docs/run_picture.py
 
 bench: install
 	$(BIN)/python -m benchmarks
