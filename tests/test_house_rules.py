@@ -156,3 +156,8 @@ def test_nothing_names_a_path_of_the_machine_it_was_written_on() -> None:
         file.relative_to(ROOT).as_posix(): MACHINE_PATH.findall(file.read_text(encoding="utf-8")) for file in written()
     }
     assert {file: paths for file, paths in found.items() if paths} == {}
+
+
+def test_the_short_page_for_those_in_a_hurry_is_short() -> None:
+    """Who has little time gets the commands, the places and the rules on one screen or two."""
+    assert len((ROOT / "AGENTS.md").read_text(encoding="utf-8").splitlines()) <= 60
