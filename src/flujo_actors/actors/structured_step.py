@@ -23,7 +23,6 @@ import trio
 from typing_extensions import is_typeddict
 
 from ..core.attempts import Attempt, Done, Failed, Stopped, escalating
-from ..core.settings import ArosSettings
 from ..dsl.processing import Processing
 from ..dsl.step import Step
 from ..errors import DeclarationError, StructuredOutputError
@@ -50,6 +49,7 @@ from ..structured.stages import (
 from .answer_data import as_data, as_json, as_text
 from .caller import Caller
 from .repair_events import RepairEvents
+from .repair_settings import repair_settings
 from .run import Run
 from .sequence import Work
 
@@ -119,9 +119,10 @@ class StructuredStep:
         settled = self._settled_at_once(first)
         if settled is not None:
             return settled
-        text = self._text_of(first)
+        text, aros = self._text_of(first), self.run.settings.aros
+        settings = repair_settings(aros, self.processing, self.caller, last_resort=self.last_resort)
         while True:
-            decision = plan_next(self._settings(), self._history, text=text, schema=self.schema)
+            decision = plan_next(settings, self._history, text=text, schema=self.schema)
             ended = await self._stage(decision)
             if isinstance(ended, _Valid):
                 ended = self._done(decision, ended)
@@ -201,25 +202,6 @@ class StructuredStep:
         return isinstance(declared, type) and not is_typeddict(declared) and isinstance(output, declared)
 
     # --- stages ---
-
-    def _settings(self) -> stages.RepairSettings:
-        aros: ArosSettings = self.run.settings.aros
-        return stages.RepairSettings(
-            enforcement="validate" if self.processing.enforcement == "validate" else "repair",
-            max_attempts=aros.repair.max_attempts,
-            enable_llm=aros.repair.enable_llm and self.caller.can_repair,
-            max_stages=aros.fallback.max_stages,
-            enable_extractor=aros.fallback.enable_extractor,
-            degrade_to_string=aros.fallback.degrade_to_string and self.last_resort and self._may_degrade,
-            degrade_on_unexpected_behavior=aros.degrade_on_unexpected_behavior,
-            schema_simplify=aros.schema_simplify,
-        )
-
-    @property
-    def _may_degrade(self) -> bool:
-        """Whether the step asks for plain text rather than nothing: it says so, or its agent returns text anyway."""
-        asked = self.processing.degrade
-        return not self.caller.is_typed if asked is None else asked
 
     async def _stage(self, decision: stages.Decision) -> _Valid | StageFailure | Attempt:
         """Carry out one stage, told when it begins and when it ends, in whatever way."""
