@@ -110,16 +110,25 @@ def _children(path: StepPath, step: AnyStep) -> Iterable[tuple[StepPath, AnyStep
 
 
 def _facts(step: AnyStep) -> Facts:
-    facts = {**_known_facts(step), **_expressions(step)}
-    if isinstance(step, HumanInTheLoop):
-        facts["message"] = expression(step.message)
+    facts = _known_facts(step)
+    facts.update((name, expression(value)) for name, value in _deciding(step) if value is not None)
     return facts
 
 
-def _expressions(step: AnyStep) -> Facts:
-    """What decides between steps, and on what they work, where that is declared."""
-    decided = {name: getattr(step, name, None) for name in ("input", "until", "select", "items")}
-    return {name: expression(value) for name, value in decided.items() if value is not None}
+def _deciding(step: AnyStep) -> Iterator[tuple[str, Any]]:
+    """What decides between steps, what they work on, and what a person is asked."""
+    if isinstance(step, Pipeline):
+        return
+    yield "input", step.input
+    match step:
+        case LoopUntil():
+            yield "until", step.until
+        case BranchOn():
+            yield "select", step.select
+        case MapOver():
+            yield "items", step.items
+        case HumanInTheLoop():
+            yield "message", step.message
 
 
 def _facts_of_form_1(step: AnyStep) -> Facts:

@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sqlite3
@@ -189,14 +188,14 @@ class SqliteStore:
         return [self._appended(db, append) for append in batch]
 
     def _appended(self, db: sqlite3.Connection, append: Append) -> Verdict:
-        """Write the append; if its lease is not the run's current one, its first statement writes nothing."""
+        """Write the append; if its lease is not the run's current one, none of its statements writes anything."""
         under = {**_lease(append.lease), "wall": self._wall()}
-        cancel: str | None = None
-        for write in _writes(db, append, under):
-            told = write()
-            if not told:
-                return refusals.lost(append.lease, _owner(db, append.lease.run_id))
-            cancel = told[0][-1]
+        told = [_insert(db, sql.APPEND, record, under) for record in append.records]
+        if _changes_run(append):
+            told.append(_change_run(db, append, under))
+        if not told[-1]:
+            return refusals.lost(append.lease, _owner(db, append.lease.run_id))
+        cancel = told[-1][0][-1]
         return None if cancel is None else CancelRequest(reason=restored(cancel))
 
     def _admit(self, db: sqlite3.Connection, admission: Admission, owner: str, lease_s: float) -> Lease | RunExists:
@@ -295,14 +294,6 @@ def _insert(db: sqlite3.Connection, statement: str, record: Record, where: dict[
     if blob is not None and inserted:
         db.execute(sql.INSERT_BLOB, blob)
     return inserted
-
-
-def _writes(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -> Iterator[Callable[[], list[Any]]]:
-    """The statements of an append; what each returns says whether it was let in, and last why the run shall end."""
-    for record in append.records:
-        yield functools.partial(_insert, db, sql.APPEND, record, under)
-    if _changes_run(append):
-        yield functools.partial(_change_run, db, append, under)
 
 
 def _changes_run(append: Append) -> bool:
