@@ -1,4 +1,4 @@
-"""Hypothesis strategies for messages of every part kind."""
+"""Hypothesis strategies for responses of every part kind."""
 
 from __future__ import annotations
 
@@ -6,47 +6,25 @@ from datetime import UTC, timedelta
 from typing import Any, get_args
 
 from hypothesis import strategies as st
-from pydantic_ai import messages as kinds
 from pydantic_ai.messages import (
-    AudioUrl,
     BinaryContent,
-    CachePoint,
     Citation,
     CompactionPart,
     ContentCitationAnchor,
-    DocumentUrl,
     FilePart,
-    ImageUrl,
-    InstructionBaselinePart,
-    InstructionDeltaPart,
-    InstructionPart,
     LoadCapabilityCallPart,
-    LoadCapabilityReturnPart,
-    ModelRequest,
     ModelRequestAttempt,
-    ModelRequestPart,
     ModelResponse,
     ModelResponsePart,
-    ModelSettingsDeltaPart,
     NativeToolCallPart,
     NativeToolReturnPart,
     NativeToolSearchCallPart,
     NativeToolSearchReturnPart,
-    RetryFeedbackPart,
-    RetryInfo,
     SpeechPart,
-    SystemPromptPart,
-    TextContent,
     TextPart,
     ThinkingPart,
-    ToolAvailabilityDeltaPart,
     ToolCallPart,
-    ToolReturnPart,
     ToolSearchCallPart,
-    ToolSearchReturnPart,
-    UploadedFile,
-    UserPromptPart,
-    VideoUrl,
     WebCitationSource,
 )
 from pydantic_ai.usage import RequestUsage
@@ -71,17 +49,6 @@ binaries = st.builds(BinaryContent, data=st.binary(max_size=20), media_type=st.s
 )
 sounds = st.builds(BinaryContent, data=st.binary(max_size=20), media_type=st.just("audio/wav"))
 urls = st.sampled_from(["https://example.org/a.png", "https://example.org/b"])
-user_contents = st.one_of(
-    texts,
-    st.builds(TextContent, content=texts, metadata=json_values),
-    st.builds(ImageUrl, url=urls, media_type=st.just("image/png")),
-    st.builds(AudioUrl, url=urls, media_type=st.just("audio/mpeg")),
-    st.builds(VideoUrl, url=urls, media_type=st.just("video/mp4")),
-    st.builds(DocumentUrl, url=urls, media_type=st.just("application/pdf")),
-    binaries,
-    st.builds(UploadedFile, file_id=ids, provider_name=st.just("openai"), media_type=st.just("application/pdf")),
-    st.builds(CachePoint, ttl=st.sampled_from(["5m", "1h"])),
-)
 returns: dict[str, Any] = {
     "content": json_values | binaries,
     "tool_call_id": ids,
@@ -97,55 +64,6 @@ searched = st.none() | st.fixed_dictionaries({"queries": st.lists(texts, max_siz
 def _speech(speaker: str) -> st.SearchStrategy[SpeechPart]:
     return st.builds(SpeechPart, speaker=st.just(speaker), transcript=maybe_text, audio=st.none() | sounds, **provider)
 
-
-request_parts: dict[type, st.SearchStrategy[Any]] = {
-    SystemPromptPart: st.builds(
-        SystemPromptPart, content=texts, timestamp=times, dynamic_ref=maybe_text, metadata=maybe_object
-    ),
-    UserPromptPart: st.builds(UserPromptPart, content=texts | st.lists(user_contents, max_size=4), timestamp=times),
-    SpeechPart: _speech("user"),
-    ToolReturnPart: st.builds(ToolReturnPart, tool_name=words, **returns)
-    | st.builds(
-        ToolReturnPart,
-        tool_name=words,
-        content=texts,
-        tool_call_id=ids,
-        timestamp=times,
-        outcome=st.just("retried"),
-        retry=st.builds(RetryInfo, cause=st.just("model_retry"), attempt=st.none() | counts),
-    ),
-    ToolSearchReturnPart: st.builds(ToolSearchReturnPart, content=found, tool_call_id=ids, timestamp=times),
-    LoadCapabilityReturnPart: st.builds(
-        LoadCapabilityReturnPart,
-        content=st.fixed_dictionaries({"instructions": texts}),
-        tool_call_id=ids,
-        timestamp=times,
-    ),
-    RetryFeedbackPart: st.builds(
-        RetryFeedbackPart,
-        content=texts,
-        timestamp=times,
-        retry=st.builds(RetryInfo, cause=st.sampled_from(["no_output", "model_retry"]), attempt=st.none() | counts),
-    ),
-    ToolAvailabilityDeltaPart: st.builds(
-        ToolAvailabilityDeltaPart, tools_added=st.lists(words, max_size=2), tool_call_id=st.none() | ids
-    ),
-    ModelSettingsDeltaPart: st.builds(
-        ModelSettingsDeltaPart, settings=st.just({"thinking": "low"}), top_level=st.booleans()
-    ),
-    InstructionDeltaPart: st.builds(InstructionDeltaPart, id=st.none(), content=maybe_text, base_hash=maybe_text),
-    InstructionBaselinePart: st.builds(
-        InstructionBaselinePart,
-        instructions=st.lists(st.builds(InstructionPart, content=texts, on_change=st.just("append")), max_size=2),
-    ),
-    CompactionPart: st.builds(CompactionPart, content=maybe_text, metadata=maybe_object),
-}
-"""By class, for each kind that a request may hold."""
-
-if hasattr(kinds, "CapabilityLoadDeltaPart"):  # as from pydantic-ai 2.66
-    request_parts[kinds.CapabilityLoadDeltaPart] = st.builds(
-        kinds.CapabilityLoadDeltaPart, loaded=st.lists(words, max_size=2), tool_call_id=st.none() | ids
-    )
 
 response_parts: dict[type, st.SearchStrategy[Any]] = {
     TextPart: st.builds(
@@ -198,18 +116,6 @@ attempts = st.builds(
 origin = {"run_id": st.none() | ids, "conversation_id": st.none() | ids, "metadata": maybe_object}
 
 
-def requests(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[ModelRequest]:
-    """Requests made of such parts."""
-    return st.builds(
-        ModelRequest,
-        parts=st.lists(parts, min_size=1, max_size=4),
-        timestamp=st.none() | times,
-        instructions=maybe_text,
-        state=st.sampled_from(["complete", "interrupted"]),
-        **origin,
-    )
-
-
 def responses(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[ModelResponse]:
     """Responses made of such parts."""
     return st.builds(
@@ -228,9 +134,6 @@ def responses(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[ModelResponse]
     )
 
 
-messages = requests(st.one_of(list(request_parts.values()))) | responses(st.one_of(list(response_parts.values())))
-
-
 def kinds_of(union: Any) -> set[type]:
     """The part classes in one of pydantic-ai's unions, those aside that are only read, never made."""
     members = get_args(get_args(union)[0])
@@ -238,4 +141,4 @@ def kinds_of(union: Any) -> set[type]:
     return {kind for kind in classes if isinstance(kind, type) and kind.__name__ != "RetryPromptPart"}
 
 
-REQUEST_KINDS, RESPONSE_KINDS = kinds_of(ModelRequestPart), kinds_of(ModelResponsePart)
+RESPONSE_KINDS = kinds_of(ModelResponsePart)
