@@ -25,7 +25,10 @@ REMEMBERED = 10_000
 
 @attrs.frozen(kw_only=True, eq=False)
 class OpenRun:
-    """A run that this process works on: what it started from, and what it has done."""
+    """A run that this process works on: what it started from, and what it has done.
+
+    Known by identity: whoever puts it away puts away what was opened, and no copy of it.
+    """
 
     run_id: RunId
     data: Any
