@@ -29,6 +29,8 @@ _UNSTORABLE = "what the step leaves cannot be stored, so it fails there"
 NOT_COLD: Mapping[str, str] = {
     "test_a_context_that_cannot_be_copied_names_the_key": _UNSTORABLE,
     "test_map_over_an_iterator_that_a_step_made": _UNSTORABLE,
+    "test_what_cannot_be_copied_is_shared": "what cannot be copied cannot be stored either",
+    "test_in_a_chain_the_output_is_handed_on_as_it_is": "every step gets what the store says",
     "test_leaving_the_block_ends_the_run": "leases are renewed, so a clock that jumps over waiting has where to jump",
 }
 """Tests that cannot hold in a cold run, by name."""
