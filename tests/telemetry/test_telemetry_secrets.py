@@ -95,6 +95,16 @@ async def test_the_json_of_a_real_failure_tells_no_secret() -> None:
     assert CANARY not in to_json(await flujo.run_async(1))
 
 
+@pytest.mark.trio
+async def test_what_a_failure_looks_like_in_a_log_tells_no_secret() -> None:
+    """Outcomes and results are logged and printed as they are; the original exception is still in them."""
+    flujo = Flujo(Step("call", raising(_told_in_full())))
+    [outcome] = [outcome async for outcome in flujo.run_async(1)]
+    result = await flujo.run_async(1)
+    assert CANARY not in f"{outcome!r} {result!r}"
+    assert CANARY in str(result.error)
+
+
 def test_the_json_of_an_output_is_the_output() -> None:
     """What a step made is its caller's data, and comes back as it was."""
     result = Flujo(Step("keys", answering({"api_key": CANARY}))).run(1)

@@ -86,7 +86,8 @@ class Success:
 class Failure:
     """The step has no output; `step_result` holds what there was."""
 
-    error: BaseException | ErrorInfo | None = None
+    error: BaseException | ErrorInfo | None = attrs.field(default=None, repr=False)
+    """The original exception, in the process where it happened. What is logged should not show the secrets in it."""
     feedback: str | None = None
     step_result: StepResult | None = None
 
@@ -139,7 +140,7 @@ class PipelineResult:
     feedback: str | None = None
     state_token: str | None = None
     """Where to send the answer, if the run is paused."""
-    error: BaseException | ErrorInfo | None = attrs.field(default=None, eq=False)
+    error: BaseException | ErrorInfo | None = attrs.field(default=None, eq=False, repr=False)
     """What made the run fail, the original exception in the process where it happened; `None` if nothing was raised.
 
     Not compared: an exception comes back from JSON as an `ErrorInfo`, and the result is the same.
