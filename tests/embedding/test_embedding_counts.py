@@ -137,8 +137,11 @@ def test_the_loop_has_its_turn_however_long_the_chain(host: HostCase, monkeypatc
 def test_a_cancellation_ends_the_turn_of_a_busy_guest(host: HostCase, long_turns: None) -> None:
     """Trio could have many more rounds before the loop, but what is cancelled on the loop need not wait for them."""
     heard: list[bool] = []
+    waits = trio.Event()
 
     async def slow() -> None:
+        await asyncio.sleep(0)  # from here on the loop has come to its task
+        waits.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -148,7 +151,7 @@ def test_a_cancellation_ends_the_turn_of_a_busy_guest(host: HostCase, long_turns
         count = 0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(loop.call, slow)
-            await trio.sleep(0.001)
+            await waits.wait()
             nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
                 while not heard:
