@@ -15,6 +15,7 @@ import trio
 from embedding_hosts import HostCase, come_down_to, each_asyncio_host, living
 
 from flujo_actors import Flujo, Step
+from flujo_actors.bridge import idle, rounds
 from flujo_actors.bridge.asyncio_loop import AsyncioLoop
 from flujo_actors.bridge.host import current_host
 
@@ -325,6 +326,25 @@ class NestedLoop(asyncio.SelectorEventLoop):
         return inner.result()
 
 
+@pytest.fixture(params=["on the loop", "in a thread"])
+def idle_guest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a guest that has nothing to do waits."""
+    if request.param == "in a thread":
+        monkeypatch.setattr(idle, "NEWEST_KNOWN", (0, 0))
+
+
+@pytest.fixture(params=[0.0, 60.0], ids=["short turns", "long turns"])
+def turns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns of the loop that end after each round, as a slow machine may end them, and turns that it cannot end."""
+    monkeypatch.setattr(rounds, "TURN_S", request.param)
+
+
+def _run_nested(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    with asyncio.Runner(loop_factory=NestedLoop) as runner:
+        return runner.run(main())
+
+
+@pytest.mark.usefixtures("idle_guest", "turns")
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "after a wait"])
 def test_a_loop_may_be_run_inside_a_step(waits: bool) -> None:
     """As notebooks do: a run that a step waits for without `await` comes to its end, and so does the step."""
@@ -343,5 +363,53 @@ def test_a_loop_may_be_run_inside_a_step(waits: bool) -> None:
         flujo = Flujo(Step.parallel("both", {"a": Step("a", outer), "b": Step("b", outer)}))
         return (await flujo.run_async(1)).output
 
-    with asyncio.Runner(loop_factory=NestedLoop) as runner:
-        assert runner.run(main()) == {"a": 2, "b": 2}
+    assert _run_nested(main) == {"a": 2, "b": 2}
+
+
+@pytest.mark.usefixtures("idle_guest", "turns")
+def test_a_coroutine_on_a_loop_in_a_loop_begins_although_its_caller_is_cancelled(way: Way) -> None:
+    """The loop has not come to its task by then; the task is cancelled at its first wait, as on any other loop."""
+    log: list[str] = []
+
+    async def begin() -> None:
+        log.append("begun")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            log.append("cleaned up")
+
+    async def cancelled(call: Call) -> bool:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await call(begin)
+        return scope.cancelled_caught
+
+    async def main() -> bool:
+        here = await current_host()
+        return await here.enter(cancelled, way(here.asyncio()))
+
+    assert _run_nested(main)
+    assert log == ["begun", "cleaned up"]
+
+
+@pytest.mark.usefixtures("idle_guest", "turns")
+def test_a_task_on_a_loop_in_a_loop_that_somebody_cancels_before_it_begins_answers(way: Way) -> None:
+    """As when the loop shuts down: the coroutine never begins, and its caller hears of the cancellation."""
+
+    def cancelling(loop: asyncio.AbstractEventLoop, coroutine: Any, **keywords: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, **keywords)
+        task.cancel()
+        return task
+
+    async def cancelled(call: Call) -> None:
+        asyncio.get_running_loop().set_task_factory(cancelling)
+        with pytest.raises(asyncio.CancelledError, match="before it began"):
+            await call(_for_long)
+        asyncio.get_running_loop().set_task_factory(None)
+
+    async def main() -> None:
+        here = await current_host()
+        await here.enter(cancelled, way(here.asyncio()))
+
+    _run_nested(main)

@@ -6,7 +6,8 @@ Rules:
    its caller sees, as if it had been awaited there.
 2. It begins when the trio round is over, not when the loop has a turn for its task. Most steps answer without ever
    waiting, and those cost no turn at all: the caller stays awake for one round, and the answer is there. Loops that
-   may be run inside themselves are the exception.
+   may be run inside themselves are the exception: there it begins with a turn of the loop, and until it has answered
+   its caller is in no round, for a loop inside it may take that round, and their contextvars are in use by then.
 3. What it does first is done inside its task, too: `asyncio.current_task()` is the same from beginning to end.
 4. Its task takes over where it first waits. A cancellation that comes before that cancels what it waits for, as it
    does in any task.
@@ -61,7 +62,8 @@ class Errand(Generic[T]):
     async def run(self) -> T:
         """The trio side of what most often answers at once (rule 2)."""
         self._set_out()
-        await cancel_shielded_checkpoint()
+        if not _runs_inside_itself(self._loop):
+            await cancel_shielded_checkpoint()
         if self._result is None:
             await self._park()
         assert self._result is not None
@@ -93,7 +95,7 @@ class Errand(Generic[T]):
             return Abort.SUCCEEDED  # nobody is left to answer
         self._raise_cancel = raise_cancel
         self._rounds.give_way()
-        if self._passenger is not None:
+        if self._begun and self._passenger is not None:
             cancel_once(self._passenger)
         return Abort.FAILED
 
@@ -108,10 +110,18 @@ class Errand(Generic[T]):
             self._coroutine.close()
             self._arrive(Error(error))
             return
-        if not self._begun and not _runs_inside_itself(self._loop):  # a factory of eager tasks may have seen to it
+        if self._begun:  # a factory of eager tasks has seen to it
+            return
+        if _runs_inside_itself(self._loop):
+            task.add_done_callback(self._make_sure)
+        else:
             _run_inside(self._loop, task, context, ride)
-        if self._raise_cancel is not None:  # the caller was cancelled before there was a task to cancel
-            cancel_once(task)
+
+    def _make_sure(self, _: asyncio.Task[None]) -> None:
+        """Somebody else may cancel a task to which the loop has not come yet, as a loop does that shuts down."""
+        if not self._begun:
+            self._coroutine.close()
+            self._arrive(Error(asyncio.CancelledError("cancelled before it began")))
 
     async def _ride(self) -> None:
         self._begun = True
@@ -127,6 +137,8 @@ class Errand(Generic[T]):
         await _the_end_of_the_first_part
 
     async def _go_on(self, awaited: Any) -> None:
+        if self._raise_cancel is not None and (passenger := asyncio.current_task()) is not None:
+            cancel_once(passenger)  # whose caller was cancelled before it began
         try:
             result: Value[T] | Error = Value(await _rest(self._coroutine, awaited))
         except BaseException as error:  # the same
