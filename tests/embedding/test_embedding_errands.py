@@ -312,8 +312,8 @@ class NestedLoop(asyncio.SelectorEventLoop):
         ready: Any = self._ready  # type: ignore[attr-defined]
         self._process_events(self._selector.select(0))  # type: ignore[attr-defined]
         for _ in range(len(ready)):
-            if ready:
-                ready.popleft()._run()
+            if ready and not (handle := ready.popleft()).cancelled():
+                handle._run()
 
     def run_inside(self, awaitable: Any) -> Any:
         """Wait for something in the middle of a task."""
