@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -179,7 +180,8 @@ def test_a_process_out_of_threads_gets_an_error_and_can_go_on_later(run: str) ->
 
 
 INTERRUPTED = """
-import sys, threading
+import signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever starts the tests may ignore it
 from flujo_actors import Flujo, Step
 from flujo_actors.stores.memory import MemoryStore
 
@@ -203,7 +205,7 @@ def test_an_interrupt_does_not_wait_for_a_silent_store() -> None:
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "silent\n"
-        program.send_signal(2)
+        program.send_signal(signal.SIGINT)
         assert program.communicate(timeout=60)[0] == "interrupted\n"
 
 
