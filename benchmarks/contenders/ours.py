@@ -13,7 +13,7 @@ from flujo_actors.actors.agent_call import call_agent
 from flujo_actors.actors.journal import MemoryJournal
 from flujo_actors.actors.messages import Tally
 from flujo_actors.actors.run import Run
-from flujo_actors.actors.sequence import Work
+from flujo_actors.actors.work import Work
 from flujo_actors.bridge.host import TRIO
 from flujo_actors.core.outcomes import RunId
 from flujo_actors.core.paths import ROOT

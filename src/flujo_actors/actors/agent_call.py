@@ -25,7 +25,7 @@ from .limits import refusal, within_limits
 from .messages import Tally
 from .refused_outputs import refused_output
 from .run import Run
-from .sequence import Work
+from .work import Work
 from .step_events import report_left_thread
 from .usercode import failure_of
 

@@ -24,7 +24,7 @@ from ..errors import StreamLimitExceeded, StructuredOutputError
 from ..structured.stream import Preview, StreamBuffer
 from .mailbox import Mailbox
 from .run import Run
-from .sequence import Work
+from .work import Work
 
 _MAILBOX = 64
 _TEXT = (str, bytes)

@@ -31,7 +31,8 @@ from .journal import Recorded
 from .messages import Request, Tally
 from .one_attempt import OneAttempt
 from .run import Run
-from .sequence import Troupe, work_of
+from .sequence import Troupe
+from .work import work_of
 from .step_events import note_swallowed_cancellation
 from .step_results import charge, result_of
 from .usercode import failure_of, given

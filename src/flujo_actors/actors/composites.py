@@ -24,7 +24,8 @@ from ..dsl.pipeline import AnyStep
 from ..errors import ContextError
 from .messages import Request, Settled, Tally
 from .run import Run
-from .sequence import Troupe, Work, ended_by, output_of, texts_in
+from .sequence import Troupe, ended_by, output_of, texts_in
+from .work import Work
 from .telling import tell_late
 from .usercode import ask, failure_of, given, with_context_copy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.attempts import Attempt, Failed, Stopped
 from ..dsl.callplan import CallPlan
-from .sequence import Work
+from .work import Work
 
 
 def caller_of(plan: CallPlan, name: str) -> str:

@@ -48,7 +48,7 @@ from .agent_call import is_structured
 from .aggregator import Aggregator
 from .limits import caller_of, within_limits
 from .run import Run
-from .sequence import Work
+from .work import Work
 from .structured_step import structured_attempt
 from .unit_journal import RERUN, RunUnits
 from .usercode import failure_of

@@ -30,7 +30,8 @@ from .journal import OpenTransaction
 from .messages import Request
 from .refused_outputs import refused_output
 from .run import Run
-from .sequence import Troupe, Work, vetoed
+from .sequence import Troupe, vetoed
+from .work import Work
 from .step_events import emit_attempt_ended, note_swallowed_cancellation, report_unstoppable
 from .step_results import told
 from .telling import tell_late

@@ -14,7 +14,7 @@ import attrs
 from ..core.event_kinds import EventKind
 from ..structured.stages import Decision, Degrade, Deterministic, GiveUp, LlmRepair, stage_of
 from .run import Run
-from .sequence import Work
+from .work import Work
 
 _TAG = {
     "deterministic": "deterministic",

@@ -16,7 +16,8 @@ from ..dsl.pipeline import Pipeline
 from ..errors import ControlError
 from .messages import Tally
 from .run import Run
-from .sequence import Work, sequence, vetoed
+from .sequence import sequence, vetoed
+from .work import Work
 from .step import StepActors
 from .telling import tell_late, tell_pauses
 

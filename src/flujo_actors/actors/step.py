@@ -31,7 +31,8 @@ from .children import Children
 from .journal import MemoryJournal, Pause, Recorded
 from .messages import Request, Settled, Tally
 from .run import Run
-from .sequence import sequence, work_of
+from .sequence import sequence
+from .work import work_of
 from .step_events import emit_step_ended, note_swallowed_cancellation
 from .step_results import charge, result_in, result_of, told, unfinished_result
 from .telling import tell, tell_later

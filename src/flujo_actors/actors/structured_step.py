@@ -51,7 +51,7 @@ from .caller import Caller
 from .repair_events import RepairEvents
 from .repair_settings import repair_settings
 from .run import Run
-from .sequence import Work
+from .work import Work
 
 T = TypeVar("T")
 
