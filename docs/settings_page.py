@@ -1,6 +1,6 @@
 """Writes `settings.md` from the typed settings: `make docs`.
 
-The keys, defaults and meanings are those of `flujo_actors.core.settings`; what stands around them is `INTRODUCTION`.
+The keys, defaults and meanings are those of `flujo_actors._core.settings`; what stands around them is `INTRODUCTION`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from flujo_actors.core import settings as declared
+from flujo_actors._core import settings as declared
 
 PAGE = Path(__file__).with_name("settings.md")
 

@@ -20,7 +20,7 @@ def matrix() -> dict[str, Any]:
 def test_a_wheel_holds_the_package_and_nothing_beside_it() -> None:
     """Tests, tools and stray files are named; the package and its metadata are not."""
     strangers = runpy.run_path(str(CI / "wheel.py"))["strangers"]
-    right = ["flujo_actors/__init__.py", "flujo_actors/testing/clock.py", "flujo_actors-0.1.0.dist-info/RECORD"]
+    right = ["flujo_actors/__init__.py", "flujo_actors/testing/_clock.py", "flujo_actors-0.1.0.dist-info/RECORD"]
     wrong = ["flujo_actors/core/test_paths.py", "flujo_actors/tests/kit.py", "tests/kit.py"]
     assert strangers([*right, *wrong]) == wrong
 

@@ -20,38 +20,38 @@ LINES_OF_A_FUNCTION = 50
 
 NAMES_THAT_SAY_NOTHING = {"util", "utils", "helper", "helpers", "common", "base", "manager", "managers", "misc"}
 
-PURE_ROOMS = ("core", "structured")
-ASYNC_IN_PURE_ROOMS = {"structured/builtins.py": ["run"]}
+PURE_ROOMS = ("_core", "structured")
+ASYNC_IN_PURE_ROOMS = {"structured/_builtins.py": ["run"]}
 """`wrap_dict` is a step for whoever declares it, and what a step calls may be async."""
 
 BROAD_EXCEPTS = {
-    "actors/agent_call.py": 1,
-    "actors/answer_data.py": 1,
-    "actors/borrowing.py": 1,
-    "actors/one_attempt.py": 1,
-    "actors/recovering.py": 1,
-    "actors/root.py": 2,
-    "actors/store_transaction.py": 4,
-    "actors/stored_runs.py": 1,
-    "agents/granular_call.py": 1,
-    "bridge/asyncio_loop.py": 1,
-    "bridge/asyncio_stream.py": 1,
-    "bridge/errand.py": 4,
-    "bridge/from_asyncio.py": 1,
-    "bridge/guard.py": 1,
-    "bridge/guest.py": 2,
-    "context/isolation.py": 4,
-    "context/merging.py": 3,
-    "core/bodies.py": 1,
-    "core/error_info.py": 2,
-    "core/models.py": 1,
-    "core/wire.py": 1,
-    "handle.py": 1,
-    "stores/postgres_connections.py": 2,
-    "stores/sqlite_connections.py": 2,
-    "structured/builtins.py": 2,
-    "structured/schema.py": 2,
-    "telemetry/sinks.py": 1,
+    "_agents/granular/conversation.py": 1,
+    "_bridge/asyncio_stream.py": 1,
+    "_bridge/eager_call.py": 4,
+    "_bridge/guard.py": 1,
+    "_bridge/guest.py": 2,
+    "_bridge/to_asyncio.py": 1,
+    "_bridge/to_trio.py": 1,
+    "_calls/agent.py": 1,
+    "_context/isolation.py": 4,
+    "_context/merging.py": 3,
+    "_core/error_info.py": 2,
+    "_core/json_codec.py": 1,
+    "_core/models.py": 1,
+    "_core/record_bodies.py": 1,
+    "_durable/borrowing.py": 1,
+    "_durable/recovering.py": 1,
+    "_durable/store_transaction.py": 4,
+    "_durable/stored_runs.py": 1,
+    "_handle.py": 1,
+    "_tree/attempt.py": 1,
+    "_tree/root.py": 2,
+    "stores/postgres/_connections.py": 2,
+    "stores/sqlite/_connections.py": 2,
+    "structured/_builtins.py": 2,
+    "structured/_output_data.py": 1,
+    "structured/_schema.py": 2,
+    "telemetry/_sinks.py": 1,
 }
 """How many handlers of a file catch every exception. A number may fall, and a file may move; nothing may be added."""
 

@@ -15,35 +15,37 @@ import pytest
 pytestmark = pytest.mark.slow
 
 FOR_EVERY_RUN = {
-    "actors": {
-        *{"children", "journal", "mailbox", "messages", "root", "run", "runs", "sequence", "step"},
-        *{"step_events", "step_results", "telling"},
-    },
-    "bridge": {"box", "guard", "host"},
-    "context": {"freeform", "isolation"},
-    "core": {
+    "_tree": {"children", "root", "sequence", "step"},
+    "_run": {"messages", "notify", "run", "step_events", "step_results", "work"},
+    "_durable": {"journal", "runs"},
+    "actors": {"_mailbox"},
+    "_bridge": {"box", "guard", "host"},
+    "_context": {"freeform", "isolation"},
+    "_core": {
         *{"attempts", "backoff", "default_settings", "degraded", "error_info", "event_kinds", "known_models", "ledger"},
-        *{"near_names", "outcomes", "paths", "quota", "seconds", "tokens", "usage"},
+        *{"near_names", "outcomes", "paths", "pause_tokens", "quota", "seconds", "usage"},
     },
-    "dsl": {"callplan", "declared", "pipeline", "processing", "step", "tree"},
-    "telemetry": {"log_records", "silence"},
-    "": {"errors", "handle", "late_names", "parts", "runner"},
+    "_dsl": {"call_plan", "declared", "pipeline", "processing", "step", "tree"},
+    "telemetry": {"_log_records", "_silence"},
+    "": {"errors", "_handle", "_lazy_names", "_runner", "_wiring"},
 }
 """The modules that a pipeline of async functions needs, by package; think twice before one more."""
 
 FOR_ATTEMPTS = {
-    "actors": {"agent_call", "attempts", "limits", "one_attempt", "refused_outputs", "usercode"},
-    "bridge": {"threads"},
-    "core": {"chunks", "decisions"},
-    "dsl": {"redirect"},
+    "_tree": {"attempt", "retries"},
+    "_calls": {"agent", "refused_outputs"},
+    "_run": {"limits", "user_calls"},
+    "_bridge": {"threads"},
+    "_core": {"chunks", "decisions"},
+    "_dsl": {"redirect"},
 }
 """What steps need besides that have more around them than one call: retries, a worker thread."""
 
 FOR_OTHER_KINDS = {
-    "actors": {"composites"},
-    "context": {"merging", "reducing"},
-    "core": {"reducers"},
-    "dsl": {"kinds"},
+    "_tree": {"composites"},
+    "_context": {"merging", "reducing"},
+    "_core": {"reducers"},
+    "_dsl": {"kinds"},
 }
 """What steps need besides that have other steps inside, or ask a person."""
 
@@ -74,7 +76,7 @@ from flujo_actors import Flujo, Step
 async def same(data): return data
 """
 
-PACKAGES = ["flujo_actors", "flujo_actors.actors", "flujo_actors.telemetry"]
+PACKAGES = ["flujo_actors", "flujo_actors.actors", "flujo_actors.stores", "flujo_actors.telemetry"]
 """Packages with names that are imported when they are first used."""
 
 
@@ -139,10 +141,10 @@ def test_retries_threads_and_branches_load_no_library_either(script: str, needed
 @pytest.mark.parametrize(
     ("given", "module"),
     [
-        ("hooks=[print]", "flujo_actors.core.payloads"),
-        ("settings={'telemetry': {'log': True}}", "flujo_actors.core.events"),
-        ("resources={'api_key': 'canary-9000'}", "flujo_actors.telemetry.redaction"),
-        ("settings={'sync_step_threads': 2}", "flujo_actors.core.settings"),
+        ("hooks=[print]", "flujo_actors._core.hook_payloads"),
+        ("settings={'telemetry': {'log': True}}", "flujo_actors._core.events"),
+        ("resources={'api_key': 'canary-9000'}", "flujo_actors.telemetry._redaction.redactor"),
+        ("settings={'sync_step_threads': 2}", "flujo_actors._core.settings"),
         ("store='sqlite:///:memory:'", "flujo_actors.stores.sqlite"),
     ],
 )
@@ -157,11 +159,11 @@ def test_what_a_run_has_is_loaded_when_the_flujo_is_made(given: str, module: str
 @pytest.mark.parametrize(
     ("step", "module"),
     [
-        ("Step('sync', print)", "flujo_actors.actors.attempts"),
-        ("Step.human_in_the_loop('ask', 'Fine?')", "flujo_actors.actors.composites"),
-        ("Step('read', same, processing={'schema': {'type': 'object'}})", "flujo_actors.actors.structured_step"),
-        ("Step('think', make_agent_async('test'))", "flujo_actors.actors.model_call"),
-        ("Step.parallel('all', {'a': Step('think', make_agent_async('test'))})", "flujo_actors.actors.model_call"),
+        ("Step('sync', print)", "flujo_actors._tree.retries"),
+        ("Step.human_in_the_loop('ask', 'Fine?')", "flujo_actors._tree.composites"),
+        ("Step('read', same, processing={'schema': {'type': 'object'}})", "flujo_actors._calls.structured"),
+        ("Step('think', make_agent_async('test'))", "flujo_actors._calls.model"),
+        ("Step.parallel('all', {'a': Step('think', make_agent_async('test'))})", "flujo_actors._calls.model"),
     ],
 )
 def test_what_a_step_needs_is_loaded_before_its_time_runs(step: str, module: str) -> None:

@@ -209,3 +209,32 @@ def test_importing_the_library_loads_no_agents_models_or_drivers() -> None:
 def test_the_package_is_typed() -> None:
     """Type checkers of users see the annotations."""
     assert importlib.resources.files(flujo_actors).joinpath("py.typed").is_file()
+
+
+FACADES = [
+    "flujo_actors",
+    "flujo_actors.actors",
+    "flujo_actors.errors",
+    "flujo_actors.stores",
+    "flujo_actors.stores.postgres",
+    "flujo_actors.stores.sqlite",
+    "flujo_actors.structured",
+    "flujo_actors.structured.read",
+    "flujo_actors.telemetry",
+    "flujo_actors.telemetry.otel",
+    "flujo_actors.testing",
+    "flujo_actors.testing.faulty_store",
+    "flujo_actors.testing.fixtures",
+    "flujo_actors.testing.store_conformance",
+    "flujo_actors.testing.wire",
+    "flujo_actors.testing.wire.flaky",
+]
+"""The modules that a program may import from."""
+
+
+def test_every_other_module_is_private() -> None:
+    """A module without an underscore in its path is a promise, so each is promised here by name."""
+    package = ROOT / "src" / "flujo_actors"
+    paths = [path.relative_to(package.parent).with_suffix("").parts for path in sorted(package.rglob("*.py"))]
+    names = [".".join(path[:-1] if path[-1] == "__init__" else path) for path in paths]
+    assert [name for name in names if "._" not in name] == sorted(FACADES)

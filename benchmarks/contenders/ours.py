@@ -9,15 +9,15 @@ import trio
 
 from benchmarks.protocol import importing, peak_bytes, seconds, serve
 from flujo_actors import Chunk, Context, Flujo, Pipeline, Step
-from flujo_actors.actors.agent_call import call_agent
-from flujo_actors.actors.journal import MemoryJournal
-from flujo_actors.actors.messages import Tally
-from flujo_actors.actors.run import Run
-from flujo_actors.actors.work import Work
-from flujo_actors.bridge.host import TRIO
-from flujo_actors.core.outcomes import RunId
-from flujo_actors.core.paths import ROOT
-from flujo_actors.dsl import callplan
+from flujo_actors._bridge.host import TRIO
+from flujo_actors._calls.agent import call_agent
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._core.paths import ROOT
+from flujo_actors._dsl import call_plan
+from flujo_actors._durable.journal import MemoryJournal
+from flujo_actors._run.messages import Tally
+from flujo_actors._run.run import Run
+from flujo_actors._run.work import Work
 from flujo_actors.telemetry import SILENT
 
 
@@ -106,12 +106,12 @@ def inspections(size: int, rounds: int) -> float:
     """How often a signature is read while a pipeline that has run before runs again."""
     flujo = Flujo(Pipeline(Step(f"s{number}", agent_with_context) for number in range(100)))
     flujo.run(1)
-    calls, real = [], callplan.accepts
-    callplan.accepts = lambda *args: calls.append(args) or real(*args)  # type: ignore[func-returns-value]
+    calls, real = [], call_plan.accepts
+    call_plan.accepts = lambda *args: calls.append(args) or real(*args)  # type: ignore[func-returns-value]
     try:
         flujo.run(1)
     finally:
-        callplan.accepts = real
+        call_plan.accepts = real
     return float(len(calls))
 
 

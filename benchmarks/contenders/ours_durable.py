@@ -12,8 +12,8 @@ import trio
 
 from benchmarks.protocol import Measure, added_bytes, now, scratch, seconds, serve
 from flujo_actors import Flujo, Pipeline, RunClient, SqliteStore, Step
-from flujo_actors.actors.journal_writer import JournalWriter, writer_for
-from flujo_actors.core.settings import DurabilitySettings
+from flujo_actors._core.settings import DurabilitySettings
+from flujo_actors._durable.group_commit import JournalWriter, writer_for
 
 
 async def agent(data: int) -> int:

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .context.freeform import Context as Context
-from .core.backoff import Backoff as Backoff
-from .core.outcomes import Aborted as Aborted
-from .core.outcomes import Chunk as Chunk
-from .core.outcomes import ErrorInfo as ErrorInfo
-from .core.outcomes import Failure as Failure
-from .core.outcomes import Frame as Frame
-from .core.outcomes import Paused as Paused
-from .core.outcomes import PipelineResult as PipelineResult
-from .core.outcomes import StepOutcome as StepOutcome
-from .core.outcomes import StepResult as StepResult
-from .core.outcomes import Success as Success
-from .core.usage import Usage as Usage
-from .core.usage import UsageLimits as UsageLimits
-from .dsl.declared import Processors as Processors
-from .dsl.pipeline import Pipeline as Pipeline
-from .dsl.processing import Processing as Processing
-from .dsl.step import Step as Step
-from .dsl.step import step as step
+from ._context.freeform import Context as Context
+from ._core.backoff import Backoff as Backoff
+from ._core.outcomes import Aborted as Aborted
+from ._core.outcomes import Chunk as Chunk
+from ._core.outcomes import ErrorInfo as ErrorInfo
+from ._core.outcomes import Failure as Failure
+from ._core.outcomes import Frame as Frame
+from ._core.outcomes import Paused as Paused
+from ._core.outcomes import PipelineResult as PipelineResult
+from ._core.outcomes import StepOutcome as StepOutcome
+from ._core.outcomes import StepResult as StepResult
+from ._core.outcomes import Success as Success
+from ._core.usage import Usage as Usage
+from ._core.usage import UsageLimits as UsageLimits
+from ._dsl.declared import Processors as Processors
+from ._dsl.pipeline import Pipeline as Pipeline
+from ._dsl.processing import Processing as Processing
+from ._dsl.step import Step as Step
+from ._dsl.step import step as step
+from ._handle import RunHandle as RunHandle
+from ._lazy_names import lazy_names as _lazy_names
+from ._runner import Flujo as Flujo
 from .errors import AbortRun as AbortRun
 from .errors import AlreadyAnswered as AlreadyAnswered
 from .errors import ContextError as ContextError
@@ -64,84 +67,81 @@ from .errors import TransactionRefused as TransactionRefused
 from .errors import UncertainUnit as UncertainUnit
 from .errors import UnknownOption as UnknownOption
 from .errors import UsageLimitExceededError as UsageLimitExceededError
-from .handle import RunHandle as RunHandle
-from .late_names import late_names as _late_names
-from .runner import Flujo as Flujo
-from .telemetry.log_records import hide_secrets_in_log as _hide_secrets_in_log
+from .telemetry._log_records import hide_secrets_in_log as _hide_secrets_in_log
 
 if TYPE_CHECKING:
-    from .agents.compaction import compact_history as compact_history
-    from .agents.factory import make_agent_async as make_agent_async
-    from .agents.units import current_unit as current_unit
-    from .bridge.threads import abandoned_threads as abandoned_threads
-    from .client import RunClient as RunClient
-    from .client import RunInfo as RunInfo
-    from .core.known_models import register_type as register_type
-    from .core.payloads import HookPayload as HookPayload
-    from .core.payloads import OnPause as OnPause
-    from .core.payloads import OnStepFailure as OnStepFailure
-    from .core.payloads import PostRun as PostRun
-    from .core.payloads import PostStep as PostStep
-    from .core.payloads import PreRun as PreRun
-    from .core.payloads import PreStep as PreStep
-    from .core.recovery import LeftRun as LeftRun
-    from .core.recovery import RecoveryReport as RecoveryReport
-    from .core.reducers import Add as Add
-    from .core.reducers import Append as Append
-    from .core.reducers import Merge as Merge
-    from .core.settings import Price as Price
-    from .core.settings import Settings as Settings
-    from .core.wire import from_json as from_json
-    from .dsl.redirect import Redirect as Redirect
-    from .json_text import to_json as to_json
-    from .settings import load_settings as load_settings
-    from .stores.memory import MemoryStore as MemoryStore
-    from .stores.port import Store as Store
-    from .stores.postgres import PostgresStore as PostgresStore
-    from .stores.sqlite import SqliteStore as SqliteStore
-    from .structured.builtins import ensure_object as ensure_object
-    from .structured.builtins import wrap_dict as wrap_dict
-    from .structured.extract import extract_from_text as extract_from_text
-    from .structured.read import normalize_json_text as normalize_json_text
-    from .structured.read import parse_and_validate as parse_and_validate
+    from ._agents.compaction import compact_history as compact_history
+    from ._agents.factory import make_agent_async as make_agent_async
+    from ._agents.granular.units import current_unit as current_unit
+    from ._bridge.threads import abandoned_threads as abandoned_threads
+    from ._client import RunClient as RunClient
+    from ._client import RunInfo as RunInfo
+    from ._core.hook_payloads import HookPayload as HookPayload
+    from ._core.hook_payloads import OnPause as OnPause
+    from ._core.hook_payloads import OnStepFailure as OnStepFailure
+    from ._core.hook_payloads import PostRun as PostRun
+    from ._core.hook_payloads import PostStep as PostStep
+    from ._core.hook_payloads import PreRun as PreRun
+    from ._core.hook_payloads import PreStep as PreStep
+    from ._core.json_codec import from_json as from_json
+    from ._core.known_models import register_type as register_type
+    from ._core.recovery import LeftRun as LeftRun
+    from ._core.recovery import RecoveryReport as RecoveryReport
+    from ._core.reducers import Add as Add
+    from ._core.reducers import Append as Append
+    from ._core.reducers import Merge as Merge
+    from ._core.settings import Price as Price
+    from ._core.settings import Settings as Settings
+    from ._dsl.redirect import Redirect as Redirect
+    from ._json_text import to_json as to_json
+    from ._settings import load_settings as load_settings
+    from .stores._memory import MemoryStore as MemoryStore
+    from .stores._port import Store as Store
+    from .stores.postgres._store import PostgresStore as PostgresStore
+    from .stores.sqlite._store import SqliteStore as SqliteStore
+    from .structured._builtins import ensure_object as ensure_object
+    from .structured._builtins import wrap_dict as wrap_dict
+    from .structured._extract import extract_from_text as extract_from_text
+    from .structured._reader import normalize_json_text as normalize_json_text
+    from .structured._reader import parse_and_validate as parse_and_validate
 else:
-    __getattr__, __dir__ = _late_names(
+    __getattr__, __dir__ = _lazy_names(
         __name__,
         {
-            "Add": ".core.reducers",
-            "Append": ".core.reducers",
-            "HookPayload": ".core.payloads",
-            "Merge": ".core.reducers",
-            "LeftRun": ".core.recovery",
-            "MemoryStore": ".stores.memory",
-            "OnPause": ".core.payloads",
-            "OnStepFailure": ".core.payloads",
-            "PostRun": ".core.payloads",
-            "PostStep": ".core.payloads",
-            "PostgresStore": ".stores.postgres",
-            "PreRun": ".core.payloads",
-            "PreStep": ".core.payloads",
-            "Price": ".core.settings",
-            "RecoveryReport": ".core.recovery",
-            "Redirect": ".dsl.redirect",
-            "RunClient": ".client",
-            "RunInfo": ".client",
-            "Settings": ".core.settings",
-            "SqliteStore": ".stores.sqlite",
-            "Store": ".stores.port",
-            "abandoned_threads": ".bridge.threads",
-            "compact_history": ".agents.compaction",
-            "current_unit": ".agents.units",
-            "ensure_object": ".structured.builtins",
-            "extract_from_text": ".structured.extract",
-            "from_json": ".core.wire",
-            "load_settings": ".settings",
-            "make_agent_async": ".agents.factory",
-            "normalize_json_text": ".structured.read",
-            "parse_and_validate": ".structured.read",
-            "register_type": ".core.known_models",
-            "to_json": ".json_text",
-            "wrap_dict": ".structured.builtins",
+            "Add": "._core.reducers",
+            "Append": "._core.reducers",
+            "HookPayload": "._core.hook_payloads",
+            "Merge": "._core.reducers",
+            "LeftRun": "._core.recovery",
+            "MemoryStore": ".stores._memory",
+            "OnPause": "._core.hook_payloads",
+            "OnStepFailure": "._core.hook_payloads",
+            "PostRun": "._core.hook_payloads",
+            "PostStep": "._core.hook_payloads",
+            "PostgresStore": ".stores.postgres._store",
+            "PreRun": "._core.hook_payloads",
+            "PreStep": "._core.hook_payloads",
+            "Price": "._core.settings",
+            "RecoveryReport": "._core.recovery",
+            "Redirect": "._dsl.redirect",
+            "RunClient": "._client",
+            "RunInfo": "._client",
+            "Settings": "._core.settings",
+            "SqliteStore": ".stores.sqlite._store",
+            "Store": ".stores._port",
+            "abandoned_threads": "._bridge.threads",
+            "compact_history": "._agents.compaction",
+            "current_unit": "._agents.granular.units",
+            "ensure_object": ".structured._builtins",
+            "extract_from_text": ".structured._extract",
+            "from_json": "._core.json_codec",
+            "load_settings": "._settings",
+            "make_agent_async": "._agents.factory",
+            "normalize_json_text": ".structured._reader",
+            "parse_and_validate": ".structured._reader",
+            "register_type": "._core.known_models",
+            "to_json": "._json_text",
+            "wrap_dict": ".structured._builtins",
         },
     )
 

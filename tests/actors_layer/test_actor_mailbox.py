@@ -16,7 +16,7 @@ from outcome import Error, Value
 from trio.testing import wait_all_tasks_blocked
 
 from flujo_actors.actors import Mailbox
-from flujo_actors.actors.mailbox import LONGEST_RUN
+from flujo_actors.actors._mailbox import LONGEST_RUN
 from flujo_actors.errors import DeclarationError
 
 

@@ -1,4 +1,4 @@
-"""The pure decisions of a supervisor, rule by rule (the numbers are those of `core.supervision`)."""
+"""The pure decisions of a supervisor, rule by rule (the numbers are those of `actors._supervision`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flujo_actors.core.backoff import Backoff
-from flujo_actors.core.supervision import (
+from flujo_actors._core.backoff import Backoff
+from flujo_actors.actors._supervision import (
     Child,
     ChildSpec,
     Escalate,

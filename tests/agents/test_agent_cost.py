@@ -14,12 +14,12 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from flujo_actors import Flujo, Settings, Step
-from flujo_actors.agents import metering, output_schema
-from flujo_actors.agents.per_agent import PerAgent
-from flujo_actors.bridge.asyncio_loop import _Trip, helper_loop
-from flujo_actors.core.outcomes import PipelineResult
-from flujo_actors.core.settings import TelemetrySettings
-from flujo_actors.telemetry.sinks import MemorySink
+from flujo_actors._agents import metering, output_schema
+from flujo_actors._agents.per_agent import PerAgent
+from flujo_actors._bridge.to_asyncio import _Trip, helper_loop
+from flujo_actors._core.outcomes import PipelineResult
+from flujo_actors._core.settings import TelemetrySettings
+from flujo_actors.telemetry._sinks import MemorySink
 
 CALLS = 10
 

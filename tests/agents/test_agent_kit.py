@@ -15,7 +15,7 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart
 
 from flujo_actors import Chunk, Failure, Flujo, Paused, PostRun, Step, Success, Usage, make_agent_async
-from flujo_actors.core.settings import Settings, TelemetrySettings
+from flujo_actors._core.settings import Settings, TelemetrySettings
 from flujo_actors.testing import (
     Billed,
     CallTool,

@@ -18,7 +18,7 @@ from flujo_actors import (
     UsageLimits,
     make_agent_async,
 )
-from flujo_actors.core.settings import UsageSettings
+from flujo_actors._core.settings import UsageSettings
 from flujo_actors.testing import Billed, CallTool, Delayed, Recorder, ScriptedAgent, run_on_mock_clock, scripted_model
 
 HUNDRED = Usage(input_tokens=60, output_tokens=40)

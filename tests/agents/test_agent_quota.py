@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flujo_actors.core.quota import Amount, Quota
-from flujo_actors.core.usage import NO_USAGE, Usage, UsageLimits
+from flujo_actors._core.quota import Amount, Quota
+from flujo_actors._core.usage import NO_USAGE, Usage, UsageLimits
 
 
 def tokens(limit, *, guess=2000):

@@ -11,7 +11,7 @@ from agent_hosts import two_hosts
 from pydantic_ai import Agent
 
 from flujo_actors import Flujo, Pipeline, Price, Settings, Step, Usage, UsageLimitExceededError, UsageLimits
-from flujo_actors.core.settings import UsageSettings
+from flujo_actors._core.settings import UsageSettings
 from flujo_actors.testing import Billed, CallTool, scripted_model
 
 

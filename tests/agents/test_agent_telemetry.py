@@ -31,9 +31,9 @@ from flujo_actors import (
     make_agent_async,
     to_json,
 )
-from flujo_actors.core.settings import TelemetrySettings
-from flujo_actors.telemetry.otel import OtelSink
-from flujo_actors.telemetry.sinks import LogSink
+from flujo_actors._core.settings import TelemetrySettings
+from flujo_actors.telemetry._sinks import LogSink
+from flujo_actors.telemetry.otel._sink import OtelSink
 from flujo_actors.testing import CallTool, Delayed, MemorySink, Recorder, ScriptedAgent, Streamed, scripted_model
 from flujo_actors.testing.wire import ProviderStub, ServerError
 

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flujo_actors import Backoff, Flujo, PipelineResult, Price, Settings, Step, StepResult, Usage, make_agent_async
-from flujo_actors.core.settings import UsageSettings
+from flujo_actors._core.settings import UsageSettings
 from flujo_actors.testing import Billed, CallTool, Delayed, Recorder, run_on_mock_clock, scripted_model
-from flujo_actors.testing.model_player import ScriptedModel
+from flujo_actors.testing._model_player import ScriptedModel
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ import pytest
 from context_models import KINDS
 
 from flujo_actors import Backoff, Context, Flujo, Step
-from flujo_actors.context.isolation import isolated, make_context, values_of
-from flujo_actors.context.merging import updated
+from flujo_actors._context.isolation import isolated, make_context, values_of
+from flujo_actors._context.merging import updated
 from flujo_actors.errors import ContextError, DeclarationError
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

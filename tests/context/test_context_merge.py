@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flujo_actors import Context, Flujo, Step
-from flujo_actors.context.isolation import isolated, values_of
-from flujo_actors.context.merging import merged
-from flujo_actors.dsl.kinds import MergeStrategy
+from flujo_actors._context.isolation import isolated, values_of
+from flujo_actors._context.merging import merged
+from flujo_actors._dsl.kinds import MergeStrategy
 from flujo_actors.errors import ContextError, MergeConflict
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

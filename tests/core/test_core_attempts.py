@@ -1,4 +1,4 @@
-"""What happens after an attempt: the numbered rules of `core.attempts`, for any history."""
+"""What happens after an attempt: the numbered rules of `_core.decisions`, for any history."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flujo_actors import Aborted, Backoff, ErrorInfo, Paused
-from flujo_actors.core.attempts import Done, Failed, Stopped, escalating
-from flujo_actors.core.decisions import Accept, Decision, Escalate, HandOver, Restart, UseFallback, decide
+from flujo_actors._core.attempts import Done, Failed, Stopped, escalating
+from flujo_actors._core.decisions import Accept, Decision, Escalate, HandOver, Restart, UseFallback, decide
 from flujo_actors.errors import (
     InfiniteRedirectError,
     MissingAgentError,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flujo_actors import ErrorInfo, Failure, StepResult, from_json, to_json
-from flujo_actors.core.error_info import describe_error
+from flujo_actors._core.error_info import describe_error
 
 
 class Mute(Exception):

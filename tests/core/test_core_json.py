@@ -31,8 +31,8 @@ from flujo_actors import (
     from_json,
     to_json,
 )
-from flujo_actors.core.outcomes import TerminalOutcome
-from flujo_actors.core.usage import Usage
+from flujo_actors._core.outcomes import TerminalOutcome
+from flujo_actors._core.usage import Usage
 from flujo_actors.errors import NotSerializable
 
 
@@ -366,3 +366,11 @@ def test_no_json_crashes_the_reader(data: Any) -> None:
     for expected in (Any, StepOutcome, PipelineResult):
         with contextlib.suppress(NotSerializable):
             from_json(json.dumps(data), expected)
+
+
+def test_a_context_is_stored_under_its_public_name_and_read_by_its_former_one() -> None:
+    """Where the class is defined is nobody's business, also not a store's."""
+    stored = to_json(Context(a=1))
+    assert '"flujo_actors.Context"' in stored
+    before = stored.replace("flujo_actors.Context", "flujo_actors.context.freeform.Context")
+    assert from_json(before, Context) == Context(a=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flujo_actors.core.lease_times import LeaseTimes
+from flujo_actors._core.lease_times import LeaseTimes
 
 
 def times(**known: float) -> LeaseTimes:

@@ -20,7 +20,7 @@ from flujo_actors import (
     Success,
     UsageLimits,
 )
-from flujo_actors.core.usage import NO_USAGE, Usage
+from flujo_actors._core.usage import NO_USAGE, Usage
 from flujo_actors.errors import DeclarationError
 
 RESULT = StepResult(name="a")

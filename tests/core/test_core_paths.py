@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flujo_actors.core import paths
-from flujo_actors.core.outcomes import RunId
-from flujo_actors.core.paths import ROOT, StepPath
-from flujo_actors.core.tokens import approval_hash, idempotency_key, make_token, parse_token
+from flujo_actors._core import paths
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._core.paths import ROOT, StepPath
+from flujo_actors._core.pause_tokens import approval_hash, idempotency_key, make_token, parse_token
 from flujo_actors.errors import NotPaused
 
 names = st.text(st.sampled_from("ab~/i01f:%"), min_size=1, max_size=5)

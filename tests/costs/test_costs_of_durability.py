@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from flujo_actors import Flujo, MemoryStore, Pipeline, SqliteStore, Step
-from flujo_actors.core.records import Append
+from flujo_actors._core.records import Append
 
 STEPS = 50
 

@@ -11,9 +11,9 @@ from typing import Any
 import attrs
 import psycopg
 
-from flujo_actors.stores.port import Store
-from flujo_actors.stores.postgres import PostgresStore
-from flujo_actors.stores.sqlite import SqliteStore
+from flujo_actors.stores._port import Store
+from flujo_actors.stores.postgres._store import PostgresStore
+from flujo_actors.stores.sqlite._store import SqliteStore
 
 
 @attrs.frozen

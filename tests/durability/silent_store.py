@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from flujo_actors.core.records import RunQuery
-from flujo_actors.stores.memory import MemoryStore
+from flujo_actors._core.records import RunQuery
+from flujo_actors.stores._memory import MemoryStore
 
 
 class SilentStore:

@@ -17,8 +17,8 @@ from effects import Effects
 from other_processes import KILLED, Points, ended, forked, in_another_process
 
 from flujo_actors import Aborted, Flujo, MemoryStore, NotPaused, Pipeline, RunClient, RunLeased, RunNotFound, Step
-from flujo_actors.core.outcomes import RunId
-from flujo_actors.stores.port import Store
+from flujo_actors._core.outcomes import RunId
+from flujo_actors.stores._port import Store
 
 RUN = RunId("run")
 ABORTED = 5
@@ -309,7 +309,7 @@ def test_a_reason_is_stored_without_secrets(
 
 def test_many_runs_share_one_look_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process asks its store once for all it works on, whatever their number."""
-    monkeypatch.setattr("flujo_actors.actors.cancelling.LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("flujo_actors._durable.cancelling.LOOK_EVERY_S", 0.05)
     store, asked = MemoryStore(), []
 
     class Counting:

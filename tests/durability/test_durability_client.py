@@ -25,7 +25,7 @@ from flujo_actors import (
     Success,
     to_json,
 )
-from flujo_actors.stores.memory import MemoryStore
+from flujo_actors.stores._memory import MemoryStore
 
 
 def asking(name: str = "ask") -> Any:

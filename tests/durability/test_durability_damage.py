@@ -11,7 +11,7 @@ from durable_places import Place
 from effects import Effects
 
 from flujo_actors import CorruptRecord, Flujo, Pipeline, RunClient, Step, Success
-from flujo_actors.core.paths import StepPath
+from flujo_actors._core.paths import StepPath
 
 BIG = "x" * 100_000
 

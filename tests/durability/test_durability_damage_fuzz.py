@@ -29,7 +29,7 @@ from flujo_actors import (
     Step,
     StepResult,
 )
-from flujo_actors.stores.sqlite import SqliteStore
+from flujo_actors.stores.sqlite._store import SqliteStore
 
 CASES = 150
 TYPED = (CorruptRecord, FingerprintMismatch, NotPaused)

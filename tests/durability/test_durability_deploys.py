@@ -15,10 +15,10 @@ from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
 from flujo_actors import FingerprintMismatch, Flujo, MemoryStore, Pipeline, Step
-from flujo_actors.core.outcomes import RunId
-from flujo_actors.dsl.changes import changes_between
-from flujo_actors.dsl.expressions import is_same
-from flujo_actors.dsl.fingerprint import Fingerprint, form_of, read_fingerprint
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._durable.changes import changes_between
+from flujo_actors._durable.expressions import is_same
+from flujo_actors._durable.fingerprint import Fingerprint, form_of, read_fingerprint
 
 APP = """
 import dataclasses, functools, sys

@@ -17,9 +17,9 @@ from tour import Tour, gone_on_to
 
 from flujo_actors import Flujo, RunClient, Step
 from flujo_actors.errors import NotPaused, RunNotFound, StoreError
-from flujo_actors.stores.clock import ManualClock
-from flujo_actors.stores.memory import MemoryStore
-from flujo_actors.stores.sqlite import SqliteStore
+from flujo_actors.stores._clock import ManualClock
+from flujo_actors.stores._memory import MemoryStore
+from flujo_actors.stores.sqlite._store import SqliteStore
 from flujo_actors.testing.faulty_store import FaultyStore, store_faults
 from postgres_server import SessionServer
 

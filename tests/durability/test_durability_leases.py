@@ -19,9 +19,9 @@ from durable_places import Place
 from silent_store import SilentStore
 
 from flujo_actors import Flujo, LeaseLost, NotSerializable, RunClient, Step
-from flujo_actors.bridge.guest import end_orphans
-from flujo_actors.core import bodies
-from flujo_actors.stores.memory import MemoryStore
+from flujo_actors._bridge.guest import end_orphans
+from flujo_actors._core import record_bodies
+from flujo_actors.stores._memory import MemoryStore
 
 SHORT = {"durability": {"lease_s": 0.6}}
 
@@ -183,7 +183,7 @@ INTERRUPTED = """
 import signal, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever starts the tests may ignore it
 from flujo_actors import Flujo, Step
-from flujo_actors.stores.memory import MemoryStore
+from flujo_actors.stores._memory import MemoryStore
 
 class Silent(MemoryStore):
     def append(self, batch):
@@ -269,7 +269,7 @@ def test_an_output_that_is_too_long_to_be_stored_fails_its_step(
     place: Place, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     """No database takes a value of more than about a gigabyte: the run ends, and says why."""
-    monkeypatch.setattr(bodies, "MAX_BYTES", 1500)
+    monkeypatch.setattr(record_bodies, "MAX_BYTES", 1500)
     flujo = Flujo(Step("long", lambda data: text), store=place.open())
     result = flujo.run(1, run_id="run")
     assert (result.status, RunClient(place.open()).get("run").status) == ("failed", "failed")
@@ -280,5 +280,5 @@ def test_an_output_that_is_too_long_to_be_stored_fails_its_step(
 
 def test_an_output_that_is_just_short_enough_is_stored(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes count, not characters."""
-    monkeypatch.setattr(bodies, "MAX_BYTES", 1500)
+    monkeypatch.setattr(record_bodies, "MAX_BYTES", 1500)
     assert Flujo(Step("long", lambda data: "é" * 700), store=place.open()).run(1).status == "completed"

@@ -17,7 +17,7 @@ from effects import Effects
 from other_processes import KILLED, Points, all_at_once, ended, forked, in_another_process
 
 from flujo_actors import Flujo, LeaseLost, Pipeline, RunClient, RunLeased, Step
-from flujo_actors.stores.memory import MemoryStore
+from flujo_actors.stores._memory import MemoryStore
 from flujo_actors.testing import JumpingClock
 from flujo_actors.testing.faulty_store import FaultyStore
 

@@ -12,9 +12,9 @@ from effects import Effects
 from tour import Tour
 
 from flujo_actors import Flujo, MemoryStore, Pipeline, RunClient, Step, StepResult, Usage
-from flujo_actors.core.outcomes import RunId
-from flujo_actors.core.records import Admission, Append, Record
-from flujo_actors.dsl.fingerprint import Fingerprint
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._core.records import Admission, Append, Record
+from flujo_actors._durable.fingerprint import Fingerprint
 from flujo_actors.errors import CorruptRecord
 
 

@@ -22,9 +22,9 @@ from flujo_actors import (
     UsageLimitExceededError,
     UsageLimits,
 )
-from flujo_actors.dsl.redirect import Redirect
+from flujo_actors._dsl.redirect import Redirect
 from flujo_actors.errors import NotSerializable, RunExists, RunNotFound
-from flujo_actors.stores.memory import MemoryStore
+from flujo_actors.stores._memory import MemoryStore
 
 ODD_NAMES = ['it\'s "quoted"', "nul\0name", "x" * 10_000, "🦜 emoji", "../../etc/passwd", "a/b~c:d", "\ud800 lone"]
 

@@ -30,10 +30,10 @@ from flujo_actors import (
     RunLeased,
     Step,
 )
-from flujo_actors.actors.processes import new_owner, this_process
-from flujo_actors.core.outcomes import RunId
-from flujo_actors.core.records import Append, Lease
-from flujo_actors.stores.clock import ManualClock
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._core.records import Append, Lease
+from flujo_actors._durable.processes import new_owner, this_process
+from flujo_actors.stores._clock import ManualClock
 
 SHORT = {"durability": {"lease_s": 1.0}}
 

@@ -26,8 +26,8 @@ from flujo_actors import (
     RunLeased,
     Step,
 )
-from flujo_actors.actors import claiming
-from flujo_actors.core.paths import StepPath, at_or_below
+from flujo_actors._core.paths import StepPath, at_or_below
+from flujo_actors._durable import claiming
 
 ASK = Step.human_in_the_loop("ask", "Publish?")
 

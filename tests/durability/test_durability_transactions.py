@@ -12,7 +12,7 @@ from effects import Effects
 from other_processes import KILLED, PointedStore, Points, ended, forked
 
 from flujo_actors import Backoff, DeclarationError, Flujo, LeaseLost, Pipeline, RunClient, Step
-from flujo_actors.stores.memory import MemoryStore
+from flujo_actors.stores._memory import MemoryStore
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from embedding_hosts import (
 )
 
 from flujo_actors import Chunk, Flujo, Step
-from flujo_actors.bridge.asyncio_loop import helper_loop
+from flujo_actors._bridge.to_asyncio import helper_loop
 
 A_ROUND = 4
 """How many rounds of trio it may take until a step has noticed; a guest's rounds are those of the host's loop, in

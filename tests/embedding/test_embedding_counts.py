@@ -11,9 +11,9 @@ import trio
 from embedding_hosts import HostCase, each_asyncio_host
 
 from flujo_actors import Flujo, Pipeline, Step
-from flujo_actors.bridge import rounds
-from flujo_actors.bridge.asyncio_loop import AsyncioLoop
-from flujo_actors.bridge.host import current_host
+from flujo_actors._bridge import guest_rounds
+from flujo_actors._bridge.host import current_host
+from flujo_actors._bridge.to_asyncio import AsyncioLoop
 
 
 async def prompt(x: int) -> int:
@@ -44,7 +44,7 @@ class Counts(trio.abc.Instrument):
 @pytest.fixture
 def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns that no slow machine can cut short."""
-    monkeypatch.setattr(rounds, "TURN_S", 60.0)
+    monkeypatch.setattr(guest_rounds, "TURN_S", 60.0)
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
@@ -119,7 +119,7 @@ def test_a_thousand_branches_begin_in_a_handful_of_rounds(long_turns: None) -> N
 @each_asyncio_host
 def test_the_loop_has_its_turn_however_long_the_chain(host: HostCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """With no time for more than a round, everybody else on the loop comes to it between the rounds of a run."""
-    monkeypatch.setattr(rounds, "TURN_S", 0.0)
+    monkeypatch.setattr(guest_rounds, "TURN_S", 0.0)
 
     async def main() -> int:
         flujo = Flujo(Pipeline(Step(f"s{n}", prompt) for n in range(50)))

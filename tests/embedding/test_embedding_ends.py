@@ -12,7 +12,7 @@ import trio
 from embedding_hosts import ASYNCIO_HOSTS, HostCase, each_asyncio_host, each_host, each_trio_host
 
 from flujo_actors import Flujo, Step
-from flujo_actors.bridge import guest
+from flujo_actors._bridge import guest
 
 
 async def double(x: int) -> int:

@@ -15,9 +15,9 @@ import trio
 from embedding_hosts import HostCase, come_down_to, each_asyncio_host, living
 
 from flujo_actors import Flujo, Step
-from flujo_actors.bridge import idle, rounds
-from flujo_actors.bridge.asyncio_loop import AsyncioLoop
-from flujo_actors.bridge.host import current_host
+from flujo_actors._bridge import guest_rounds, parked_guest
+from flujo_actors._bridge.host import current_host
+from flujo_actors._bridge.to_asyncio import AsyncioLoop
 
 color: contextvars.ContextVar[str] = contextvars.ContextVar("color", default="none")
 
@@ -330,13 +330,13 @@ class NestedLoop(asyncio.SelectorEventLoop):
 def idle_guest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a guest that has nothing to do waits."""
     if request.param == "in a thread":
-        monkeypatch.setattr(idle, "NEWEST_KNOWN", (0, 0))
+        monkeypatch.setattr(parked_guest, "NEWEST_KNOWN", (0, 0))
 
 
 @pytest.fixture(params=[0.0, 60.0], ids=["short turns", "long turns"])
 def turns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns of the loop that end after each round, as a slow machine may end them, and turns that it cannot end."""
-    monkeypatch.setattr(rounds, "TURN_S", request.param)
+    monkeypatch.setattr(guest_rounds, "TURN_S", request.param)
 
 
 def _run_nested(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

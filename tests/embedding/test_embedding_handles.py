@@ -11,7 +11,7 @@ import pytest
 from embedding_hosts import HostCase, each_host
 
 from flujo_actors import Flujo, RunExists, Step, StoreError, UsageLimitExceededError
-from flujo_actors.stores.memory import MemoryStore
+from flujo_actors.stores._memory import MemoryStore
 
 
 async def same(data: Any) -> Any:

@@ -12,7 +12,7 @@ import trio
 from embedding_hosts import HostCase, come_down_to, each_asyncio_host, each_host, each_trio_host, living
 
 from flujo_actors import Chunk, Flujo, Step, Success
-from flujo_actors.core.default_settings import SYNC_STEP_THREADS
+from flujo_actors._core.default_settings import SYNC_STEP_THREADS
 from flujo_actors.errors import LoopAlreadyRunning, NotPaused
 
 flavor: contextvars.ContextVar[str] = contextvars.ContextVar("flavor", default="none")

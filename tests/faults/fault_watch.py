@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from flujo_actors import Flujo
-from flujo_actors.core.events import RunEnded, StepEnded, StepStarted, StepUnstoppable
-from flujo_actors.core.settings import Settings, TelemetrySettings
-from flujo_actors.telemetry.sinks import MemorySink
+from flujo_actors._core.events import RunEnded, StepEnded, StepStarted, StepUnstoppable
+from flujo_actors._core.settings import Settings, TelemetrySettings
+from flujo_actors.telemetry._sinks import MemorySink
 
 
 @attrs.frozen

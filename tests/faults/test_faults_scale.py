@@ -14,8 +14,8 @@ import trio.testing
 from fault_watch import Main, both_hosts, run_to_result, watched
 
 from flujo_actors import Chunk, Context, Flujo, Paused, Pipeline, Step, Success
-from flujo_actors.bridge.asyncio_loop import STREAM_BUFFER
-from flujo_actors.handle import OUTCOME_BUFFER
+from flujo_actors._bridge.to_asyncio import STREAM_BUFFER
+from flujo_actors._handle import OUTCOME_BUFFER
 
 pytestmark = pytest.mark.slow
 

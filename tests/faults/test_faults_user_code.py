@@ -12,7 +12,7 @@ import trio
 from fault_watch import Main, both_hosts, run_to_result, watched
 
 from flujo_actors import Failure, Flujo, Step
-from flujo_actors.bridge.threads import abandoned_threads
+from flujo_actors._bridge.threads import abandoned_threads
 from flujo_actors.errors import StepTimeout
 
 Host = Callable[[Main], Any]

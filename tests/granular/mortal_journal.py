@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import attrs
 
-from flujo_actors.agents.units import RecordedUnit, UnitKey
-from flujo_actors.core.usage import Usage
+from flujo_actors._agents.granular.units import RecordedUnit, UnitKey
+from flujo_actors._core.usage import Usage
 
 
 class Died(BaseException):

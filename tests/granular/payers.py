@@ -14,13 +14,13 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
-from flujo_actors.agents.calling import Finished
-from flujo_actors.agents.granular import GranularRequest
-from flujo_actors.agents.metering import AgentCall
-from flujo_actors.agents.pricing import Pricing
-from flujo_actors.agents.units import OnUncertain, current_unit
-from flujo_actors.core.settings import Price, UsageSettings
-from flujo_actors.core.usage import Usage
+from flujo_actors._agents.granular.request import GranularRequest
+from flujo_actors._agents.granular.units import OnUncertain, current_unit
+from flujo_actors._agents.metering import AgentCall
+from flujo_actors._agents.pricing import Pricing
+from flujo_actors._agents.request import Finished
+from flujo_actors._core.settings import Price, UsageSettings
+from flujo_actors._core.usage import Usage
 
 PRICES = UsageSettings(prices={"payer": Price(input_usd=10.0, output_usd=20.0)})
 SCOPE = "run-1:pay/all"

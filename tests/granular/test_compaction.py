@@ -18,7 +18,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from flujo_actors.agents.compaction import compact_history
+from flujo_actors._agents.compaction import compact_history
 from flujo_actors.errors import DeclarationError
 
 few_ids = st.sampled_from(["a", "b", "c"])

@@ -20,7 +20,7 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
-from flujo_actors.agents.tool_outcomes import Returned, outcome_from_json
+from flujo_actors._agents.granular.tool_outcomes import Returned, outcome_from_json
 from flujo_actors.errors import MaxTurnsReached
 
 

@@ -14,8 +14,8 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from flujo_actors.agents.tool_outcomes import Returned, outcome_to_json
-from flujo_actors.agents.units import RecordedUnit, Unit, current_unit
+from flujo_actors._agents.granular.tool_outcomes import Returned, outcome_to_json
+from flujo_actors._agents.granular.units import RecordedUnit, Unit, current_unit
 from flujo_actors.errors import DeclarationError, StoreError, UncertainUnit
 
 

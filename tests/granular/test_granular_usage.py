@@ -17,11 +17,11 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RequestUsage
 
-from flujo_actors.agents.metering import AgentCall
-from flujo_actors.agents.pricing import Pricing
-from flujo_actors.core.events import ModelStarted, ToolStarted
-from flujo_actors.core.quota import Amount, Quota
-from flujo_actors.core.usage import NO_USAGE, Usage, UsageLimits
+from flujo_actors._agents.metering import AgentCall
+from flujo_actors._agents.pricing import Pricing
+from flujo_actors._core.events import ModelStarted, ToolStarted
+from flujo_actors._core.quota import Amount, Quota
+from flujo_actors._core.usage import NO_USAGE, Usage, UsageLimits
 from flujo_actors.errors import UsageLimitExceededError
 
 WHOLE = Usage(input_tokens=300, output_tokens=30, requests=3, tool_calls=4, cost_usd=0.0036)

@@ -18,8 +18,8 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.durable_exec import BaseDurabilityCapability
 from pydantic_ai.models.test import TestModel
 
-from flujo_actors import agents
-from flujo_actors.agents.durable_agent import Durability
+from flujo_actors import _agents as agents
+from flujo_actors._agents.granular.capability import Durability
 
 REPLACED = {
     "before_model_request",
@@ -53,7 +53,7 @@ def test_every_hook_of_pydantic_ais_engines_is_known_here() -> None:
     assert not unknown, (
         f"pydantic-ai {version('pydantic-ai-slim')}: BaseDurabilityCapability now implements {sorted(unknown)}. Read "
         "them in pydantic_ai/durable_exec/_base.py. If they wrap the model or a toolset, override them in `Durability` "
-        "(src/flujo_actors/agents/durable_agent.py) and add them to REPLACED; otherwise add them to KEPT."
+        "(src/flujo_actors/_agents/granular/capability.py) and add them to REPLACED; otherwise add them to KEPT."
     )
 
 
@@ -92,11 +92,11 @@ def test_nothing_private_to_pydantic_ai_is_overridden(kind: type) -> None:
 
 
 READ = {
-    "_instructions": "dsl/fingerprint.py, to find a changed prompt",
-    "_output_validators": "agents/output_schema.py, to know whether a repaired value must be judged",
-    "_override_model": "agents/metering.py, to know whether the agent's own model is the one that is asked",
-    "_system_prompt_functions": "dsl/fingerprint.py, to find a changed prompt",
-    "_system_prompts": "dsl/fingerprint.py, to find a changed prompt",
+    "_instructions": "_durable/fingerprint.py, to find a changed prompt",
+    "_output_validators": "_agents/output_schema.py, to know whether a repaired value must be judged",
+    "_override_model": "_agents/metering.py, to know whether the agent's own model is the one that is asked",
+    "_system_prompt_functions": "_durable/fingerprint.py, to find a changed prompt",
+    "_system_prompts": "_durable/fingerprint.py, to find a changed prompt",
 }
 """What is read of an `Agent` that has no public name: by whom, and why."""
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import trio
 
-from flujo_actors.bridge.asyncio_loop import AsyncioLoop, helper_loop
-from flujo_actors.bridge.from_asyncio import TrioCaller
-from flujo_actors.bridge.host import current_host
+from flujo_actors._bridge.host import current_host
+from flujo_actors._bridge.to_asyncio import AsyncioLoop, helper_loop
+from flujo_actors._bridge.to_trio import TrioCaller
 
 Main = Callable[[AsyncioLoop, TrioCaller], Awaitable[Any]]
 _color: ContextVar[str] = ContextVar("color", default="none")

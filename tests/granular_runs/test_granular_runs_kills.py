@@ -14,7 +14,7 @@ from effects import Effects
 from other_processes import KILLED, PointedStore, Points, ended, forked
 
 from flujo_actors import RunClient, RunNotFound
-from flujo_actors.core.projection import RunState
+from flujo_actors._core.run_state import RunState
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
 from flujo_actors import Failure, Flujo, Step
-from flujo_actors.dsl.callplan import plan_agent
+from flujo_actors._dsl.call_plan import plan_agent
 
 
 class MyContext(pydantic.BaseModel):

@@ -12,7 +12,7 @@ from unittest.mock import AsyncMock, MagicMock, Mock, create_autospec
 import pytest
 
 from flujo_actors import Context, Flujo, Step
-from flujo_actors.dsl.callplan import plan_agent
+from flujo_actors._dsl.call_plan import plan_agent
 from flujo_actors.errors import DeclarationError, MockDetectionError
 
 BOTH = {"context", "resources"}

@@ -17,9 +17,9 @@ import trio
 import trio.testing
 
 from flujo_actors import Flujo
-from flujo_actors.core.settings import DurabilitySettings
-from flujo_actors.settings import resolve_settings
-from flujo_actors.stores.sqlite import SqliteStore
+from flujo_actors._core.settings import DurabilitySettings
+from flujo_actors._settings import resolve_settings
+from flujo_actors.stores.sqlite._store import SqliteStore
 from flujo_actors.testing import JumpingClock
 
 COLD = os.environ.get("COLD_RUNS") == "1"

@@ -11,8 +11,8 @@ import trio
 from scripted import collected
 
 from flujo_actors import Chunk, Flujo, Step
-from flujo_actors.bridge.host import PIECES_IN_A_ROW
-from flujo_actors.handle import OUTCOME_BUFFER
+from flujo_actors._bridge.host import PIECES_IN_A_ROW
+from flujo_actors._handle import OUTCOME_BUFFER
 
 PIECES = 10_000
 

@@ -9,8 +9,8 @@ import trio
 from scripted import AT_ONCE, PLACES, Scripted, collected, failing, nested, read_into, same, told
 
 from flujo_actors import Aborted, Chunk, Failure, Flujo, Paused, Pipeline, Step, StepResult, Success, step
+from flujo_actors._handle import OUTCOME_BUFFER
 from flujo_actors.errors import UsageLimitExceededError
-from flujo_actors.handle import OUTCOME_BUFFER
 
 
 def streaming(*pieces: Any, then: Any = None) -> Any:

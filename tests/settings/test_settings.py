@@ -18,7 +18,7 @@ from flujo_actors import (
     load_settings,
     make_agent_async,
 )
-from flujo_actors.core.settings import ArosSettings, RepairSettings, UsageSettings
+from flujo_actors._core.settings import ArosSettings, RepairSettings, UsageSettings
 from flujo_actors.testing import MemorySink
 
 AROS = {

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psycopg
 
-from flujo_actors.stores.memory import MemoryStore
-from flujo_actors.stores.port import Store
-from flujo_actors.stores.postgres import PostgresStore
-from flujo_actors.stores.sqlite import SqliteStore
+from flujo_actors.stores._memory import MemoryStore
+from flujo_actors.stores._port import Store
+from flujo_actors.stores.postgres._store import PostgresStore
+from flujo_actors.stores.sqlite._store import SqliteStore
 from flujo_actors.testing.store_conformance import ManualClock, StorePlace
 
 TABLES = ("schema", "runs", "records", "pauses", "blobs")

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from cutting_proxy import CuttingProxy
 
-from flujo_actors.core.outcomes import RunId
-from flujo_actors.core.records import Append, RunQuery
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._core.records import Append, RunQuery
 from flujo_actors.errors import LeaseLost, StoreError
-from flujo_actors.stores import postgres_session
-from flujo_actors.stores.postgres import PostgresStore
+from flujo_actors.stores.postgres import _session as session
+from flujo_actors.stores.postgres._store import PostgresStore
 from flujo_actors.testing._store_clauses.samples import LEASE_S, admission, admit, bodies, claim, record, write
 
 RUN = RunId("run")
@@ -157,7 +157,7 @@ def test_an_owner_frozen_inside_a_transaction_keeps_nobody_from_its_run(
 ):
     """The server ends the transaction when the lease is over; the owner that wakes is refused, and wrote nothing."""
     if not knows_transaction_timeout:
-        monkeypatch.setattr(postgres_session, "_HAS_TRANSACTION_TIMEOUT", 10**9)
+        monkeypatch.setattr(session, "_HAS_TRANSACTION_TIMEOUT", 10**9)
     owner = _forked(lambda: freeze(url))
     _, status = os.waitpid(owner, os.WUNTRACED)
     assert os.WIFSTOPPED(status)

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from cutting_proxy import CuttingProxy
 
-from flujo_actors.core.outcomes import RunId
-from flujo_actors.core.records import Append, RunQuery
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._core.records import Append, RunQuery
 from flujo_actors.errors import LeaseLost, RunLeased, StoreError
-from flujo_actors.stores import postgres_schema
-from flujo_actors.stores.postgres import PostgresStore
+from flujo_actors.stores.postgres import _schema as schema
+from flujo_actors.stores.postgres._store import PostgresStore
 from flujo_actors.testing._store_clauses.keeping import LONG
 from flujo_actors.testing._store_clauses.samples import LEASE_S, admission, admit, bodies, claim, record, write
 
@@ -224,8 +224,8 @@ def test_an_older_schema_is_brought_up_to_date(url, other, monkeypatch):
     old = PostgresStore(url)
     write(old, admit(old), record("a"), release=True)
     old.close()
-    newer = (*postgres_schema.MIGRATIONS, ("ALTER TABLE flujo_runs ADD COLUMN note text",))
-    monkeypatch.setattr(postgres_schema, "MIGRATIONS", newer)
+    newer = (*schema.MIGRATIONS, ("ALTER TABLE flujo_runs ADD COLUMN note text",))
+    monkeypatch.setattr(schema, "MIGRATIONS", newer)
     store = PostgresStore(url)
     assert bodies(store) == [record("a").body]
     assert other.execute("SELECT note, version FROM flujo_runs, flujo_schema").fetchall() == [(None, len(newer))]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flujo_actors import Flujo, RunClient, Step, StoreError
-from flujo_actors.core.records import Append
-from flujo_actors.stores.sqlite import SqliteStore
+from flujo_actors._core.records import Append
+from flujo_actors.stores.sqlite._store import SqliteStore
 from flujo_actors.testing._store_clauses.samples import admit, bodies, record, write
 
 

@@ -8,10 +8,10 @@ from contextlib import closing
 import attrs
 import pytest
 
-from flujo_actors.core.outcomes import RunId
-from flujo_actors.core.records import RunQuery
-from flujo_actors.stores import sqlite_schema
-from flujo_actors.stores.sqlite import SqliteStore
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._core.records import RunQuery
+from flujo_actors.stores.sqlite import _schema as schema
+from flujo_actors.stores.sqlite._store import SqliteStore
 from flujo_actors.testing._store_clauses.samples import admit, bodies, claim, record, write
 
 FRAME = 4096 + 24
@@ -90,7 +90,7 @@ def test_a_run_whose_records_are_gone_takes_no_number_of_another(store, path):
 def test_a_file_of_the_first_version_is_read_and_continued(path):
     """Its runs, records, numbers and times are there after the migration, and new records follow."""
     with closing(sqlite3.connect(path)) as db, db:
-        for statement in sqlite_schema.MIGRATIONS[0]:
+        for statement in schema.MIGRATIONS[0]:
             db.execute(statement)
         db.execute("CREATE TABLE flujo_schema (version INTEGER NOT NULL)")
         db.execute("INSERT INTO flujo_schema VALUES (1)")

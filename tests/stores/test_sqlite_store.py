@@ -10,12 +10,13 @@ from contextlib import closing
 
 import pytest
 
-from flujo_actors.core.outcomes import RunId
-from flujo_actors.core.records import Append, RunQuery
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._core.records import Append, RunQuery
 from flujo_actors.errors import CorruptRecord, LeaseLost, RunLeased, StoreError
-from flujo_actors.stores import sqlite_connections, sqlite_schema
-from flujo_actors.stores.clock import ManualClock, SystemClock
-from flujo_actors.stores.sqlite import SqliteStore
+from flujo_actors.stores._clock import ManualClock, SystemClock
+from flujo_actors.stores.sqlite import _connections as connections
+from flujo_actors.stores.sqlite import _schema as schema
+from flujo_actors.stores.sqlite._store import SqliteStore
 from flujo_actors.testing._store_clauses.processes import all_at_once
 from flujo_actors.testing._store_clauses.samples import LEASE_S, admit, bodies, claim, record, write
 
@@ -300,8 +301,8 @@ def test_an_older_schema_is_brought_up_to_date(path, monkeypatch):
     old = SqliteStore(path)
     write(old, admit(old), record("a"), release=True)
     old.close()
-    newer = (*sqlite_schema.MIGRATIONS, ("ALTER TABLE flujo_runs ADD COLUMN note TEXT",))
-    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", newer)
+    newer = (*schema.MIGRATIONS, ("ALTER TABLE flujo_runs ADD COLUMN note TEXT",))
+    monkeypatch.setattr(schema, "MIGRATIONS", newer)
     store = SqliteStore(path)
     assert bodies(store) == [record("a").body]
     with closing(sqlite3.connect(path)) as db:
@@ -314,8 +315,8 @@ def test_a_migration_that_fails_leaves_the_older_schema(path, monkeypatch):
     old = SqliteStore(path)
     admit(old)
     old.close()
-    broken = (*sqlite_schema.MIGRATIONS, ("ALTER TABLE flujo_runs ADD COLUMN note TEXT", "NONSENSE"))
-    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", broken)
+    broken = (*schema.MIGRATIONS, ("ALTER TABLE flujo_runs ADD COLUMN note TEXT", "NONSENSE"))
+    monkeypatch.setattr(schema, "MIGRATIONS", broken)
     with pytest.raises(StoreError):
         SqliteStore(path).find(RunQuery())
     monkeypatch.undo()
@@ -345,7 +346,7 @@ def test_a_forked_child_leaves_the_parents_file_alone(store, path):
 
 def test_a_child_forked_beside_an_open_transaction_is_refused(store, monkeypatch):
     """It would believe that it holds its parent's locks; the parent goes on."""
-    monkeypatch.setattr(sqlite_connections, "_FORK_PATIENCE_S", 0.05)
+    monkeypatch.setattr(connections, "_FORK_PATIENCE_S", 0.05)
     lease = admit(store)
 
     def work(number):

@@ -7,8 +7,8 @@ from typing import get_args
 import attrs
 import pytest
 
-from flujo_actors.core import events as ev
-from flujo_actors.core.usage import Usage
+from flujo_actors._core import events as ev
+from flujo_actors._core.usage import Usage
 
 TYPES = get_args(ev.Event)
 

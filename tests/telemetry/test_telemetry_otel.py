@@ -24,7 +24,7 @@ from told_runs import (
 )
 
 from flujo_actors import Aborted, Flujo, Paused, Step, make_agent_async
-from flujo_actors.telemetry.otel import OtelSink
+from flujo_actors.telemetry.otel._sink import OtelSink
 from flujo_actors.testing import scripted_model
 
 

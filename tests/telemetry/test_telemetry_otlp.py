@@ -14,7 +14,7 @@ from otlp_collector import OtlpCollector
 from told_runs import left_in_a_thread, report
 
 from flujo_actors import Flujo, Step
-from flujo_actors.telemetry.otel import OtelSink
+from flujo_actors.telemetry.otel._sink import OtelSink
 
 
 @pytest.fixture

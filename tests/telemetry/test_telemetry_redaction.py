@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flujo_actors.telemetry.redaction import REPLACEMENT, Redactor
-from flujo_actors.telemetry.secret_names import is_secret_name
+from flujo_actors.telemetry._redaction.redactor import REPLACEMENT, Redactor
+from flujo_actors.telemetry._redaction.secret_names import is_secret_name
 
 LETTERS = string.ascii_letters + string.digits
 

@@ -14,7 +14,7 @@ from pydantic_ai import Agent
 from recorded_spans import Recording
 
 from flujo_actors import DeclarationError, Flujo, Pipeline, RunClient, Step
-from flujo_actors.telemetry.otel import OtelSink
+from flujo_actors.telemetry.otel._sink import OtelSink
 from flujo_actors.testing import CallTool, MemorySink, scripted_model
 
 BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])

@@ -10,9 +10,9 @@ import pytest
 from told_runs import counting, falling_back, mending, report, same, with_a_broken_hook
 
 from flujo_actors import Failure, Flujo, Step
-from flujo_actors.core import events as ev
-from flujo_actors.core.event_kinds import EventKind
-from flujo_actors.core.usage import Usage
+from flujo_actors._core import events as ev
+from flujo_actors._core.event_kinds import EventKind
+from flujo_actors._core.usage import Usage
 from flujo_actors.telemetry import SILENT, LogSink, MemorySink, Redactor, Silence, Telemetry
 
 CANARY = "sk-ant-api03-canarycanarycanary1"

@@ -9,7 +9,7 @@ import attrs
 import pytest
 from told_runs import ALL
 
-from flujo_actors.core import events as ev
+from flujo_actors._core import events as ev
 from flujo_actors.telemetry import MemorySink
 
 EVENTS: tuple[type[Any], ...] = get_args(ev.Event)

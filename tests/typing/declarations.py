@@ -27,7 +27,7 @@ from flujo_actors import (
     step,
     to_json,
 )
-from flujo_actors.dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
+from flujo_actors._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
 from flujo_actors.errors import ControlError, MergeConflict, UnsettledSteps
 
 

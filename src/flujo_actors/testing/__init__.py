@@ -9,15 +9,15 @@
 
 from __future__ import annotations
 
-from ..telemetry.sinks import MemorySink as MemorySink
-from .clock import JumpingClock as JumpingClock
-from .jumping_loop import JumpingLoop as JumpingLoop
-from .model_script import Billed as Billed
-from .model_script import CallTool as CallTool
-from .model_script import scripted_model as scripted_model
-from .recorder import Recorder as Recorder
-from .recorder import run_on_mock_clock as run_on_mock_clock
-from .scripted import Call as Call
-from .scripted import Delayed as Delayed
-from .scripted import ScriptedAgent as ScriptedAgent
-from .scripted import Streamed as Streamed
+from ..telemetry._sinks import MemorySink as MemorySink
+from ._clock import JumpingClock as JumpingClock
+from ._jumping_loop import JumpingLoop as JumpingLoop
+from ._model_script import Billed as Billed
+from ._model_script import CallTool as CallTool
+from ._model_script import scripted_model as scripted_model
+from ._recorder import Recorder as Recorder
+from ._recorder import run_on_mock_clock as run_on_mock_clock
+from ._scripted import Call as Call
+from ._scripted import Delayed as Delayed
+from ._scripted import ScriptedAgent as ScriptedAgent
+from ._scripted import Streamed as Streamed

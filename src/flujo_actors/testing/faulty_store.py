@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from ..core.outcomes import RunId
-from ..core.paths import StepPath
-from ..core.records import Admission, Append, CancelRequest, Lease, Record, RunQuery, StoredRun
+from .._core.outcomes import RunId
+from .._core.paths import StepPath
+from .._core.records import Admission, Append, CancelRequest, Lease, Record, RunQuery, StoredRun
 from ..errors import LeaseLost, RunExists, StoreError
-from ..stores.port import Store, Transaction, Verdict
+from ..stores._port import Store, Transaction, Verdict
 
 
 def store_faults() -> dict[str, StoreError]:

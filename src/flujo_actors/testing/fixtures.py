@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ..core.outcomes import PipelineResult
-from .clock import JumpingClock
-from .recorder import Recorder, run_on_mock_clock
+from .._core.outcomes import PipelineResult
+from ._clock import JumpingClock
+from ._recorder import Recorder, run_on_mock_clock
 
 
 @pytest.fixture

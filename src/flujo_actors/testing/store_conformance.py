@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import pytest
 
-from ..stores.clock import ManualClock as ManualClock
-from ..stores.port import Store
+from ..stores._clock import ManualClock as ManualClock
+from ..stores._port import Store
 from ._store_clauses.answering import AnsweringClauses
 from ._store_clauses.concurrency import ConcurrencyClauses
 from ._store_clauses.controlling import ControlClauses

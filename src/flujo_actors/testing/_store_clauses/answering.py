@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ...core.outcomes import RunId
-from ...core.paths import StepPath
-from ...core.records import Append, RunQuery
+from ..._core.outcomes import RunId
+from ..._core.paths import StepPath
+from ..._core.records import Append, RunQuery
 from ...errors import AlreadyAnswered, NotPaused
-from ...stores.port import Store
+from ...stores._port import Store
 from .place import StorePlace
 from .processes import ANSWERED, REFUSED, all_at_once
 from .samples import STEP, admit, answer, bodies, claim, give_up, pause, put_to_sleep, record, write

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import pytest
 
-from ...core.outcomes import RunId
-from ...core.records import Append, RunQuery
+from ..._core.outcomes import RunId
+from ..._core.records import Append, RunQuery
 from ...errors import RunExists, RunLeased
-from ...stores.port import Store
+from ...stores._port import Store
 from .place import StorePlace
 from .processes import ANSWERED, REFUSED, all_at_once
 from .samples import LEASE_S, admit, bodies, claim, record, write

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ...core.outcomes import RunId
-from ...core.records import Append, CancelRequest, Lease, StoredStatus
+from ..._core.outcomes import RunId
+from ..._core.records import Append, CancelRequest, Lease, StoredStatus
 from ...errors import LeaseLost, RunLeased, RunNotFound
-from ...stores.port import Store
+from ...stores._port import Store
 from .place import StorePlace
 from .processes import ANSWERED, REFUSED, all_at_once
 from .samples import LEASE_S, admit, bodies, claim, pause, put_to_sleep, record, write

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ...core.outcomes import RunId
-from ...core.records import Append, RunQuery
-from ...stores.port import Store
+from ..._core.outcomes import RunId
+from ..._core.records import Append, RunQuery
+from ...stores._port import Store
 from .place import StorePlace
 from .processes import kill_after
 from .samples import LEASE_S, admit, bodies, claim, record, write

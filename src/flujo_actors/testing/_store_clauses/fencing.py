@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ...core.outcomes import RunId
-from ...core.records import Append, Lease
+from ..._core.outcomes import RunId
+from ..._core.records import Append, Lease
 from ...errors import LeaseLost, RunLeased
-from ...stores.port import Store
+from ...stores._port import Store
 from .place import StorePlace
 from .samples import LEASE_S, admit, bodies, claim, pause, put_to_sleep, record, write
 

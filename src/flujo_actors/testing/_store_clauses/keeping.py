@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from ...core.outcomes import RunId
-from ...core.paths import StepPath
-from ...core.records import Append, OpenPause, Record, RunQuery
+from ..._core.outcomes import RunId
+from ..._core.paths import StepPath
+from ..._core.records import Append, OpenPause, Record, RunQuery
 from ...errors import CorruptRecord, RunNotFound, StoreVersionError
-from ...stores.port import Store
+from ...stores._port import Store
 from .place import StorePlace
 from .samples import LEASE_S, admission, admit, bodies, claim, record, write
 

@@ -6,8 +6,8 @@ import abc
 
 import pytest
 
-from ...core.outcomes import RunId
-from ...stores.port import Store
+from ..._core.outcomes import RunId
+from ...stores._port import Store
 
 
 class StorePlace(abc.ABC):

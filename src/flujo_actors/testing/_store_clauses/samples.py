@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.outcomes import RunId
-from ...core.paths import StepPath
-from ...core.records import Admission, Append, Lease, OpenPause, Record, RecordKind
-from ...stores.port import Store, Verdict
+from ..._core.outcomes import RunId
+from ..._core.paths import StepPath
+from ..._core.records import Admission, Append, Lease, OpenPause, Record, RecordKind
+from ...stores._port import Store, Verdict
 
 LEASE_S = 60.0
 STEP = StepPath("ask/~i1")

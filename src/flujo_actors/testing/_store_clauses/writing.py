@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ...core.outcomes import RunId
-from ...core.paths import ROOT
-from ...core.records import Append, Record, RunQuery
+from ..._core.outcomes import RunId
+from ..._core.paths import ROOT
+from ..._core.records import Append, Record, RunQuery
 from ...errors import RunExists, RunNotFound
-from ...stores.port import Store
+from ...stores._port import Store
 from .place import StorePlace
 from .samples import LEASE_S, admission, admit, bodies, claim, give_up, pause, put_to_sleep, record, write
 

@@ -1,0 +1,95 @@
+"""A pydantic-ai agent, called for a granular step: every model request and tool call is committed by itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import attrs
+from pydantic_ai import AgentRunResult, AgentRunResultEvent
+from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.messages import UserContent
+from pydantic_ai.models import Model
+from pydantic_ai.usage import RunUsage, UsageLimits
+
+from ..factory import StepAgent
+from ..metering import AgentCall, Metering, metered_model
+from ..request import AnswerText, Finished
+from ..turns import Turn
+from .capability import Durability
+from .conversation import GranularCall
+from .units import OnUncertain, UnitJournal
+
+_NAMESPACE = uuid.UUID("5f3c1a52-9d0e-5b7c-8a41-6f0b8f1f7c11")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class GranularRequest:
+    """What is asked of an agent, and where its units are kept. For one attempt: make a new one for the next."""
+
+    agent: AbstractAgent[Any, Any]
+    """As the user made it; nothing is changed about it."""
+    prompt: str | Sequence[UserContent] | None
+    call: AgentCall
+    journal: UnitJournal
+    scope: str
+    """`run:path`: the same on every attempt that is to go on where the last one ended."""
+    max_turns: int = 20
+    on_uncertain: OnUncertain = "rerun"
+    deps: Any = None
+    options: dict[str, Any] = attrs.field(factory=dict)
+    """Further arguments for pydantic-ai's `run`."""
+    granular: GranularCall = attrs.field(init=False)
+
+    @granular.default
+    def _units(self) -> GranularCall:
+        return GranularCall(
+            journal=self.journal,
+            scope=self.scope,
+            call=self.call,
+            max_turns=self.max_turns,
+            on_uncertain=self.on_uncertain,
+        )
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """What the agent has done so far, turn by turn, also when it failed."""
+        return tuple(self.granular.turns)
+
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of `Agent.run` for this request."""
+        options = {"model": metered_model(self.agent), **self.options}
+        metering = [Metering()] if options["model"] is None else []  # for what is asked of the model past the units
+        return {
+            "usage": RunUsage(),  # the call's own counter is fed unit by unit
+            "usage_limits": UsageLimits(request_limit=None),  # `max_turns` is the limit
+            "run_id": str(uuid.uuid5(_NAMESPACE, self.scope)),
+            "infer_name": False,
+            **({} if self.deps is None else {"deps": self.deps}),
+            **({"timeout": self.agent.timeout_s} if isinstance(self.agent, StepAgent) else {}),
+            **options,
+            "capabilities": [*options.get("capabilities", ()), *metering, self._durability(options["model"])],
+        }
+
+    def _durability(self, model: Model | str | None) -> Durability:
+        return Durability(self.granular, name=self.agent.name or "agent", model=model)
+
+    async def run(self) -> AgentRunResult[Any]:
+        """The agent's result, on the running asyncio loop."""
+        with self.call.current(), self.granular.stops_heard():
+            return await self.agent.run(self.prompt, **self.arguments())
+
+    async def stream(self) -> AsyncIterator[str | Finished]:
+        """The agent's text as it comes, over all its turns and tool calls, and then its result.
+
+        The text of a recalled turn comes as one piece, so that the pieces of a resumed run add up to the same text.
+        """
+        with self.call.current(), self.granular.stops_heard():
+            async with self.agent.run_stream_events(self.prompt, **self.arguments()) as events:
+                answer = AnswerText(self.call)
+                async for event in events:
+                    if isinstance(event, AgentRunResultEvent):
+                        yield Finished(result=event.result)
+                    elif piece := answer.piece(event):
+                        yield piece

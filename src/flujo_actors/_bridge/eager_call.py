@@ -1,0 +1,243 @@
+"""Coroutines that need asyncio, called from a guest run on the loop's own thread.
+
+Rules:
+
+1. The coroutine belongs to a task of the loop, with the contextvars of the trio task that called it: what it sets,
+   its caller sees, as if it had been awaited there.
+2. It begins when the trio round is over, not when the loop has a turn for its task. Most steps answer without ever
+   waiting, and those cost no turn at all: the caller stays awake for one round, and the answer is there. Loops that
+   may be run inside themselves are the exception: there it begins with a turn of the loop, and until it has answered
+   its caller is in no round, for a loop inside it may take that round, and their contextvars are in use by then.
+3. What it does first is done inside its task, too: `asyncio.current_task()` is the same from beginning to end.
+4. Its task takes over where it first waits. A cancellation that comes before that cancels what it waits for, as it
+   does in any task.
+5. Cancelling the trio caller cancels the task and waits for its end. A coroutine always begins, and is cancelled at
+   its first `await`, as trio would do it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import types
+from asyncio.tasks import _enter_task, _leave_task
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+from outcome import Error, Value
+from sniffio import current_async_library_cvar
+from trio.lowlevel import Abort, cancel_shielded_checkpoint, current_task, reschedule, wait_task_rescheduled
+
+from .guest_rounds import Rounds
+
+T = TypeVar("T")
+
+TASK_NAME = "flujo_actors step"
+"""What the tasks are called in a list of all tasks."""
+
+
+class Errand(Generic[T]):
+    """One call from a trio task to the loop of its own thread."""
+
+    __slots__ = (
+        "_begun",
+        "_caller",
+        "_coroutine",
+        "_loop",
+        "_parked",
+        "_passenger",
+        "_raise_cancel",
+        "_result",
+        "_rounds",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rounds: Rounds, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._loop, self._rounds, self._coroutine = loop, rounds, coroutine
+        self._caller = current_task()
+        self._begun = self._parked = False
+        self._result: Value[T] | Error | None = None
+        self._passenger: asyncio.Task[None] | None = None
+        self._raise_cancel: Callable[[], Any] | None = None
+
+    async def run(self) -> T:
+        """The trio side of what most often answers at once (rule 2)."""
+        self._set_out()
+        if not _runs_inside_itself(self._loop):
+            await cancel_shielded_checkpoint()
+        if self._result is None:
+            await self._park()
+        assert self._result is not None
+        return self._result.unwrap()
+
+    async def run_long(self) -> T:
+        """The trio side of what is known to wait: no round is spent on an answer that does not come at once."""
+        self._set_out()
+        await self._park()
+        assert self._result is not None
+        return self._result.unwrap()
+
+    def _set_out(self) -> None:
+        if self._loop.is_closed():
+            self._coroutine.close()
+            raise RuntimeError("the asyncio loop that this call needs is closed")
+        self._rounds.at_the_end(self._begin)
+
+    async def _park(self) -> None:
+        self._rounds.vigil.keep()
+        self._parked = True
+        await wait_task_rescheduled(self._abort)
+        if self._raise_cancel is not None and was_cancelled(self._result):
+            self._raise_cancel()
+
+    def _abort(self, raise_cancel: Callable[[], Any]) -> Abort:
+        if self._loop.is_closed():
+            self._parked = False
+            return Abort.SUCCEEDED  # nobody is left to answer
+        self._raise_cancel = raise_cancel
+        self._rounds.give_way()
+        if self._begun and self._passenger is not None:
+            cancel_once(self._passenger)
+        return Abort.FAILED
+
+    # --- on the loop ---
+
+    def _begin(self) -> None:
+        ride, context = self._ride(), context_for_asyncio(self._caller.context)
+        try:
+            self._passenger = task = self._loop.create_task(ride, name=TASK_NAME, context=context)
+        except BaseException as error:  # of the program's own task factory; carried to the trio side
+            ride.close()
+            self._coroutine.close()
+            self._arrive(Error(error))
+            return
+        if self._begun:  # a factory of eager tasks has seen to it
+            return
+        if _runs_inside_itself(self._loop):
+            task.add_done_callback(self._make_sure)
+        else:
+            _run_inside(self._loop, task, context, ride)
+
+    def _make_sure(self, _: asyncio.Task[None]) -> None:
+        """Somebody else may cancel a task to which the loop has not come yet, as a loop does that shuts down."""
+        if not self._begun:
+            self._coroutine.close()
+            self._arrive(Error(asyncio.CancelledError("cancelled before it began")))
+
+    async def _ride(self) -> None:
+        self._begun = True
+        try:
+            awaited = self._coroutine.send(None)
+        except StopIteration as done:
+            self._arrive(Value(done.value))
+        except BaseException as error:  # carried to the trio side, which is where it is dealt with
+            self._arrive(Error(error))
+        else:
+            await self._go_on(awaited)
+            return
+        await _the_end_of_the_first_part
+
+    async def _go_on(self, awaited: Any) -> None:
+        if self._raise_cancel is not None and (passenger := asyncio.current_task()) is not None:
+            cancel_once(passenger)  # whose caller was cancelled before it began
+        try:
+            result: Value[T] | Error = Value(await _rest(self._coroutine, awaited))
+        except BaseException as error:  # the same
+            result = Error(error)
+        self._arrive(result)
+
+    def _arrive(self, result: Value[T] | Error) -> None:
+        self._result = result
+        del self._coroutine  # ten thousand branches that answered may wait for the round in which they go on
+        if self._parked:
+            self._rounds.vigil.wake()
+            reschedule(self._caller)
+
+
+def _runs_inside_itself(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the loop was patched, as notebooks do it with `nest_asyncio`, to be run by the code that it runs.
+
+    Such code must be in a step of its task from the beginning: the loop could come to the task before it takes over.
+    """
+    return getattr(loop, "_nest_patched", False)
+
+
+def _run_inside(
+    loop: asyncio.AbstractEventLoop,
+    task: asyncio.Task[None],
+    context: contextvars.Context,
+    ride: Coroutine[Any, Any, None],
+) -> None:
+    """Run the first part of a task's coroutine without waiting for the loop, with the task as the current one."""
+    _enter_task(loop, task)
+    try:
+        context.run(ride.send, None)
+    finally:
+        _leave_task(loop, task)
+
+
+class _FirstPart:
+    """Awaited at the end of the first part: gives way to whoever ran it; what comes next is a step of the task."""
+
+    def __await__(self) -> Any:
+        return iter((None,))
+
+
+_the_end_of_the_first_part = _FirstPart()
+
+
+@types.coroutine
+def _rest(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, None, T]:
+    """The rest of a coroutine that waits for `awaited`, which is left to the task to wait for."""
+    owed: BaseException | None = None
+    try:
+        yield  # the end of the first part
+    except asyncio.CancelledError as cancellation:
+        if awaited is None or not awaited.cancel(*cancellation.args):
+            owed = cancellation
+    return (yield from _wait(coroutine, awaited, owed))
+
+
+def _wait(
+    coroutine: Coroutine[Any, Any, T], awaited: Any, owed: BaseException | None = None
+) -> Generator[Any, None, T]:
+    try:
+        yield awaited
+    except BaseException as error:  # meant for the coroutine, which gets it
+        owed = error
+    return (yield from _resume(coroutine, owed))
+
+
+def _resume(coroutine: Coroutine[Any, Any, T], owed: BaseException | None) -> Generator[Any, None, T]:
+    if owed is None:
+        return (yield from coroutine.__await__())
+    try:
+        awaited = coroutine.throw(owed)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    finally:
+        owed = None  # it holds this frame, and the frame holds it
+    return (yield from _wait(coroutine, awaited))
+
+
+def context_for_asyncio(context: contextvars.Context) -> contextvars.Context:
+    """The contextvars, but for the one in which a program may note that it runs on trio: over there it does not."""
+    if context.get(current_async_library_cvar) != "trio":
+        return context
+    context = context.copy()
+    context.run(current_async_library_cvar.set, "asyncio")
+    return context
+
+
+def cancel_once(task: asyncio.Task[None]) -> None:
+    """Cancel a task, unless it is being cancelled: a second time would cut its cleanup short.
+
+    A loop that shuts down cancels every task there is, ours as well as our callers.
+    """
+    if not task.cancelling():
+        task.cancel()
+
+
+def was_cancelled(result: Value[Any] | Error | None) -> bool:
+    """Whether a coroutine ended with asyncio's cancellation."""
+    return isinstance(result, Error) and isinstance(result.error, asyncio.CancelledError)

@@ -1,0 +1,1 @@
+"""The calls of agents and models, and what their output means."""

@@ -1,0 +1,178 @@
+"""`RunClient`: stored runs, seen and handled from outside: listed, answered, cancelled, forgotten."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, get_args
+
+import attrs
+
+from ._core import record_bodies
+from ._core.known_models import read_by
+from ._core.outcomes import RunId, TerminalOutcome
+from ._core.paths import StepPath
+from ._core.pause_tokens import parse_token
+from ._core.records import ENDED, Record, RunQuery, StoredRun, StoredStatus
+from ._core.run_state import RunState, project
+from ._durable.answers import checked_answer
+from ._durable.cancelling import cancel
+from ._durable.pauses import waiting_pause
+from .errors import DeclarationError
+from .stores._opening import open_store
+from .stores._port import Store
+from .telemetry._silence import Silence
+
+
+@attrs.frozen(kw_only=True)
+class RunInfo:
+    """A stored run at a glance."""
+
+    run_id: str
+    status: StoredStatus
+    pipeline: str
+    created_at: float
+    updated_at: float
+    state_token: str | None = None
+    """Where to send an answer, if the run waits for one."""
+    message: str | None = None
+    """What it asks."""
+    abandoned: bool = False
+    """Whether a process left it running and gave no sign of life since."""
+
+
+@attrs.frozen(kw_only=True)
+class Prompt:
+    """A question that a run asks."""
+
+    run_id: str
+    state_token: str
+    message: str
+
+
+class RunClient:
+    """The runs of a store. Every method blocks; call it from a thread in an asynchronous program."""
+
+    def __init__(self, store: Store | str) -> None:
+        self._store = open_store(store)
+
+    # --- looking ---
+
+    def list(
+        self,
+        status: StoredStatus | None = None,
+        *,
+        pipeline: str | None = None,
+        updated_after: float | None = None,
+        updated_before: float | None = None,
+        abandoned: bool = False,
+        limit: int | None = None,
+    ) -> Sequence[RunInfo]:
+        """The runs that fit, latest change first; times are seconds since the epoch."""
+        query = RunQuery(
+            status=None if status is None else _checked_status(status),
+            pipeline=pipeline,
+            updated_after=updated_after,
+            updated_before=updated_before,
+            abandoned=abandoned,
+            limit=limit,
+        )
+        return [_info(run) for run in self._store.find(query)]
+
+    def get(self, run_id: str) -> RunInfo:
+        """One run; `RunNotFound` if it is not there."""
+        return _info(self._store.get(RunId(run_id)))
+
+    def outcomes(self, run_id: str) -> dict[StepPath, TerminalOutcome]:
+        """How the run's steps ended, by path, in the order in which they ended."""
+        return dict(self.state(run_id).outcomes)
+
+    def state(self, run_id: str) -> RunState:
+        """What is known of the run now.
+
+        A value whose class this process does not know is given as plain data: its name under `type`, and its fields
+        under `value`, beside the tag `$` that such data has in the store.
+        """
+        return _projected(run_id, self._store.read(RunId(run_id)))
+
+    def state_at(self, run_id: str, seq: int) -> RunState:
+        """What was known of the run when its record number `seq` was written."""
+        return _projected(run_id, (record for record in self._store.read(RunId(run_id)) if record.seq <= seq))
+
+    def prompts(self) -> Sequence[Prompt]:
+        """Every question that waits for an answer, latest run first; also of runs that are still at work."""
+        found = [*self._store.find(RunQuery(status="paused")), *self._store.find(RunQuery(status="running"))]
+        return [
+            Prompt(run_id=run.run_id, state_token=pause.token, message=pause.message)
+            for run in sorted(found, key=lambda run: run.updated_at, reverse=True)
+            for pause in run.pauses
+        ]
+
+    # --- handling ---
+
+    def answer(self, token: str, answer: Any) -> None:
+        """Answer a pause, once: it is checked, stored, and used when the run is resumed.
+
+        `InvalidAnswer` if it does not fit, `AlreadyAnswered` if somebody was faster, `NotPaused` if nothing waits.
+        """
+        run_id, path = parse_token(token)
+        pause = waiting_pause(self._store, token)
+        body = record_bodies.read_body(pause.body, where=f"the pause at {token!r}")
+        checked = checked_answer(answer, body.get("schema"), step_name=body.get("step_name", path))
+        # The pipeline may read more into an answer than its JSON Schema says: it does so when the run goes on.
+        record = Record(
+            kind="answered",
+            path=path,
+            body=record_bodies.make_body(answer=record_bodies.stored_value(checked), as_given=True),
+        )
+        self._store.answer(run_id, path, token=token, record=record)
+
+    def cancel(self, run_id: str, reason: str = "cancelled from outside") -> None:
+        """End a run as aborted, for good, whoever works on it.
+
+        A run at work ends within a second: a request is left in the store, its owner reads it and cancels the run's
+        steps. `NotPaused` if the run has ended, `RunNotFound` if it is not there, `RunLeased` if somebody works on it
+        and the store cannot pass on requests.
+        """
+        cancel(self._store, RunId(run_id), Silence(os.environ).redact(reason))
+
+    def delete(self, run_id: str) -> bool:
+        """Forget a run with everything it wrote; whether there was one that nobody works on."""
+        return self._store.delete([RunId(run_id)]) > 0
+
+    def forget(self, *, older_than_s: float, statuses: tuple[StoredStatus, ...] = ENDED) -> int:
+        """Delete runs that have not changed for so long; how many there were."""
+        if not 0 <= older_than_s < math.inf:
+            raise DeclarationError(f"forget: older_than_s must be a finite number of seconds, not {older_than_s!r}")
+        before = time.time() - older_than_s
+        queries = [RunQuery(status=_checked_status(status), updated_before=before) for status in statuses]
+        found = [run for query in queries for run in self._store.find(query)]
+        return self._store.delete([run.run_id for run in found])
+
+
+@read_by("anybody")
+def _projected(run_id: str, records: Iterable[Record]) -> RunState:
+    return project(run_id, records)
+
+
+def _checked_status(status: StoredStatus) -> StoredStatus:
+    """The status, if there is such a one: no run has any other, and an empty answer would say so of the runs."""
+    if status not in get_args(StoredStatus):
+        raise ValueError(f"there is no status {status!r}; a run is {', '.join(get_args(StoredStatus))}")
+    return status
+
+
+def _info(run: StoredRun) -> RunInfo:
+    first = run.pauses[0] if run.pauses else None
+    return RunInfo(
+        run_id=run.run_id,
+        status=run.status,
+        pipeline=run.pipeline,
+        created_at=run.created_at,
+        updated_at=run.updated_at,
+        state_token=None if first is None else first.token,
+        message=None if first is None else first.message,
+        abandoned=run.status == "running" and not run.leased,
+    )

@@ -1,0 +1,138 @@
+"""Contexts and their copies: whoever runs user code gets a deep copy, and the original is never changed in place.
+
+A context that cannot be copied is an error that names the key. The way back is in `merging`. Data that will be read
+again, by another attempt, a fallback or a sibling branch, is copied for each of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from .._core.error_info import message_of
+from .._core.near_names import nearest
+from ..errors import ContextError, DeclarationError
+from .freeform import Context
+
+_IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None)})
+
+
+def make_context(model: type | None, data: Mapping[str, Any] | None) -> Any:
+    """The context a run begins with."""
+    model = model or Context
+    if isinstance(data, Mapping):
+        _refuse_unheard(model, data)
+    try:
+        return model(**dict(data or {}))
+    except (TypeError, ValueError) as error:
+        raise DeclarationError(f"initial_context_data does not fit context_model {model.__name__}: {error}") from error
+
+
+def _refuse_unheard(model: type, data: Mapping[str, Any]) -> None:
+    """Pydantic ignores keys that a model does not have; a misspelt one would vanish without a word."""
+    taken = _keys_taken(model)
+    unheard = None if taken is None else next((key for key in data if key not in taken), None)
+    if taken is not None and unheard is not None:
+        near = nearest(str(unheard), taken)
+        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(taken)}"
+        raise DeclarationError(
+            f"initial_context_data does not fit context_model {model.__name__}: it has no field {unheard!r}; {hint}"
+        )
+
+
+def _keys_taken(model: Any) -> list[str] | None:
+    """What a pydantic model reads of a dict; `None` where that cannot be said, or where the model refuses."""
+    decorators = getattr(model, "__pydantic_decorators__", None)
+    if decorators is None or model.model_config.get("extra", "ignore") != "ignore":
+        return None
+    if any(each.info.mode != "after" for each in decorators.model_validators.values()):
+        return None  # a validator that sees the dict first may read what no field has
+    return [key for name, field in model.model_fields.items() for key in _keys_of(model.model_config, name, field)]
+
+
+def _keys_of(config: Mapping[str, Any], name: str, field: Any) -> list[str]:
+    alias = field.validation_alias or field.alias
+    if alias is None:
+        return [name]
+    by_name = config.get("populate_by_name") or config.get("validate_by_name")
+    choices = getattr(alias, "choices", [alias])
+    read = [each if isinstance(each, str) else str(each.path[0]) for each in choices]
+    return [*read, name] if by_name else read
+
+
+def check_context_model(model: type | None) -> None:
+    """Refuse a `context_model` whose fields cannot be seen."""
+    if model is None:
+        return
+    if isinstance(model, type) and has_fields(model):
+        from .reducing import reducers_of  # only for those who have a model
+
+        reducers_of(model)
+        return
+    raise DeclarationError(f"context_model must be a pydantic model, an attrs class or a dataclass, not {model!r}")
+
+
+def isolated(context: Any) -> Any:
+    """A deep copy for one attempt or branch."""
+    try:
+        return copy.deepcopy(context)
+    except Exception as error:  # user code: any object may refuse to be copied in any way
+        key = _culprit(context)
+        raise ContextError(
+            f"the context cannot be copied for the next step: key {key!r} holds a value that refuses "
+            f"({type(error).__name__}: {message_of(error)}); keep such things in resources"
+        ) from error
+
+
+def own(data: Any) -> Any:
+    """The data for one of several who read it, so that nobody sees what another made of it.
+
+    What cannot be copied, such as a lock or a socket, is there to be shared: everybody gets it as it is.
+    """
+    if type(data) in _IMMUTABLE:
+        return data
+    try:
+        return copy.deepcopy(data)
+    except Exception:  # the same user code as above
+        return data
+
+
+def _culprit(context: Any) -> str:
+    for key, value in values_of(context).items():
+        try:
+            copy.deepcopy(value)
+        except Exception:  # the same user code as above, this time to find it
+            return key
+    return "?"
+
+
+def has_fields(cls: type) -> bool:
+    """Whether the values of such an object can be seen by key."""
+    return issubclass(cls, Context) or hasattr(cls, "model_fields") or attrs.has(cls) or dataclasses.is_dataclass(cls)
+
+
+def values_of(context: Any) -> dict[str, Any]:
+    """The context's values by key; `ContextError` if they cannot be read."""
+    try:
+        return _values_of(context)
+    except Exception as error:  # user code: an attribute may be a property that does anything
+        raise ContextError(
+            f"what a {type(context).__name__} holds cannot be read ({type(error).__name__}: {message_of(error)})"
+        ) from error
+
+
+def _values_of(context: Any) -> dict[str, Any]:
+    if isinstance(context, Mapping):
+        return dict(context)
+    if isinstance(context, Context):
+        return dict(vars(context))
+    cls = type(context)
+    if hasattr(cls, "model_fields"):
+        names = [*cls.model_fields, *(context.__pydantic_extra__ or {})]
+    else:
+        names = [field.name for field in (attrs.fields(cls) if attrs.has(cls) else dataclasses.fields(context))]
+    return {name: getattr(context, name) for name in names if hasattr(context, name)}

@@ -1,0 +1,235 @@
+"""What attempts and branches have changed in their copies of a context, brought back.
+
+Rules:
+
+1. A copy that succeeded replaces the original (one step at a time), or is merged into it key by key (branches).
+2. A key is changed when its value in the copy differs from the value in the original.
+3. A key that two branches changed is a conflict, also if they agree: what `n += 1` in two branches comes to cannot be
+   seen from the values. A reducer of the step or of the field combines them, or the strategy says whom to take.
+4. Two branches that changed different keys of one dict did not change the same thing.
+5. What does not fit the model is an error that names the key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import attrs
+
+from .._core.error_info import message_of
+from .._core.reducers import Reducer
+from .._dsl.kinds import Merging
+from ..errors import ContextError, MergeConflict
+from .freeform import Context
+from .isolation import has_fields, values_of
+from .reducing import reducers_of
+
+Changes: TypeAlias = dict[str, Any]
+"""New values by context key."""
+
+_Write: TypeAlias = tuple[str, Any]
+"""Which branch, and the value it gave a key."""
+
+_MISSING = object()
+
+
+def updated(context: Any, output: Any, *, step_name: str) -> Any:
+    """The context with a step's output merged in (`updates_context=True`)."""
+    if not isinstance(output, Mapping) and not has_fields(type(output)):
+        raise ContextError(
+            f"step {step_name!r} updates the context, so its output must be a dict or a model, "
+            f"not {type(output).__name__}: {output!r:.100}"
+        )
+    return _replaced(context, values_of(output), who=f"the output of step {step_name!r}")
+
+
+def merged(base: Any, branches: Iterable[tuple[str, Any]], *, strategy: Merging, where: str) -> Any:
+    """The context after parallel branches, each given with the copy it worked on."""
+    if strategy == "no_merge":
+        return base
+    before = values_of(base)
+    writes: dict[str, list[_Write]] = {}
+    for name, branch in branches:
+        for key, value in () if branch is base else _changed(before, values_of(branch)):
+            writes.setdefault(key, []).append((name, value))
+    conflicts = _Conflicts(type(base), strategy, where)
+    after = {
+        key: each[0][1] if len(each) == 1 else conflicts.resolved(key, before.get(key), each)
+        for key, each in writes.items()
+    }
+    return _replaced(base, after, who=f"the branches of {where!r}") if after else base
+
+
+@attrs.frozen
+class _Conflicts:
+    """One value for a key that several branches changed."""
+
+    model: type
+    strategy: Merging
+    where: str
+
+    def resolved(self, key: str, before: Any, writes: list[_Write]) -> Any:
+        """The value, as the strategy or the key's reducer wants it; `MergeConflict` if neither says."""
+        if self.strategy == "overwrite":
+            return writes[-1][1]
+        if self.strategy == "keep_first":
+            return writes[0][1]
+        reducer = self._reducer(key)
+        if reducer is not None:
+            return self._reduced(reducer, key, before, writes)
+        if self.strategy == "error_on_conflict" or not _all_dicts(before, writes):
+            raise self._conflict(key, writes[0], writes[1])
+        return self._filled_together(key, before, writes)
+
+    def _reducer(self, key: str) -> Reducer | None:
+        declared = self.strategy if isinstance(self.strategy, Mapping) else {}
+        return declared.get(key) or reducers_of(self.model).get(key)
+
+    def _reduced(self, reducer: Reducer, key: str, before: Any, writes: list[_Write]) -> Any:
+        value = writes[0][1]
+        for name, each in writes[1:]:
+            if value is _MISSING or each is _MISSING:  # what one removed cannot be combined with what another made
+                raise self._conflict(key, writes[0], (name, each))
+            value = self._combined(reducer, key, before, value, each)
+        return value
+
+    def _combined(self, reducer: Reducer, key: str, before: Any, one: Any, other: Any) -> Any:
+        try:
+            return reducer(before, one, other)
+        except Exception as error:  # user code: a reducer may raise anything
+            raise ContextError(
+                f"the reducer {reducer!r} cannot combine what the branches of {self.where!r} made of context key "
+                f"{key!r}: {type(error).__name__}: {message_of(error)}"
+            ) from error
+
+    def _filled_together(self, key: str, before: dict[Any, Any], writes: list[_Write]) -> Any:
+        """The dict with every branch's part in it (rule 4)."""
+        parts: dict[Any, _Write] = {}
+        for name, each in writes:
+            for part, new in _changed(before, each):
+                if part in parts:
+                    raise self._conflict(key, parts[part], (name, new))
+                parts[part] = (name, new)
+        return _without_missing({**before, **{part: new for part, (_, new) in parts.items()}})
+
+    def _conflict(self, key: str, one: _Write, other: _Write) -> MergeConflict:
+        return MergeConflict(key, one[0], other[0], self.where)
+
+
+def _all_dicts(before: Any, writes: list[_Write]) -> bool:
+    return isinstance(before, dict) and all(isinstance(value, dict) for _, value in writes)
+
+
+def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """Every key with a new value; `_MISSING` is the new value of a key that was removed."""
+    for key, value in after.items():
+        if not _same(before.get(key, _MISSING), value):
+            yield key, value
+    for key in before.keys() - after.keys():
+        yield key, _MISSING
+
+
+def _without_missing(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {key: value for key, value in values.items() if value is not _MISSING}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether a copy still says what the original says."""
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and _equal(one, other)
+    except Exception:  # user code: `==` may do anything; what cannot be compared counts as different
+        return False
+
+
+def _equal(one: Any, other: Any) -> bool:
+    verdict, cls = one == other, typing.cast("Any", type(one))
+    if cls.__eq__ is object.__eq__ or not isinstance(verdict, bool):
+        # No `==` of its own, or one that answers element by element: the same if it would be copied the same.
+        return _same(one.__reduce_ex__(4), other.__reduce_ex__(4))
+    if verdict or not isinstance(one, list | tuple | dict) or len(one) != len(other):
+        return verdict
+    if isinstance(one, dict):
+        return all(_same(value, other.get(key, _MISSING)) for key, value in one.items())
+    return all(map(_same, one, other))
+
+
+# --- one way to set values for each kind of model ------------------------------------------------------------
+
+
+def _kind(cls: type) -> Callable[[Any, Changes], Any] | None:
+    if issubclass(cls, Context):
+        return _replace_freeform
+    if hasattr(cls, "model_fields"):
+        return _replace_pydantic
+    if attrs.has(cls):
+        return _replace_attrs
+    return _replace_dataclass if dataclasses.is_dataclass(cls) else None
+
+
+def _replaced(context: Any, changes: Changes, *, who: str) -> Any:
+    replace = _kind(type(context))
+    if replace is None:
+        raise ContextError(f"a context of type {type(context).__name__} cannot be updated")
+    if not isinstance(context, Context):
+        _refuse_unknown(context, changes, who)
+    try:
+        return replace(context, changes)
+    except Exception as error:  # user code: a model's validators may raise anything
+        raise ContextError(f"{who} cannot be merged into {type(context).__name__}: {message_of(error)}") from error
+
+
+def _refuse_unknown(context: Any, changes: Changes, who: str) -> None:
+    """Only what a model has can be set, and it can be set only to something."""
+    known = values_of(context)
+    extra = getattr(type(context), "model_config", {}).get("extra") == "allow"
+    for key, value in changes.items():
+        if value is _MISSING and not (extra and key in (context.__pydantic_extra__ or {})):
+            raise ContextError(f"{who} removed the key {key!r}, which {type(context).__name__} must have")
+        if key not in known and not extra:
+            has = ", ".join(known)
+            raise ContextError(f"{who} has the key {key!r}, which {type(context).__name__} does not have ({has})")
+
+
+def _replace_freeform(context: Context, changes: Changes) -> Context:
+    return type(context)(**_without_missing({**vars(context), **changes}))
+
+
+def _replace_pydantic(context: Any, changes: Changes) -> Any:
+    cls, given = type(context), _without_missing(changes)
+    if cls.model_config.get("frozen"):
+        checked = cls.model_validate({**values_of(context), **given}, by_alias=False, by_name=True)
+        return context.model_copy(update={key: getattr(checked, key) for key in given})
+    # All values are set before the first is validated, so that a rule over two of them sees both.
+    fresh = context.model_copy(update=given)
+    for key in changes.keys() - given.keys():
+        del fresh.__pydantic_extra__[key]
+    for key, value in given.items():
+        cls.__pydantic_validator__.validate_assignment(fresh, key, value)
+    return fresh
+
+
+def _replace_attrs(context: Any, changes: Changes) -> Any:
+    fields = attrs.fields(type(context))
+    given = {field.alias or field.name: changes[field.name] for field in fields if field.init and field.name in changes}
+    own = [field.name for field in fields if not field.init]
+    return _with_own(own, context, changes, attrs.evolve(context, **given), attrs.evolve)
+
+
+def _replace_dataclass(context: Any, changes: Changes) -> Any:
+    own = [field.name for field in dataclasses.fields(context) if not field.init]
+    given = {key: value for key, value in changes.items() if key not in own}
+    return _with_own(own, context, changes, dataclasses.replace(context, **given), dataclasses.replace)
+
+
+def _with_own(own: list[str], context: Any, changes: Changes, fresh: Any, remade: Callable[[Any], Any]) -> Any:
+    """Fields that the constructor does not take: kept if somebody set them, made anew if the class derives them."""
+    kept = dict(_changed(values_of(remade(context)), values_of(context))) if own else {}
+    for key, value in {**kept, **changes}.items():
+        if key in own:
+            object.__setattr__(fresh, key, value)
+    return fresh

@@ -1,0 +1,256 @@
+"""What every kind of step has in common: a name, and how it is supervised."""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
+
+import attrs
+
+from .._core.backoff import Backoff
+from .._core.near_names import nearest
+from .._core.seconds import checked_seconds
+from .._core.usage import UsageLimits
+from ..errors import DeclarationError, UnknownOption
+from .call_plan import CallPlan, check_takes_pair, plan_callable
+
+if TYPE_CHECKING:
+    from .pipeline import AnyStep, Pipeline, StepLike
+
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+def checked_name(_: object, attribute: attrs.Attribute[str], value: str) -> None:
+    """Steps are told apart by name, in results, logs and stored runs."""
+    if not isinstance(value, str) or not value:
+        raise DeclarationError(f"a step's name must be a non-empty text, not {value!r}")
+
+
+def checked_count(instance: Any, attribute: attrs.Attribute[int], value: int) -> None:
+    """A whole number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be 0 or more, not {value!r}")
+
+
+def checked_limit(instance: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
+    """A whole number of at least one, or no limit."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be at least 1, not {value!r}")
+
+
+def _checked_seconds(instance: Any, attribute: attrs.Attribute[float | None], value: float | None) -> None:
+    if value is not None:
+        checked_seconds(value, what=f"step {instance.name!r}: {attribute.name}")
+
+
+def checked_source(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    """A value, or a function `(previous, context)` that makes one; a class is a value."""
+    if callable(value) and not isinstance(value, type):
+        check_takes_pair(value, what=f"step {instance.name!r}: {attribute.name}", first="previous")
+
+
+def _as_callables(value: Callable[..., Any] | Iterable[Callable[..., Any]]) -> tuple[Any, ...]:
+    if callable(value) or not isinstance(value, Iterable):
+        return (value,)
+    return tuple(value)
+
+
+def _checked_callables(instance: Any, attribute: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
+    for each in value:
+        if not callable(each):
+            who = f"step {instance.name!r}" if hasattr(instance, "name") else type(instance).__name__
+            raise DeclarationError(f"{who}: {attribute.name} holds {each!r}, not a callable")
+
+
+def of_type(expected: type, wanted: str) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+    """A validator: the value, if there is one, is of this type."""
+
+    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value is not attribute.default and not isinstance(value, expected):
+            raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be {wanted}, not {value!r}")
+
+    return check
+
+
+def _as_fallback(value: StepLike | None) -> AnyStep | None:
+    from .pipeline import step_of  # see `__rshift__`
+
+    return None if value is None else step_of(value)
+
+
+def _checked_fallback(instance: Any, _: object, value: object) -> None:
+    from .pipeline import as_step  # see `__rshift__`
+
+    if value is not None:
+        as_step(value, where=f"the fallback of step {instance.name!r}")
+
+
+_options: dict[type, frozenset[str]] = {}
+
+
+def options_of(kind: type[Declared]) -> frozenset[str]:
+    """What can be said of a step of this kind by keyword."""
+    if kind not in _options:
+        _options[kind] = frozenset(field.name for field in attrs.fields(kind) if field.init)
+    return _options[kind]
+
+
+def refuse_unknown(name: object, options: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Refuse an option that no such step has, with the one that was probably meant."""
+    if options.keys() <= known:
+        return
+    wrong = next(option for option in options if option not in known)
+    near = nearest(wrong, sorted(known), cutoff=0.5)
+    hint = f"did you mean {near!r}?" if near else f"it has {', '.join(sorted(known))}"
+    raise UnknownOption(f"step {name!r} has no option {wrong!r}: {hint}")
+
+
+def planned(functions: Iterable[Callable[..., Any]], what: str) -> tuple[CallPlan, ...]:
+    """How to call each of a step's own functions, which are functions of a value."""
+    plans = tuple(plan_callable(fn, step_name=what) for fn in functions)
+    if not all(plan.takes_data for plan in plans):
+        raise DeclarationError(f"{what}: it is called with the value it is about, but takes no argument")
+    return plans
+
+
+@attrs.frozen(kw_only=True)
+class Processors:
+    """Functions on the data before the agent sees it, and on the output before validators do."""
+
+    before: tuple[Callable[..., Any], ...] = attrs.field(
+        default=(), converter=_as_callables, validator=_checked_callables
+    )
+    after: tuple[Callable[..., Any], ...] = attrs.field(
+        default=(), converter=_as_callables, validator=_checked_callables
+    )
+    before_plans: tuple[CallPlan, ...] = attrs.field(init=False)
+    after_plans: tuple[CallPlan, ...] = attrs.field(init=False)
+
+    @before_plans.default
+    def _plan_before(self) -> tuple[CallPlan, ...]:
+        return planned(self.before, "a processor")
+
+    @after_plans.default
+    def _plan_after(self) -> tuple[CallPlan, ...]:
+        return planned(self.after, "a processor")
+
+
+NO_PROCESSORS = Processors()
+
+
+# Converters do not know whose value they convert: what they cannot convert they leave to the validators, which do.
+
+
+def _as_processors(value: Processors | Mapping[str, Any]) -> Processors:
+    if isinstance(value, Mapping) and set(value) <= {"before", "after"}:
+        return Processors(**value)
+    return typing.cast("Processors", value)
+
+
+def frozen_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """A copy of a dict that nobody can change; anything else stays what it is."""
+    return MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
+
+
+# Declarations compare by identity: two steps that look alike are still two steps, and a deep pipeline must
+# not be walked to compare it.
+@attrs.frozen(kw_only=True, eq=False)
+class Declared:
+    """A supervised step of any kind."""
+
+    name: str = attrs.field(kw_only=False, validator=checked_name)
+    input: Any = attrs.field(default=None, validator=checked_source)
+    """Replaces what the previous step handed over: a value, or a callable `(previous, context) -> value`."""
+    max_retries: int = attrs.field(default=0, validator=checked_count)
+    backoff: Backoff = attrs.field(factory=Backoff, validator=of_type(Backoff, "a Backoff(…)"))
+    timeout_s: float | None = attrs.field(default=None, validator=_checked_seconds)
+    """The time one attempt may take."""
+    fallback: AnyStep | None = attrs.field(default=None, converter=_as_fallback, validator=_checked_fallback)
+    validators: tuple[Callable[..., Any], ...] = attrs.field(
+        default=(), converter=_as_callables, validator=_checked_callables
+    )
+    processors: Processors = attrs.field(
+        default=NO_PROCESSORS,
+        converter=_as_processors,
+        validator=of_type(Processors, 'Processors(…) or {"before": …, "after": …}'),
+    )
+    updates_context: bool = attrs.field(default=False, validator=of_type(bool, "True or False"))
+    usage_limits: UsageLimits | None = attrs.field(
+        default=None, validator=of_type(UsageLimits, "UsageLimits(…) or None")
+    )
+    meta: Mapping[str, Any] = attrs.field(default=EMPTY, converter=frozen_mapping, validator=of_type(Mapping, "a dict"))
+    checks: tuple[CallPlan, ...] = attrs.field(init=False)
+    """The validators, each with how to call it."""
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        refuse_unknown(arguments[0] if arguments else options.get("name"), options, options_of(cls))
+        return object.__new__(cls)
+
+    @checks.default
+    def _plan_checks(self) -> tuple[CallPlan, ...]:
+        return planned(self.validators, f"{self.name} (validator)")
+
+    @functools.cached_property
+    def bare(self) -> bool:
+        """Whether there is nothing to do before and after the work itself."""
+        return not (self.checks or self.updates_context or self.processors is not NO_PROCESSORS)
+
+    @functools.cached_property
+    def may_read_again(self) -> bool:
+        """Whether somebody may read the data after an attempt: another attempt, the fallback, another agent."""
+        return bool(self.max_retries or self.checks or self.fallback is not None)
+
+    @property
+    def inside(self) -> Iterable[AnyStep]:
+        """The steps directly inside this one, apart from its fallback."""
+        return ()
+
+    @property
+    def surrounding_plans(self) -> tuple[CallPlan, ...]:
+        """How to call the user's code around the work itself."""
+        return (*self.checks, *self.processors.before_plans, *self.processors.after_plans)
+
+    @functools.cached_property
+    def shows_context(self) -> bool:
+        """Whether user code of this step sees the context, so that an attempt needs a copy."""
+        return any("context" in plan.keywords for plan in self.surrounding_plans)
+
+    def __attrs_post_init__(self) -> None:
+        _refuse_circular_fallback(self)
+        self._check()
+
+    def _check(self) -> None:
+        """What one kind of step must have; raises `DeclarationError`."""
+
+    def __rshift__(self, following: StepLike) -> Pipeline:
+        from .pipeline import chain  # the one cycle of the DSL: a step can make a pipeline of itself
+
+        return chain(self, following)
+
+    def __rrshift__(self, preceding: StepLike) -> Pipeline:
+        from .pipeline import chain  # the same
+
+        return chain(preceding, self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+def _refuse_circular_fallback(step: Declared) -> None:
+    names = [step.name]
+    seen = {_identity(step)}
+    standby = step.fallback
+    while isinstance(standby, Declared):
+        names.append(standby.name)
+        if _identity(standby) in seen:
+            raise DeclarationError(f"fallbacks go in a circle: {' -> '.join(map(repr, names))}")
+        seen.add(_identity(standby))
+        standby = standby.fallback
+
+
+def _identity(step: Declared) -> tuple[str, object]:
+    agent = getattr(step, "agent", None)
+    return step.name, id(step) if agent is None else id(agent)

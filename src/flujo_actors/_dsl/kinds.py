@@ -1,0 +1,194 @@
+"""The kinds of steps that contain others, and the one that waits for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+import attrs
+
+from .._core.reducers import Reducer, is_reducer
+from ..errors import DeclarationError
+from .call_plan import check_takes_pair
+from .declared import Declared, checked_limit, checked_source, frozen_mapping
+from .pipeline import AnyStep, StepLike, as_step, step_of
+
+MergeStrategy: TypeAlias = Literal["context_update", "overwrite", "keep_first", "error_on_conflict", "no_merge"]
+"""What becomes of the context copies of parallel branches:
+
+- `context_update`: changes are merged; a key that two branches changed is a conflict, which is an error, unless its
+  field has a reducer; branches may fill different keys of one dict
+- `overwrite`: of two changes of one key the later branch's, in declaration order, wins
+- `keep_first`: of two changes of one key the earlier branch's wins
+- `error_on_conflict`: as `context_update`, but two branches may not fill one dict together either
+- `no_merge`: changes are dropped
+"""
+
+Merging: TypeAlias = MergeStrategy | Mapping[str, Reducer]
+"""A strategy, or reducers for some keys; the others are merged as by `context_update`."""
+
+OnBranchFailure: TypeAlias = Literal["propagate", "ignore"]
+
+
+def _as_merging(value: Merging) -> Merging:
+    return frozen_mapping(value) if isinstance(value, Mapping) else value
+
+
+def _checked_merge(instance: Any, _: object, value: Merging) -> None:
+    if isinstance(value, Mapping):
+        wrong = next(((key, each) for key, each in value.items() if not is_reducer(each)), None)
+        if wrong is not None:
+            raise DeclarationError(
+                f"step {instance.name!r}: merge[{wrong[0]!r}] must be Add, Append, Merge or a function "
+                f"(base, one, other), not {wrong[1]!r}"
+            )
+    elif value not in get_args(MergeStrategy):
+        raise DeclarationError(
+            f"step {instance.name!r}: merge must be one of {get_args(MergeStrategy)}, or a dict of reducers by "
+            f"context key, not {value!r}"
+        )
+
+
+def _checked_on_failure(instance: Any, _: object, value: str) -> None:
+    if value not in get_args(OnBranchFailure):
+        allowed = get_args(OnBranchFailure)
+        raise DeclarationError(f"step {instance.name!r}: on_branch_failure must be one of {allowed}, not {value!r}")
+
+
+def _checked_callable(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not callable(value):
+        raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be a callable, not {value!r}")
+    first = "output" if attribute.name == "until" else "data"
+    check_takes_pair(value, what=f"step {instance.name!r}: {attribute.name}", first=first)
+
+
+def _as_branches(value: Mapping[Any, StepLike]) -> Mapping[Any, AnyStep]:
+    return frozen_mapping({key: step_of(step) for key, step in value.items()} if isinstance(value, Mapping) else value)
+
+
+def _checked_branches(instance: Any, _: object, value: Mapping[Any, object]) -> None:
+    if not isinstance(value, Mapping) or not value:
+        raise DeclarationError(
+            f"step {instance.name!r}: branches must be a dict of at least one step or pipeline by key, not {value!r}"
+        )
+    for key, step in value.items():
+        as_step(step, where=f"branch {key!r} of step {instance.name!r}")
+
+
+def _branch_names_differ(step: Parallel | BranchOn) -> None:
+    names: dict[str, Any] = {}
+    for key in step.branches:
+        if str(key) in names:
+            raise DeclarationError(f"step {step.name!r}: branches {names[str(key)]!r} and {key!r} look the same")
+        names[str(key)] = key
+
+
+def _checked_body(instance: Any, _: object, value: AnyStep) -> None:
+    as_step(value, where=f"the body of step {instance.name!r}")
+
+
+def _checked_items(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is None or (callable(value) and not isinstance(value, type)):
+        checked_source(instance, attribute, value)
+        return
+    if isinstance(value, str | bytes | Iterator) or not isinstance(value, Iterable):
+        raise DeclarationError(
+            f"step {instance.name!r}: items must be a collection that every run can read, "
+            f"or a callable that gives one, not {value!r}"
+        )
+
+
+def _checked_loops(instance: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
+    if value is None:
+        raise DeclarationError(f"step {instance.name!r}: max_loops must be at least 1, not None")
+    checked_limit(instance, attribute, value)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Parallel(Declared):
+    """All branches at once on the same input; the output is a dict by key."""
+
+    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=_as_branches, validator=_checked_branches)
+    merge: Merging = attrs.field(default="context_update", converter=_as_merging, validator=_checked_merge)
+    on_branch_failure: OnBranchFailure = attrs.field(default="propagate", validator=_checked_on_failure)
+    max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
+
+    @property
+    def inside(self) -> Iterable[AnyStep]:
+        """The branches."""
+        return self.branches.values()
+
+    def _check(self) -> None:
+        _branch_names_differ(self)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class MapOver(Declared):
+    """The body once per item; the output is a list in item order."""
+
+    body: AnyStep = attrs.field(kw_only=False, converter=step_of, validator=_checked_body)
+    items: Any = attrs.field(default=None, validator=_checked_items)
+    """The items, or a callable `(previous, context) -> items`; by default the incoming data."""
+    merge: Merging = attrs.field(default="context_update", converter=_as_merging, validator=_checked_merge)
+    max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
+
+    @property
+    def inside(self) -> Iterable[AnyStep]:
+        """The body."""
+        return (self.body,)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class BranchOn(Declared):
+    """One branch, chosen by `select(data, context)`."""
+
+    select: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
+    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=_as_branches, validator=_checked_branches)
+    default: AnyStep | None = attrs.field(default=None, converter=attrs.converters.optional(step_of))
+
+    @property
+    def inside(self) -> Iterable[AnyStep]:
+        """The branches, the default last."""
+        return (*self.branches.values(), *(() if self.default is None else (self.default,)))
+
+    def _check(self) -> None:
+        _branch_names_differ(self)
+        if self.default is not None:
+            as_step(self.default, where=f"the default of {self.name!r}")
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LoopUntil(Declared):
+    """The body on its own last output until `until(output, context)` is true."""
+
+    body: AnyStep = attrs.field(kw_only=False, converter=step_of, validator=_checked_body)
+    until: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
+    max_loops: int = attrs.field(default=5, validator=_checked_loops)
+
+    @property
+    def inside(self) -> Iterable[AnyStep]:
+        """The body."""
+        return (self.body,)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class HumanInTheLoop(Declared):
+    """Pauses the run until somebody answers; the answer is the step's output."""
+
+    message: str | Callable[..., str] = attrs.field(kw_only=False)
+    """What is asked: a text, or a callable `(data, context) -> text`."""
+    input_schema: Any = None
+    """What an answer must fit: a type, a pydantic model, an attrs class, a dataclass or a JSON Schema."""
+
+    def _check(self) -> None:
+        if not isinstance(self.message, str) and not callable(self.message):
+            raise DeclarationError(f"step {self.name!r}: message must be a text or a callable")
+        if callable(self.message):
+            check_takes_pair(self.message, what=f"step {self.name!r}: message", first="data")
+        if self.input_schema is not None:
+            from .answer_schema import reader_of  # loads pydantic, which only those who ask for a schema need
+
+            try:
+                reader_of(self.input_schema)
+            except DeclarationError as error:
+                raise DeclarationError(f"step {self.name!r}: input_schema: {error}") from error.__cause__

@@ -1,0 +1,169 @@
+"""Turns at a store's connection: one step at a time, in this process, has a transaction of a store open.
+
+An `async` step writes from its loop's thread. If two of them had transactions open, one would wait there for what the
+other has locked, and the other could not commit, because that takes the loop.
+
+Rules:
+
+1. The turn at a place is one for all loops and threads of the process, and for all stores that stand for that place.
+2. It goes to whoever came first. Waiting takes no thread and does not hold the loop, and can be cancelled.
+3. A borrower whose loop was closed under it is passed over, and the log names one that takes long.
+4. A step inside a borrower's own step, which would wait for ever, is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar
+
+import attrs
+import trio
+
+from .._bridge.host import host_lives
+from ..errors import StoreError
+from ..stores._forking import watch_forks
+from ..stores._port import Store
+from .alarms import alarms
+
+logger = logging.getLogger("flujo_actors")
+
+_PATIENCE_S = 30.0
+"""How long somebody waits before the borrower is looked at."""
+
+
+@attrs.frozen(eq=False)
+class Turn:
+    """A step's turn: first it is waited for, then it lasts until it is given back."""
+
+    step_name: str
+    queue: Queue
+    come: trio.Event = attrs.field(factory=trio.Event)
+    lives: Callable[[], bool] = attrs.field(factory=host_lives)
+    """Whether the step's loop can still go on."""
+    _token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
+
+    def call(self) -> bool:
+        """From any thread: tell the step that its turn has come; whether it can still hear it."""
+        try:
+            self._token.run_sync_soon(self.come.set)
+        except trio.RunFinishedError:
+            return False
+        return self.lives()
+
+    def give_back(self) -> None:
+        """Let the next one borrow; once is enough."""
+        self.queue.next(after=self)
+
+
+_around: ContextVar[tuple[Turn, ...]] = ContextVar("flujo_actors turns", default=())
+"""The turns, some of them over, of the steps around the current code."""
+
+
+@attrs.define(eq=False)
+class Queue:
+    """The steps that want to borrow from one place; see the module's rules."""
+
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+    _now: Turn | None = None
+    _waiting: deque[Turn] = attrs.field(factory=deque)
+    _watched: bool = False
+
+    async def turn(self, step_name: str) -> Turn:
+        """The step's turn, when it has come."""
+        if self._now is not None and self._now in _around.get():
+            raise StoreError(
+                f"step {step_name!r} asks for a transaction inside step {self._now.step_name!r}, which has one of the "
+                "same store open, so both would wait for ever; let it run before or after that step"
+            )
+        turn = Turn(step_name, self)
+        self._line_up(turn)
+        try:
+            await turn.come.wait()
+        except BaseException:
+            self._leave(turn)
+            raise
+        _around.set((*_around.get(), turn))
+        return turn
+
+    def next(self, *, after: Turn) -> None:
+        """The turn is over; the next one's begins."""
+        with self._lock:
+            if self._now is after:
+                self._advance()
+
+    def _line_up(self, turn: Turn) -> None:
+        with self._lock:
+            self._waiting.append(turn)
+            if self._now is None or not self._now.lives():
+                self._advance()
+            else:
+                self._watch()
+
+    def _leave(self, turn: Turn) -> None:
+        with self._lock:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            elif self._now is turn:
+                self._advance()
+
+    def _advance(self) -> None:
+        self._now = None
+        while self._now is None and self._waiting:
+            turn = self._waiting.popleft()
+            self._now = turn if turn.call() else None
+
+    def _watch(self) -> None:
+        if not self._watched:
+            with contextlib.suppress(StoreError):  # without a thread to watch the queue, it goes on all the same
+                alarms.set(_PATIENCE_S, self._look)
+                self._watched = True
+
+    def _look(self) -> None:
+        """From the thread of the alarms: see to it that the queue goes on."""
+        with self._lock:
+            self._watched = False
+            if self._now is not None and not self._now.lives():
+                self._advance()
+            if self._now is not None and self._waiting:
+                waiting, holder = len(self._waiting), self._now.step_name
+                logger.warning("%d steps wait for step %r to end its transaction", waiting, holder)
+                self._watch()
+
+
+class _Queues:
+    """The queues of this process, by place."""
+
+    def __init__(self) -> None:
+        self.after_fork_in_child()
+        watch_forks(self)
+
+    def at(self, place: str) -> Queue:
+        with self._lock:
+            queue = self._queues.get(place)
+            if queue is None:
+                queue = self._queues[place] = Queue()
+            return queue
+
+    def before_fork(self) -> None:
+        """Nothing to do: the child begins with no queues."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing to do: the parent goes on with what it has."""
+
+    def after_fork_in_child(self) -> None:
+        self._queues: weakref.WeakValueDictionary[str, Queue] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+
+
+_queues = _Queues()
+
+
+def queue_for(store: Store) -> Queue:
+    """The queue at the place that a store stands for; a store that names none has a queue to itself."""
+    place = getattr(store, "place", None)
+    return _queues.at(place if isinstance(place, str) else f"the store at {id(store)}")

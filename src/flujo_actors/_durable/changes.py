@@ -1,0 +1,216 @@
+"""What changed between the pipeline that a run was started with and the one that it shall go on with.
+
+Rules:
+
+1. `strict` minds every difference, `force` none.
+2. `compat` minds what concerns steps that are done: they must be there, be the same, and come in the same order with
+   nothing new between them. Around what is not done yet, everything may change.
+3. How a step that is done was told to work (its prompt, model, tools and input, or how it decided) may change: it will
+   not work again.
+4. A composite that has begun must stay the kind of composite it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import Any, Literal, TypeAlias, assert_never, get_args
+
+import attrs
+
+from .._core.paths import ROOT, StepPath, above_of
+from .expressions import is_same
+from .fingerprint import EACH, OTHERWISE, Facts
+
+ResumeMode: TypeAlias = Literal["strict", "compat", "force"]
+"""What to do if the pipeline has changed since the run was started: refuse; refuse if what is done has changed;
+go on whatever it is."""
+
+Steps = Mapping[StepPath, Facts]
+
+
+def checked_mode(mode: ResumeMode) -> ResumeMode:
+    """The mode; `ValueError` if there is no such one, which must not be taken for leave to go on."""
+    if mode not in get_args(ResumeMode):
+        raise ValueError(f"there is no mode {mode!r}; choose one of {', '.join(map(repr, get_args(ResumeMode)))}")
+    return mode
+
+
+_REFERENCES = frozenset({"agent", "input", "message", "until", "select", "items"})
+"""Facts that name functions, or stand for expressions."""
+
+_HASHED = frozenset({"prompt"}) | _REFERENCES - {"agent"}
+
+_OVER_WHEN_DONE = frozenset({"prompt", "model", "tools", "input", "until", "select", "items"})
+
+
+def changes_between(before: Steps, after: Steps, done: Iterable[StepPath], *, mode: ResumeMode) -> list[str]:
+    """What stands in the way of resuming, each a sentence; empty if nothing does."""
+    before = {path: _said_as_in(after.get(path, {}), facts) for path, facts in before.items()}
+    if list(before.items()) == list(after.items()):
+        return []
+    match mode:
+        case "force":
+            return []
+        case "strict":
+            return list(_Comparison(before, after).sentences())
+        case "compat":
+            return list(_Comparison(before, after).sentences_about(_Done.of(done, before)))
+        case _:
+            assert_never(mode)
+
+
+def _said_as_in(after: Facts, before: Facts) -> Facts:
+    """The facts with the words that are used now for what is the same."""
+    return {name: after[name] if _is_said(name, after, fact) else fact for name, fact in before.items()}
+
+
+def _is_said(name: str, after: Facts, before: Any) -> bool:
+    now = after.get(name)
+    return name in _REFERENCES and isinstance(now, str) and isinstance(before, str) and is_same(before, now)
+
+
+@attrs.frozen
+class _Done:
+    """Which steps of a declaration a run has finished, and which it has begun."""
+
+    settled: Set[StepPath]
+    begun: Set[StepPath]
+
+    @classmethod
+    def of(cls, done: Iterable[StepPath], declared: Steps) -> _Done:
+        settled = {place for path in done if not path.endswith("/~t") and (place := _declared_at(path, declared))}
+        begun = {place for path in done if (place := _declared_at(path.removesuffix("/~t"), declared))}
+        return cls(settled, begun | {above for place in begun for above in above_of(place)})
+
+
+def _declared_at(path: str, declared: Steps) -> StepPath | None:
+    """Where the declaration has the step that stood at a path of a run."""
+    place = ""
+    for segment in path.split("/"):
+        if not segment.startswith("~a"):
+            place = _below(place, EACH if segment.startswith(EACH) else segment, declared)
+    return StepPath(place) if place in declared else None
+
+
+def _below(place: str, segment: str, declared: Steps) -> str:
+    below = f"{place}/{segment}" if place else segment
+    otherwise = StepPath(f"{place}/{OTHERWISE}")
+    return otherwise if below not in declared and otherwise in declared else below
+
+
+def _parent(path: StepPath) -> StepPath:
+    return StepPath(path.rpartition("/")[0])
+
+
+class _Comparison:
+    """Two declarations side by side."""
+
+    def __init__(self, before: Steps, after: Steps) -> None:
+        self._before, self._after = before, after
+        self._removed = [path for path in before if path not in after]
+        self._added = [path for path in after if path not in before]
+        self._renamed = dict(self._find_renamed())
+
+    def sentences(self) -> Iterator[str]:
+        """Every difference."""
+        yield from (_renaming(old, new) for old, new in self._renamed.items())
+        yield from (f"step {path!r} was removed" for path in _topmost(self._removed) if path not in self._renamed)
+        added = set(_topmost(self._added)) - set(self._renamed.values())
+        yield from (f"step {path!r} was added" for path in self._added if path in added)
+        for path in self._in_both():
+            yield from _facts_changed(path, self._before[path], self._after[path])
+        yield from self._reordered()
+
+    def sentences_about(self, done: _Done) -> Iterator[str]:
+        """The differences that concern what a run has done."""
+        for path in _topmost(path for path in self._removed if path in done.begun):
+            renamed = self._renamed.get(path)
+            yield f"step {path!r}, which is done, was removed" if renamed is None else _renaming(path, renamed)
+        for path in self._in_both():
+            if path in done.settled:
+                yield from _facts_changed(path, *map(_lasting, (self._before[path], self._after[path])))
+            elif path in done.begun:
+                yield from _facts_changed(path, *({"kind": each[path]["kind"]} for each in (self._before, self._after)))
+        yield from self._disturbed(done)
+
+    def _in_both(self) -> Iterator[StepPath]:
+        return (path for path in self._before if path in self._after)
+
+    def _find_renamed(self) -> Iterator[tuple[StepPath, StepPath]]:
+        """Steps that say the same at another name in the same place of their parent's order."""
+        for old in _topmost(self._removed):
+            for new in _topmost(self._added):
+                if self._before[old] == self._after[new] and self._place(self._before, old) == self._place(
+                    self._after, new
+                ):
+                    yield old, new
+
+    @staticmethod
+    def _place(steps: Steps, path: StepPath) -> tuple[StepPath, int]:
+        siblings = [each for each in steps if _parent(each) == _parent(path)]
+        return _parent(path), siblings.index(path)
+
+    def _reordered(self) -> Iterator[str]:
+        for parent in (ROOT, *self._in_both()):
+            old = [path for path in self._before if _is_child(path, parent) and path in self._after]
+            new = [path for path in self._after if _is_child(path, parent) and path in self._before]
+            if old != new:
+                yield f"the order {_listed(old)} became {_listed(new)}"
+
+    def _disturbed(self, done: _Done) -> Iterator[str]:
+        """Sequences in which something new, or something old, now stands among the steps that are done."""
+        for parent in (ROOT, *self._in_both()):
+            if parent == ROOT or self._before[parent]["kind"] == "pipeline":
+                old = [path for path in self._before if _is_child(path, parent)]
+                count = max((place for place, path in enumerate(old, 1) if path in done.begun), default=0)
+                new = [path for path in self._after if _is_child(path, parent)][:count]
+                if new != old[:count] and set(old[:count]) <= set(self._after):
+                    yield f"steps that are done came in the order {_listed(old[:count])}, now it begins {_listed(new)}"
+
+
+def _is_child(path: StepPath, parent: StepPath) -> bool:
+    return _parent(path) == parent and path != ROOT
+
+
+def _topmost(listed: Iterable[StepPath]) -> list[StepPath]:
+    """Those that do not stand below another one."""
+    found = list(listed)
+    among = set(found)
+    return [path for path in found if among.isdisjoint(above_of(path))]
+
+
+def _listed(listed: Iterable[StepPath]) -> str:
+    return ", ".join(map(repr, listed))
+
+
+def _renaming(old: StepPath, new: StepPath) -> str:
+    return f"step {old!r} is called {new!r} now"
+
+
+def _lasting(facts: Facts) -> Facts:
+    """What must stay the same of a step that is done."""
+    return {name: fact for name, fact in facts.items() if name not in _OVER_WHEN_DONE}
+
+
+def _facts_changed(path: StepPath, before: Facts, after: Facts) -> Iterator[str]:
+    if before["kind"] != after["kind"]:
+        yield f"{path!r} was a {before['kind']} and is a {after['kind']} now"
+        return
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            yield f"the {name} of step {path!r} changed{_from_to(name, old, new)}"
+
+
+def _from_to(name: str, old: Any, new: Any) -> str:
+    if name in _HASHED:
+        return ""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return f" ({'; '.join(_tools_changed(old, new))})"
+    return f" from {old!r} to {new!r}"
+
+
+def _tools_changed(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    yield from (f"{name!r} was removed" for name in old if name not in new)
+    yield from (f"{name!r} was added" for name in new if name not in old)
+    yield from (f"the schema of {name!r} is another" for name in old if name in new and old[name] != new[name])

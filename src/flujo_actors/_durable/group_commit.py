@@ -1,0 +1,268 @@
+"""The journal actor: gathers what runs want written into one transaction, and answers after the commit.
+
+Rules:
+
+1. There is one writer per store and trio run, so that concurrent runs share commits: while one transaction commits in
+   its thread, everything that comes in waits, and goes into the next one together.
+2. While writes come one at a time, as those of a lone chain do, each is begun at once. When the last commit carried
+   several, the next one waits a scheduling round for company.
+3. A write returns when it is durable. It raises `LeaseLost` if the run has another owner by now, and `StoreError` if
+   the store failed: then either nothing of it was written, or all of it and the answer was lost.
+4. A write that was asked for is not cancelled with whoever waits for it, who waits all the same, unless the store is
+   silent (`store_wait`). An admission that nobody waits for any more is given up.
+5. Leases of open runs are kept alive (`leases`) until they are released, and their owners are told of requests to
+   cancel them (`cancelling`).
+6. A commit costs one hop to a thread and back, and no task of its own: what comes back from the thread wakes those who
+   wait for it, and begins the next commit.
+7. A store that nobody refers to any more takes its writer with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import attrs
+import trio
+from outcome import Error, Outcome, Value, capture
+
+from .._core.outcomes import RunId
+from .._core.records import Admission, Append, CancelRequest, Lease, Record
+from ..errors import FlujoError, LeaseLost, RunExists, StoreError
+from ..stores._port import Store, Verdict
+from .cancelling import CancelWatch
+from .leases import Leases
+from .processes import new_owner
+from .store_wait import StoreWait, post, start_thread
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+Notes: TypeAlias = Callable[[], Sequence[Record]]
+"""What else a run has to say, asked for when the commit begins."""
+
+
+@attrs.frozen(eq=False)
+class _Batch:
+    """What is written in one go: first the runs that are to exist, then what runs have to say."""
+
+    admissions: list[Admission]
+    appends: list[Append]
+    waits: list[StoreWait | None]
+    """Those who wait for it, in the same order."""
+
+
+Answer: TypeAlias = Value[Any] | Error
+"""What somebody who waits is told."""
+
+
+class JournalWriter:
+    """The one that writes to a store for all runs of a trio run; see the module's rules."""
+
+    def __init__(self, store: Callable[[], Store | None], *, lease_s: float) -> None:
+        self._store = store
+        self._in_use: Store | None = None
+        """The store, while there is something to write."""
+        self._lease_s = lease_s
+        self._owner = new_owner()
+        self._admissions: list[tuple[StoreWait, Admission]] = []
+        self._appends: list[tuple[StoreWait | None, Append, Notes]] = []
+        self.writing = False
+        """Whether a commit is under way, or about to begin."""
+        self._begun = 0.0
+        self._crowded = True
+        """Whether the last commit carried more than one write (rule 2)."""
+        self._leases = Leases(self._renew, lease_s=lease_s)
+        asks = hasattr(store(), "cancel_requests")
+        self._requests = CancelWatch(self._leases.held, self._cancel_requests if asks else None)
+        self.commits = 0
+        """How many transactions were committed."""
+        self.written = 0
+        """How many records were written."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the store has been asked for something and has not answered yet."""
+        return self.writing or self._leases.renewing
+
+    @trio.lowlevel.enable_ki_protection  # whoever is going to be woken must have begun to wait
+    async def admit(self, admission: Admission) -> Lease:
+        """Make a run exist; `RunExists` if its id is taken."""
+        wait = StoreWait(self._silent_since)
+        self._admissions.append((wait, admission))
+        self._begin_soon()
+        lease: Lease = await wait.answer()
+        return lease
+
+    @trio.lowlevel.enable_ki_protection
+    async def write(self, append: Append, notes: Notes = tuple) -> None:
+        """Make the append durable, and what `notes` returns before it; see the module's rules."""
+        if append.release:
+            self.let_go(append.lease)  # a renewal that comes after the release must not look like a loss
+        wait = StoreWait(self._silent_since)
+        self._appends.append((wait, append, notes))
+        self._begin_soon()
+        request = await wait.answer()
+        if request is not None:
+            self._requests.heard(append.lease, request)
+
+    def _silent_since(self) -> float:
+        return self._begun
+
+    def _begin_soon(self) -> None:
+        if self.writing:
+            return
+        self.writing, self._begun, self._in_use = True, time.monotonic(), self._store()
+        if self._crowded:
+            trio.lowlevel.current_trio_token().run_sync_soon(self._begin)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Send what waits to a thread."""
+        batch, self._begun = self._take(), time.monotonic()
+        finish = functools.partial(post, trio.lowlevel.current_trio_token(), self._finish, batch.waits)
+        try:
+            start_thread(lambda: self._written(batch), finish)
+        except StoreError as error:
+            finish(Value([Error(_copied(error)) for _ in batch.waits]))
+
+    def _take(self) -> _Batch:
+        admissions, self._admissions = self._admissions, []
+        appends, self._appends = self._appends, []
+        return _Batch(
+            [admission for _, admission in admissions],
+            [_with_notes(append, notes()) for _, append, notes in appends],
+            [*(wait for wait, _ in admissions), *(wait for wait, _, _ in appends)],
+        )
+
+    def _written(self, batch: _Batch) -> list[Answer]:
+        """Write in the thread: a transaction for the admissions, if there are any, and one for the rest."""
+        return [
+            *self._committed(self._admit_all, batch.admissions),
+            *self._committed(self._append_all, batch.appends),
+        ]
+
+    def _committed(self, write: Callable[[list[J]], list[Any]], jobs: list[J]) -> list[Answer]:
+        if not jobs:
+            return []
+        got = _asked(lambda: write(jobs))
+        if isinstance(got, Error):
+            return [Error(_copied(got.error)) for _ in jobs]
+        self.commits += 1
+        return [Error(answer) if isinstance(answer, FlujoError) else Value(answer) for answer in got.value]
+
+    def _finish(self, waits: list[StoreWait | None], got: Outcome[list[Answer]]) -> None:
+        """Back from the thread: wake everybody with their answer, and begin the next commit if somebody waits."""
+        for wait, answer in zip(waits, got.unwrap(), strict=True):
+            if wait is not None and not wait.give(answer):
+                self._release_if_admitted(answer)
+        self._crowded = len(waits) > 1
+        self.writing = bool(self._admissions or self._appends)
+        if self.writing:
+            self._begin()
+        else:
+            self._in_use = None
+
+    def _release_if_admitted(self, answer: Answer) -> None:
+        """Whoever wanted the run has left: let others have it."""
+        if isinstance(answer, Value) and isinstance(answer.value, Lease):
+            release = Append(lease=answer.value, records=(), release=True)
+            self._appends.append((None, release, tuple))
+
+    def _admit_all(self, admissions: list[Admission]) -> list[Lease | RunExists]:
+        assert self._in_use is not None
+        return self._in_use.admit_all(admissions, owner=self._owner, lease_s=self._lease_s)
+
+    def _append_all(self, appends: list[Append]) -> list[Verdict]:
+        assert self._in_use is not None
+        answers = self._in_use.append(appends)
+        self.written += sum(len(append.records) for append in appends)
+        return answers
+
+    # --- leases ---
+
+    def hold(self, lease: Lease, lost: Callable[[LeaseLost], None], *, since: float | None = None) -> None:
+        """Keep a lease alive until it is let go; `lost` is called if it cannot be. See `Leases.hold`."""
+        self._leases.hold(lease, lost, since=since)
+
+    def let_go(self, lease: Lease) -> None:
+        """Stop renewing a lease, and looking for requests to cancel its run."""
+        self._leases.let_go(lease)
+        self._requests.leave(lease)
+
+    def watch(self, lease: Lease, tell: Callable[[CancelRequest], None]) -> None:
+        """Tell of a request to cancel the run, until its lease is let go."""
+        self._requests.watch(lease, tell)
+
+    def request_for(self, lease: Lease) -> CancelRequest | None:
+        """A request that came with the answer to the write that gave the run up, once."""
+        return self._requests.taken(lease)
+
+    def _cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+        store = self._store()
+        return {} if store is None else store.cancel_requests(run_ids)
+
+    def _renew(self, leases: Sequence[Lease]) -> list[LeaseLost | None]:
+        store = self._store()
+        return [None] * len(leases) if store is None else store.renew(leases, lease_s=self._lease_s)
+
+
+def _with_notes(append: Append, notes: Sequence[Record]) -> Append:
+    return attrs.evolve(append, records=(*notes, *append.records)) if notes else append
+
+
+def _asked(call: Callable[[], R]) -> Value[R] | Error:
+    """What the store answered, or a `StoreError`: also for what a store may not raise, since runs wait for it."""
+    got = capture(call)
+    if isinstance(got, Value) or isinstance(got.error, StoreError) or not isinstance(got.error, Exception):
+        return got
+    from ..telemetry._redaction.live_redaction import redacted  # what only programs with errors need
+
+    broken = StoreError(redacted(f"the store raised {type(got.error).__name__}: {got.error}"))
+    broken.__cause__ = got.error
+    return Error(broken)
+
+
+def _copied(error: BaseException) -> BaseException:
+    """The error for one of several that wait: each raises its own, with its own traceback."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error
+    return copy
+
+
+_writers: trio.lowlevel.RunVar[dict[tuple[int, float], JournalWriter]] = trio.lowlevel.RunVar("flujo_actors writers")
+
+
+def writer_for(store: Store, *, lease_s: float) -> JournalWriter:
+    """The writer of a store in the current trio run, for as long as somebody refers to the store."""
+    try:
+        writers = _writers.get()
+    except LookupError:
+        writers = {}
+        _writers.set(writers)
+    writer = writers.get((id(store), lease_s))
+    return writer or _new_writer(writers, store, lease_s)
+
+
+def _new_writer(writers: dict[tuple[int, float], JournalWriter], store: Store, lease_s: float) -> JournalWriter:
+    key = id(store), lease_s
+    try:
+        refer: Callable[[], Store | None] = weakref.ref(store, lambda _: writers.pop(key, None))
+    except TypeError:  # a class with slots may allow no weak references; its stores live as long as the loop
+        refer = lambda: store  # noqa: E731
+    writer = writers[key] = JournalWriter(refer, lease_s=lease_s)
+    return writer
+
+
+def commits_under_way() -> bool:
+    """Whether the current trio run waits for a store to write."""
+    try:
+        return any(writer.waiting for writer in list(_writers.get().values()))
+    except LookupError:
+        return False

@@ -1,0 +1,32 @@
+"""Telling a run from outside that it shall end: its steps are cancelled, and it ends as aborted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from .._core.attempts import Attempt, Stopped
+from .._core.outcomes import Aborted
+
+
+class Halt:
+    """Ends the steps of one run when it is told to."""
+
+    def __init__(self) -> None:
+        self._scope = trio.CancelScope()
+        self._reason: str | None = None
+
+    def now(self, reason: str) -> None:
+        """Cancel the steps; the first reason counts."""
+        if self._reason is None:
+            self._reason = reason
+            self._scope.cancel()
+
+    async def unless_told(self, work: Callable[[], Awaitable[Attempt]]) -> Attempt:
+        """How the work ended, or why it did not; it is not begun if it was told before."""
+        if self._reason is None:
+            with self._scope:
+                return await work()
+        assert self._reason is not None
+        return Stopped(outcome=Aborted(reason=self._reason))

@@ -1,0 +1,258 @@
+"""What a run remembers of itself, so that it can be continued: settled steps, pauses and answers, by path."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Protocol
+
+import attrs
+
+from .._core import paths
+from .._core.outcomes import Paused, TerminalOutcome
+from .._core.paths import StepPath
+from .._core.usage import Usage
+from ..errors import InvalidAnswer, StoreError, TransactionLost
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Recorded:
+    """A settled step: its outcome, and the context it left."""
+
+    outcome: TerminalOutcome
+    context: Any
+    same_context: bool = False
+    """Whether the step left the context as it found it; `context` then means nothing once it was stored."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Pause:
+    """A step that waits for an answer, with what it had used by then."""
+
+    path: StepPath
+    step_name: str
+    paused: Paused
+    input_schema: Any = None
+    attempts: int = 1
+    usage: Usage
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class KeptUnit:
+    """A model turn or tool call that is done."""
+
+    result: str
+    usage: Usage
+    counted: bool = False
+    """Whether its usage is counted: in this part of the run, which did it, or with its step's failed attempts."""
+
+
+class CountedUnits:
+    """The units whose usage is counted in what is remembered of their step's failed attempts."""
+
+    __slots__ = ("_counted", "_new")
+
+    def __init__(self) -> None:
+        self._counted: set[StepPath] = set()
+        self._new: dict[StepPath, list[StepPath]] = {}
+
+    def __contains__(self, unit: StepPath) -> bool:
+        return unit in self._counted
+
+    def done(self, unit: StepPath) -> None:
+        """A unit was done: the next failure of its step counts it."""
+        self._new.setdefault(paths.step_of(unit), []).append(unit)
+
+    def settled(self, path: StepPath) -> None:
+        """A step settled, or it was written down how its attempts failed so far."""
+        if path.endswith(paths.TRIED):
+            self._counted.update(self._new.pop(StepPath(path.removesuffix(paths.TRIED)), ()))
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Answered:
+    """A pause with its answer."""
+
+    pause: Pause
+    answer: Any
+    refused: InvalidAnswer | None = None
+    """Why the step cannot take it: whoever checked it did not know all that the step asks for."""
+
+
+class OpenTransaction(Protocol):
+    """A transaction of the store that a step writes through; its outcome commits with it."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection."""
+
+    async def commit(self, path: StepPath, record: Recorded) -> None:
+        """Make the step's outcome and what it wrote durable, together."""
+
+    async def rollback(self, reason: object = None) -> TransactionLost | None:
+        """Undo what the step wrote, because of an error, perhaps; what the store itself lost it by, if it did."""
+
+    async def abandon(self) -> None:
+        """Undo what a step wrote that was cut short, and of which a thread may be left that writes on."""
+
+
+class Journal(Protocol):
+    """The memory of one run. What is written is durable, as far as the store is, when the call returns."""
+
+    durable: bool
+    """Whether there is a store behind it."""
+
+    def recall(self, path: StepPath) -> Recorded | None:
+        """The outcome of a step that settled in an earlier part of this run."""
+
+    def answered(self, path: StepPath) -> Answered | None:
+        """The answer given to the pause at `path`."""
+
+    def times_answered(self, path: StepPath) -> int:
+        """How many questions at `path` were answered so far."""
+
+    def waiting(self, path: StepPath) -> Pause | None:
+        """The pause at `path` that nobody has answered yet."""
+
+    def started(self, path: StepPath, name: str) -> None:
+        """Take note that a step begins; written with whatever is written next, unless that is how it ended."""
+
+    async def settled(self, path: StepPath, record: Recorded) -> Recorded:
+        """Remember how a step ended; what comes back is what the run goes on with."""
+
+    async def begin(self, step_name: str) -> OpenTransaction:
+        """A transaction for a step that asks for one."""
+
+    def unit(self, path: StepPath) -> KeptUnit | None:
+        """A model turn or tool call that is done."""
+
+    async def intend(self, path: StepPath, intent: str) -> bool:
+        """Remember that a unit is about to be done; whether an earlier part of the run intended it already.
+
+        This uses up the answer to a question about the unit, if there is one: how it ends now is another question.
+        """
+
+    async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
+        """Remember what a unit came to."""
+
+    async def paused(self, pause: Pause) -> None:
+        """Remember that a step waits; from then on it can be answered."""
+
+
+class Questions:
+    """What a run in memory has asked, and what it was told."""
+
+    __slots__ = ("answers", "pauses", "told")
+
+    def __init__(self) -> None:
+        self.pauses: dict[StepPath, Pause] = {}
+        self.answers: dict[StepPath, Answered] = {}
+        self.told: Counter[StepPath] = Counter()
+
+    def drop(self, path: StepPath) -> None:
+        """The step at `path` settled, or failed so far: nobody waits any more for what was asked inside it."""
+        for each in paths.at_or_below(path, self.pauses):
+            del self.pauses[each]
+
+
+class UnitsInMemory:
+    """The model turns and tool calls of a run in memory."""
+
+    __slots__ = ("counted", "done", "intended")
+
+    def __init__(self) -> None:
+        self.intended: set[StepPath] = set()
+        self.done: dict[StepPath, KeptUnit] = {}
+        self.counted = CountedUnits()
+
+
+class MemoryJournal:
+    """A journal that lives as long as the process, and keeps references instead of copies.
+
+    A program has thousands of runs at a time, few of which ask anything or have units: the books for these are made
+    when they are needed.
+    """
+
+    __slots__ = ("_questions", "_settled", "_units")
+    durable = False
+
+    def __init__(self) -> None:
+        self._settled: dict[StepPath, tuple[TerminalOutcome, Any, bool]] = {}
+        self._questions: Questions | None = None
+        self._units: UnitsInMemory | None = None
+
+    @property
+    def questions(self) -> Questions:
+        """The book of questions."""
+        if self._questions is None:
+            self._questions = Questions()
+        return self._questions
+
+    @property
+    def units(self) -> UnitsInMemory:
+        """The book of units."""
+        if self._units is None:
+            self._units = UnitsInMemory()
+        return self._units
+
+    def unit(self, path: StepPath) -> KeptUnit | None:
+        return self.units.done.get(path)
+
+    async def intend(self, path: StepPath, intent: str) -> bool:
+        before = path in self.units.intended
+        self.units.intended.add(path)
+        self.questions.answers.pop(path, None)
+        return before
+
+    async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
+        self.units.done[path] = KeptUnit(result=result, usage=usage, counted=True)
+        self.units.counted.done(path)
+
+    def recall(self, path: StepPath) -> Recorded | None:
+        kept = self._settled.get(path)
+        return None if kept is None else Recorded(outcome=kept[0], context=kept[1], same_context=kept[2])
+
+    def answered(self, path: StepPath) -> Answered | None:
+        return self.questions.answers.get(path)
+
+    def times_answered(self, path: StepPath) -> int:
+        return self.questions.told[path]
+
+    def waiting(self, path: StepPath) -> Pause | None:
+        return self.questions.pauses.get(path)
+
+    def started(self, path: StepPath, name: str) -> None:
+        pass
+
+    def keep(self, path: StepPath, outcome: TerminalOutcome, context: Any, *, same_context: bool) -> None:
+        """Remember how a step ended and the context it left; in memory there is nothing to wait for."""
+        self._settled[path] = (outcome, context, same_context)
+        if self._units is not None:
+            self._units.counted.settled(path)
+        if self._questions is not None:
+            self._questions.drop(path)
+
+    async def settled(self, path: StepPath, record: Recorded) -> Recorded:
+        self.keep(path, record.outcome, record.context, same_context=record.same_context)
+        return record
+
+    async def begin(self, step_name: str) -> OpenTransaction:
+        raise StoreError(f"step {step_name!r} asks for a transaction, but the run has no store")
+
+    async def paused(self, pause: Pause) -> None:
+        self.questions.pauses[pause.path] = pause
+
+    @property
+    def asks(self) -> bool:
+        """Whether the run has asked something: it may go on with the answer, now or later."""
+        return self._questions is not None and bool(self._questions.pauses or self._questions.answers)
+
+    def answer(self, path: StepPath, answer: Any) -> None:
+        """Take the answer to a pause; it is used when the run continues."""
+        book = self.questions
+        book.answers[path] = Answered(pause=book.pauses.pop(path), answer=answer)
+        book.told[path] += 1
+
+    def begin_part(self) -> None:
+        """The run goes on: what was done so far belongs to an earlier part of it."""
+        units = self.units
+        units.done = {each: attrs.evolve(unit, counted=each in units.counted) for each, unit in units.done.items()}

@@ -1,0 +1,216 @@
+"""The runs of one `Flujo`: where they are kept between being started, paused and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections import OrderedDict
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+import trio
+
+from .._core.outcomes import PipelineResult, RunId
+from .._core.pause_tokens import parse_token
+from ..errors import LeaseLost, NotPaused, RunExists, RunLeased
+from .journal import Journal, MemoryJournal, Pause
+
+if TYPE_CHECKING:
+    from .halt import Halt
+
+REMEMBERED = 10_000
+"""How many ended runs keep their id in memory."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class OpenRun:
+    """A run that this process works on: what it started from, and what it has done.
+
+    Known by identity: whoever puts it away puts away what was opened, and no copy of it.
+    """
+
+    run_id: RunId
+    data: Any
+    context: Any
+    journal: Journal
+    resumed: bool = False
+    since: float | None = None
+    """When this process asked for the run, by the trio run's clock, if it is to be counted from then."""
+
+
+class NoAnswer(enum.Enum):
+    """The type of `NO_ANSWER`."""
+
+    NO_ANSWER = "no answer"
+
+
+NO_ANSWER = NoAnswer.NO_ANSWER
+"""Distinguishes a run that is resumed without an answer from one whose answer is `None`."""
+
+
+class Hold:
+    """The grip on an open run. Where it can be lost, the run is cancelled and `check` says so."""
+
+    def __init__(self, halt: Halt | None = None) -> None:
+        self.scope = trio.CancelScope()
+        self.halt = halt
+        """How the run can be told to end; `None` where nobody could."""
+        self._lost: LeaseLost | None = None
+
+    def lose(self, error: LeaseLost) -> None:
+        """The run belongs to somebody else by now: stop it."""
+        self._lost = error
+        self.scope.cancel()
+
+    def check(self) -> None:
+        """Raise `LeaseLost` if the run was lost."""
+        if self._lost is not None:
+            raise self._lost
+
+
+_FOR_GOOD = contextlib.nullcontext(Hold())
+"""A run in memory cannot be lost: one hold does for all of them."""
+
+
+class Runs(Protocol):
+    """Where runs live. A run is open in one place at a time, until it is put back."""
+
+    async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
+        """Begin a run; `RunExists` if its id is taken."""
+
+    async def pause_at(self, token: str) -> Pause:
+        """What waits for an answer behind a token; `NotPaused` if nothing does."""
+
+    async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
+        """Take an answer, once, and open the run when it has come to rest; `NotPaused` if it came too late.
+
+        Unless it may `wait`, an answer to a run that is at work is not taken: `RunLeased`.
+        """
+
+    async def reopen(self, run_id: RunId, *, wait: bool) -> OpenRun:
+        """Open a run that a process left unfinished; `RunLeased` if somebody holds it, at once or after a `wait`."""
+
+    async def rest(self, run: OpenRun, result: PipelineResult) -> None:
+        """Put a run away that has come to rest, before anybody is told; if it is paused, others may have it then.
+
+        Called again with another result, it ends a run that rests at a pause, unless somebody has taken it up.
+        """
+
+    async def put_back(self, run: OpenRun) -> None:
+        """This process stops working on the run; one that has not come to rest was interrupted."""
+
+    async def left_behind(self) -> list[RunId]:
+        """The runs that are not at rest: first those that a dead process left, last those that somebody holds."""
+
+    def holding(self, run: OpenRun) -> AbstractContextManager[Hold]:
+        """Keep the grip on a run while it is worked on."""
+
+
+class RunsInMemory:
+    """Runs that live as long as the process.
+
+    1. An id names one run for as long as it is remembered: all runs under way or paused, and the last `REMEMBERED`
+       that ended.
+    2. An answer is taken once, from the moment on at which somebody was asked; whoever comes second is told that the
+       run is not paused.
+    3. Whoever answers a run that is still at work waits for it to come to rest.
+    4. A run that ends is forgotten but for its id; one that pauses keeps what it has done, and so does one that was
+       interrupted after it had asked something: `reopen` goes on with it.
+    """
+
+    def __init__(self) -> None:
+        self._resting: dict[RunId, OpenRun] = {}
+        self._open: dict[RunId, OpenRun] = {}
+        self._ended: OrderedDict[RunId, None] = OrderedDict()
+        self._waiting: list[tuple[trio.lowlevel.TrioToken, trio.Event]] = []
+
+    async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
+        if run_id in self._open or run_id in self._resting or run_id in self._ended:
+            raise RunExists(f"a run with the id {run_id!r} exists already; choose another id, or resume it")
+        run = self._open[run_id] = OpenRun(run_id=run_id, data=data, context=context, journal=MemoryJournal())
+        return run
+
+    async def pause_at(self, token: str) -> Pause:
+        run_id, path = parse_token(token)
+        run = self._resting.get(run_id) or self._open.get(run_id)
+        pause = None if run is None else run.journal.waiting(path)
+        if pause is None or pause.paused.state_token != token:
+            raise NotPaused(f"no run is paused at {token!r}: it was answered, it ended, or it never paused here")
+        return pause
+
+    async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
+        await self.pause_at(token)
+        run_id, path = parse_token(token)
+        if not wait and run_id in self._open:
+            raise RunLeased(f"run {run_id!r} is still at work here: answer when it has paused, or let this call wait")
+        _journal_of(self._resting.get(run_id) or self._open[run_id]).answer(path, answer)
+        await self._come_to_rest(run_id)
+        return await self.reopen(run_id, wait=wait)
+
+    async def _come_to_rest(self, run_id: RunId) -> None:
+        """Wait until the run is at work no more; another thread's loop may be the one that it works in."""
+        while run_id in self._open:
+            rested = trio.Event()
+            self._waiting.append((trio.lowlevel.current_trio_token(), rested))
+            if run_id in self._open:  # not if it came to rest just now, and has woken everybody
+                await rested.wait()
+
+    async def reopen(self, run_id: RunId, *, wait: bool) -> OpenRun:
+        if run_id not in self._resting:
+            raise NotPaused(f"no run {run_id!r} is waiting here: without a store, only a paused run can be resumed")
+        run = attrs.evolve(self._resting.pop(run_id), resumed=True)
+        _journal_of(run).begin_part()
+        self._open[run_id] = run
+        return run
+
+    def forget(self, run_id: RunId) -> bool:
+        """Drop a run that rests; whether there was one."""
+        if self._resting.pop(run_id, None) is None:
+            return False
+        self._remember(run_id)
+        return True
+
+    async def left_behind(self) -> list[RunId]:
+        return []
+
+    def holding(self, run: OpenRun) -> AbstractContextManager[Hold]:
+        return _FOR_GOOD
+
+    async def rest(self, run: OpenRun, result: PipelineResult) -> None:
+        if self._resting.get(run.run_id) is run:
+            del self._resting[run.run_id]
+            self._remember(run.run_id)
+        else:
+            self._put_away(run, keep=result.status == "paused")
+
+    async def put_back(self, run: OpenRun) -> None:
+        if self._open.get(run.run_id) is run:
+            self._put_away(run, keep=_journal_of(run).asks)
+
+    def _put_away(self, run: OpenRun, *, keep: bool) -> None:
+        if self._open.get(run.run_id) is not run:
+            return  # whoever took it up since then has it
+        if keep:
+            self._resting[run.run_id] = run
+        else:
+            self._remember(run.run_id)
+        del self._open[run.run_id]
+        if self._waiting:
+            self._wake()
+
+    def _remember(self, run_id: RunId) -> None:
+        self._ended[run_id] = None
+        if len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for token, rested in waiting:
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(rested.set)
+
+
+def _journal_of(run: OpenRun) -> MemoryJournal:
+    assert isinstance(run.journal, MemoryJournal)
+    return run.journal

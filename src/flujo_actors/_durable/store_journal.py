@@ -1,0 +1,319 @@
+"""The journal of a run that survives its process: every record goes to the store before the run goes on.
+
+Rules:
+
+1. What an earlier part of the run has written is read once, when the run is opened: what cannot be read is found before
+   anything is done. Steps inside a settled step are read as far as they are parts of its result.
+2. `started` records wait for company: they are written together with the next record that somebody waits for, and not
+   at all if their step has settled by then, whose record says so.
+3. A pause is written with its record, and can be answered from then on. When what is around it settles, or tries
+   again, it is withdrawn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+
+from .._core import record_bodies
+from .._core.known_models import read_by
+from .._core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
+from .._core.paths import ROOT, StepPath, above_of, at_or_below
+from .._core.records import Append, Lease, OpenPause, Record, RecordKind
+from .._core.usage import Usage
+from ..errors import CorruptRecord, InvalidAnswer
+from ..stores._port import Store
+from .group_commit import JournalWriter
+from .journal import Answered, CountedUnits, KeptUnit, Pause, Recorded
+from .recorded_results import RecordedResults
+from .store_transaction import StoreTransaction
+from .store_wait import call_store
+
+SchemaOf = Callable[[StepPath], Any]
+"""What the pipeline declares as `input_schema` of the step at a path."""
+
+
+class StoreJournal:
+    """One run's journal in a store; see the module's rules."""
+
+    durable = True
+
+    def __init__(
+        self,
+        store: Store,
+        writer: JournalWriter,
+        lease: Lease,
+        *,
+        redact: record_bodies.Redact,
+        schema_of: SchemaOf,
+        cold: bool = False,
+    ) -> None:
+        self._store, self._writer, self.lease = store, writer, lease
+        self.at_rest = False
+        """Whether the run has been put away with its result, and may belong to somebody else."""
+        self._redact, self._schema_of, self._cold = redact, schema_of, cold
+        self._settled: dict[StepPath, Record] = {}
+        self._read: dict[StepPath, Recorded] = {}
+        self._pauses: dict[StepPath, Pause] = {}
+        self._answers: dict[StepPath, Answered] = {}
+        self._told: Counter[StepPath] = Counter()
+        self._started: dict[StepPath, str] = {}
+        """What has begun, by name, and has not been written down."""
+        self._results = RecordedResults()
+        self._intents: set[StepPath] = set()
+        self._units: dict[StepPath, Record | KeptUnit] = {}
+        self._counted = CountedUnits()
+
+    # --- what was ---
+
+    @read_by("a fresh process")
+    def load(self, records: Iterable[Record]) -> None:
+        """Take in what earlier parts of the run have written."""
+        for record in records:
+            with record_bodies.reading(self._where(record)):
+                self._take_in(record)
+        self._read_settled()
+        for path, recorded in self._read.items():
+            self._results.note(path, recorded.outcome)
+
+    def _take_in(self, record: Record) -> None:
+        match record.kind:
+            case "settled":
+                self._take_settled(record)
+                self._withdraw(record.path)
+            case "paused":
+                self._pauses[record.path] = self._pause_from(record)
+                self._answers.pop(record.path, None)
+            case "answered":
+                self._take_answer(record)
+            case "intent":
+                self._intents.add(record.path)
+                self._answers.pop(record.path, None)
+            case "unit":
+                self._units[record.path] = record
+                self._counted.done(record.path)
+
+    def _take_settled(self, record: Record) -> None:
+        self._settled[record.path] = record
+        self._counted.settled(record.path)
+
+    @read_by("a fresh process")
+    def _read_settled(self) -> None:
+        found = self._bodies_to_read()
+        for path in sorted(found, key=lambda path: self._settled[path].seq):  # what is inside a step settles before it
+            self._read[path] = self._recorded(path, found[path])
+
+    def _bodies_to_read(self) -> dict[StepPath, dict[str, Any]]:
+        """What settled steps wrote, with the steps that their results refer to."""
+        found: dict[StepPath, dict[str, Any]] = {}
+        wanted = [path for path in self._settled if not any(above in self._settled for above in above_of(path))]
+        while wanted:
+            path = wanted.pop()
+            record = self._settled[path]
+            found[path] = record_bodies.read_body(record.body, where=self._where(record))
+            inside = record_bodies.steps_inside(path, found[path])
+            wanted.extend(each for each in inside if each in self._settled and each not in found)
+        return found
+
+    def _recorded(self, path: StepPath, body: dict[str, Any]) -> Recorded:
+        where = self._where(self._settled[path])
+        outcome = record_bodies.read_settled(path, body, self._outcome_at, where=where)
+        same = "context" not in body
+        context = None if same else record_bodies.read_value(body["context"], where=where)
+        return Recorded(outcome=outcome, context=context, same_context=same)
+
+    def _outcome_at(self, path: StepPath) -> TerminalOutcome | None:
+        recorded = self._read.get(path)
+        return None if recorded is None else recorded.outcome
+
+    def recall(self, path: StepPath) -> Recorded | None:
+        return self._read.get(path)
+
+    def answered(self, path: StepPath) -> Answered | None:
+        return self._answers.get(path)
+
+    def times_answered(self, path: StepPath) -> int:
+        return self._told[path]
+
+    def waiting(self, path: StepPath) -> Pause | None:
+        return self._pauses.get(path)
+
+    def _pause_from(self, record: Record) -> Pause:
+        where = self._where(record)
+        body = record_bodies.read_body(record.body, where=where)
+        return Pause(
+            path=record.path,
+            step_name=record_bodies.text_in(body, "step_name"),
+            paused=Paused(
+                message=record_bodies.text_in(body, "message"), state_token=record_bodies.text_in(body, "token")
+            ),
+            input_schema=self._schema_of(record.path),
+            attempts=record_bodies.number_in(body, "attempts"),
+            usage=record_bodies.read_usage(body["usage"], where=where),
+        )
+
+    def _take_answer(self, record: Record) -> None:
+        where = self._where(record)
+        pause = self._pauses.pop(record.path, None)
+        if pause is None:
+            raise CorruptRecord(f"{where}: an answer without a pause")
+        body = record_bodies.read_body(record.body, where=where)
+        given = Answered(pause=pause, answer=record_bodies.read_value(body.get("answer"), where=where))
+        self._answers[record.path] = _as_asked(given) if body.get("as_given") else given
+        self._told[record.path] += 1
+
+    def _where(self, record: Record) -> str:
+        return f"record {record.seq} of run {self.lease.run_id!r}"
+
+    # --- what is ---
+
+    def started(self, path: StepPath, name: str) -> None:
+        self._started[path] = name
+
+    def _take_started(self) -> list[Record]:
+        """A record for each step that has begun and not settled, and that none was written for."""
+        started, self._started = self._started, {}
+        return [
+            Record(kind="started", path=path, body=record_bodies.make_body(name=name)) for path, name in started.items()
+        ]
+
+    async def settled(self, path: StepPath, record: Recorded) -> Recorded:
+        body = self._settled_body(path, record)
+        self._started.pop(path, None)
+        await self._write("settled", path, body, withdrawn=self._withdraw(path))
+        kept = await self._read_back(path, record) if self._cold else record
+        self._results.note(path, kept.outcome)
+        return kept
+
+    def _settled_body(self, path: StepPath, record: Recorded) -> str:
+        parts = record_bodies.settled_data(record.outcome, self._redact, self._results.below(path))
+        if not record.same_context:
+            parts["context"] = record_bodies.stored_value(record.context)
+        return record_bodies.make_body(**parts)
+
+    def unit(self, path: StepPath) -> KeptUnit | None:
+        kept = self._units.get(path)
+        if isinstance(kept, Record):
+            where = self._where(kept)
+            with record_bodies.reading(where):
+                body = record_bodies.read_body(kept.body, where=where)
+                usage = record_bodies.read_usage(body.get("usage"), where=where)
+                kept = KeptUnit(
+                    result=record_bodies.text_in(body, "result"), usage=usage, counted=path in self._counted
+                )
+        return kept
+
+    async def intend(self, path: StepPath, intent: str) -> bool:
+        before = path in self._intents
+        self._intents.add(path)
+        self._answers.pop(path, None)
+        await self._write("intent", path, record_bodies.make_body(intent=intent))
+        return before
+
+    async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
+        await self._write("unit", path, record_bodies.make_body(result=result, usage=record_bodies.usage_data(usage)))
+        self._units[path] = KeptUnit(result=result, usage=usage, counted=True)
+
+    async def begin(self, step_name: str) -> StoreTransaction:
+        return await StoreTransaction.begin(self._store, step_name, self._settled_append)
+
+    def _settled_append(self, path: StepPath, record: Recorded) -> Append:
+        settled = Record(kind="settled", path=path, body=self._settled_body(path, record))
+        self._started.pop(path, None)
+        return Append(lease=self.lease, records=(*self._take_started(), settled))
+
+    async def _read_back(self, path: StepPath, record: Recorded) -> Recorded:
+        """What the store says the step came to, instead of what is in memory; all of the run is read for it.
+
+        An exception stays the original: this is the process where it happened.
+        """
+        for each in await call_store(lambda: self._store.read(self.lease.run_id)):
+            if each.kind == "settled":
+                self._take_settled(each)
+        self._read_settled()
+        stored = self._read.pop(path)
+        context = record.context if stored.same_context else stored.context
+        return attrs.evolve(stored, outcome=_with_original(stored.outcome, record.outcome), context=context)
+
+    def _withdraw(self, path: StepPath) -> tuple[StepPath, ...]:
+        """The questions inside a step that has settled, or whose attempt has failed: nobody waits for them."""
+        withdrawn = tuple(at_or_below(path, self._pauses)) if self._pauses else ()
+        for place in withdrawn:
+            del self._pauses[place]
+        return withdrawn
+
+    async def paused(self, pause: Pause) -> None:
+        await self._write("paused", pause.path, _pause_body(pause), pauses=(_open_pause(pause),))
+        self._pauses[pause.path] = pause
+
+    def unasked(self, asked: Iterable[OpenPause]) -> tuple[OpenPause, ...]:
+        """What waits by the records, but is not among what the store says was asked: it wrote this down later once."""
+        tokens = {pause.token for pause in asked}
+        return tuple(pause for each in self._pauses.values() if (pause := _open_pause(each)).token not in tokens)
+
+    async def ended(self, result: PipelineResult) -> None:
+        """Remember what the run came to, and give up its lease."""
+        body = record_bodies.make_body(**record_bodies.result_data(result))
+        await self._write("ended", ROOT, body, status=result.status, release=True)
+        self.at_rest = True
+
+    @property
+    def asks(self) -> bool:
+        """Whether the run waits for an answer."""
+        return bool(self._pauses)
+
+    async def _write(self, kind: RecordKind, path: StepPath, body: str, **changes: Any) -> None:
+        record = Record(kind=kind, path=path, body=body)
+        append = Append(lease=self.lease, records=(record,), **changes)
+        await self._writer.write(append, self._take_started)
+
+
+def _pause_body(pause: Pause) -> str:
+    return record_bodies.make_body(
+        step_name=pause.step_name,
+        message=pause.paused.message,
+        token=pause.paused.state_token,
+        attempts=pause.attempts,
+        usage=record_bodies.usage_data(pause.usage),
+        schema=_json_schema(pause.input_schema),
+    )
+
+
+def _json_schema(schema: Any) -> Any:
+    """What an answer must fit, for those who answer without having the pipeline."""
+    if schema is None or isinstance(schema, dict):
+        return schema
+    from ..structured._schema import compile_schema  # loads pydantic, which only pauses with a schema need
+
+    return dict(compile_schema(schema).json_schema)
+
+
+def _with_original(stored: TerminalOutcome, outcome: TerminalOutcome) -> TerminalOutcome:
+    if isinstance(stored, Failure) and isinstance(outcome, Failure):
+        return attrs.evolve(stored, error=outcome.error)
+    return stored
+
+
+def _as_asked(answered: Answered) -> Answered:
+    """An answer from somebody who only had the JSON Schema, as the pipeline's own `input_schema` wants it."""
+    if answered.pause.input_schema is None:
+        return answered
+    from .answers import checked_answer  # loads pydantic, as above
+
+    try:
+        answer = checked_answer(answered.answer, answered.pause.input_schema, step_name=answered.pause.step_name)
+    except InvalidAnswer as error:
+        return attrs.evolve(answered, refused=error)
+    return attrs.evolve(answered, answer=answer)
+
+
+def _open_pause(pause: Pause) -> OpenPause:
+    return OpenPause(
+        path=pause.path,
+        token=pause.paused.state_token or "",
+        message=pause.paused.message,
+        body=_pause_body(pause),
+    )

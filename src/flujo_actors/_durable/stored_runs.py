@@ -1,0 +1,249 @@
+"""Runs that survive their process: kept in a store, owned by one process at a time.
+
+Rules:
+
+1. A run exists in the store before any of its work is done.
+2. Opening a run claims its lease; putting it back releases it. While it is open the lease is renewed, and if it is lost
+   all the same, the run is cancelled at once.
+3. A run is resumed only by the pipeline it was started with, unless the caller says otherwise.
+4. An answer is in the store before anything is done with it. All that the run has stored was read before, and nothing
+   is asked of the answer that could refuse the run afterwards: what was answered once can be resumed.
+5. A run that has ended is never opened again: it would complete by having nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import trio
+
+from .._core import record_bodies
+from .._core.error_info import message_of
+from .._core.known_models import read_by
+from .._core.outcomes import PipelineResult, RunId
+from .._core.paths import ROOT
+from .._core.pause_tokens import parse_token
+from .._core.records import Admission, Append, Lease, Record, RunQuery, StoredRun, StoredStatus
+from .._core.settings import DurabilitySettings
+from .._dsl.kinds import HumanInTheLoop
+from .._dsl.pipeline import Pipeline
+from .._dsl.places import find_step
+from ..errors import (
+    AlreadyAnswered,
+    CorruptRecord,
+    FingerprintMismatch,
+    LeaseLost,
+    NotPaused,
+    NotSerializable,
+    RunLeased,
+    StoreError,
+)
+from ..stores._port import Store
+from .cancelling import end_as_aborted
+from .changes import ResumeMode, changes_between
+from .claiming import at_work, can_be_had, claimed, refuse_if_ended, refuse_if_held
+from .fingerprint import Fingerprint, form_of, read_fingerprint
+from .group_commit import JournalWriter, writer_for
+from .halt import Halt
+from .journal import Pause
+from .pauses import waiting_pause
+from .runs import Hold, OpenRun
+from .store_journal import StoreJournal
+from .store_wait import PATIENCE_S, call_store
+
+
+@attrs.define(kw_only=True, eq=False)
+class StoredRuns:
+    """The runs of one pipeline in a store; see the module's rules."""
+
+    store: Store
+    pipeline: Pipeline
+    settings: DurabilitySettings
+    redact: record_bodies.Redact
+    mode: ResumeMode = "strict"
+
+    async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
+        fingerprint = Fingerprint.of(self.pipeline)
+        given = {"input": _stored(data, "input"), "context": _stored(context, "context")}
+        body = record_bodies.make_body(**given, fingerprint=fingerprint.data())
+        admission = Admission(run_id=run_id, pipeline=fingerprint.name, body=body)
+        asked_at = trio.current_time()
+        lease = await self._writer().admit(admission)  # also for who is cancelled meanwhile: it must be given up
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            await self._release(lease)
+            raise
+        return OpenRun(run_id=run_id, data=data, context=context, journal=self._journal(lease), since=asked_at)
+
+    async def pause_at(self, token: str) -> Pause:
+        run_id, path = parse_token(token)
+        await call_store(lambda: waiting_pause(self.store, token))
+        read = await self._read(Lease(run_id=run_id, owner="", epoch=0))
+        pause = read.journal.waiting(path)
+        if pause is None:
+            raise AlreadyAnswered(f"the pause at {token!r} has been answered already")
+        return pause
+
+    async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
+        run_id, path = parse_token(token)
+        record = Record(
+            kind="answered", path=path, body=record_bodies.make_body(answer=record_bodies.stored_value(answer))
+        )
+        if not wait:
+            await refuse_if_held(self.store, run_id)  # before the answer is used up
+        await call_store(lambda: self.store.answer(run_id, path, token=token, record=record))
+        return await self.reopen(run_id, wait=wait, answered=True)
+
+    async def reopen(self, run_id: RunId, *, wait: bool, answered: bool = False) -> OpenRun:
+        lease = await claimed(self.store, run_id, lease_s=self.settings.lease_s, wait=wait, answered=answered)
+        try:
+            run = await call_store(lambda: self.store.get(run_id))
+            refuse_if_ended(run)  # it may have ended before the claim
+            return await self._opened(lease, run)
+        except BaseException:
+            await self._release(lease)
+            raise
+
+    async def _opened(self, lease: Lease, run: StoredRun) -> OpenRun:
+        self._writer().hold(lease, _told_by_the_store)  # reading a long run may take longer than a lease
+        opened = await self._read(lease)
+        note = Record(kind="resumed", path=ROOT, body=record_bodies.make_body(owner=lease.owner, epoch=lease.epoch))
+        unasked = _journal_of(opened).unasked(run.pauses)
+        await self._writer().write(Append(lease=lease, records=(note,), pauses=unasked, status="running"))
+        return opened
+
+    async def _read(self, lease: Lease) -> OpenRun:
+        """All that the run has stored, read: `CorruptRecord` names what cannot be."""
+        records = await call_store(lambda: self.store.read(lease.run_id))
+        body = self._admission_of(lease.run_id, records)
+        journal = self._journal(lease)
+        await call_store(lambda: journal.load(records))
+        data, context = _given(body, where=_first_record_of(lease.run_id))
+        return OpenRun(run_id=lease.run_id, data=data, context=context, journal=journal, resumed=True)
+
+    def _admission_of(self, run_id: RunId, records: list[Record]) -> dict[str, Any]:
+        """What the run was started with; `FingerprintMismatch` if that was another pipeline."""
+        where = _first_record_of(run_id)
+        if not records or records[0].kind != "admitted":
+            raise CorruptRecord(f"{where}: it is not the run's admission")
+        body = record_bodies.read_body(records[0].body, where=where)
+        with record_bodies.reading(f"{where}: its fingerprint"):
+            before, form = read_fingerprint(body.get("fingerprint")), form_of(body.get("fingerprint"))
+        done = {record.path for record in records if record.kind == "settled"}
+        changes = changes_between(before, Fingerprint.of(self.pipeline, form=form).steps, done, mode=self.mode)
+        if changes:
+            raise _mismatch(run_id, changes)
+        return body
+
+    async def rest(self, run: OpenRun, result: PipelineResult) -> None:
+        if _journal_of(run).at_rest:
+            await self._end_resting(run.run_id, result)
+        else:
+            await _journal_of(run).ended(result)
+
+    async def _end_resting(self, run_id: RunId, result: PipelineResult) -> None:
+        """End a run that waits for an answer; whoever has taken it up by now has the last word."""
+        with contextlib.suppress(RunLeased, NotPaused):
+            opened = await self.reopen(run_id, wait=False)
+            await _journal_of(opened).ended(result)
+
+    async def put_back(self, run: OpenRun) -> None:
+        journal = _journal_of(run)
+        if journal.at_rest:
+            await self._heed_request(journal.lease)
+        else:
+            await self._release(journal.lease, status="paused" if journal.asks else None)
+
+    async def _release(self, lease: Lease, *, status: StoredStatus | None = None) -> None:
+        """Let another process have the run at once, instead of when the lease expires; not if the store is silent."""
+        as_if_cancelled = trio.CancelScope(deadline=-math.inf)
+        with as_if_cancelled, contextlib.suppress(StoreError):  # then the lease expires by itself
+            await self._writer().write(Append(lease=lease, records=(), status=status, release=True))
+        await self._heed_request(lease)
+
+    async def _heed_request(self, lease: Lease) -> None:
+        """End a run that was given up just when somebody asked for its end."""
+        request = self._writer().request_for(lease)
+        if request is not None:
+            reason = self.redact(request.reason)
+            with trio.move_on_after(PATIENCE_S, shield=True), contextlib.suppress(StoreError, NotPaused):
+                await call_store(lambda: end_as_aborted(self.store, lease.run_id, reason))
+
+    @contextlib.contextmanager
+    def holding(self, run: OpenRun) -> Iterator[Hold]:
+        lease = _journal_of(run).lease
+        halt = Halt()
+        hold = Hold(halt)
+        self._writer().hold(lease, hold.lose, since=run.since)
+        self._writer().watch(lease, lambda request: halt.now(self.redact(request.reason)))
+        try:
+            with hold.scope, at_work(lease):
+                yield hold
+        finally:
+            self._writer().let_go(lease)
+
+    async def left_behind(self) -> list[RunId]:
+        """The runs of this pipeline that are under way, and those whose questions are answered."""
+        name = Fingerprint.of(self.pipeline).name
+        running = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="running")))
+        paused = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="paused")))
+        found = [*running, *(run for run in paused if not run.pauses)]
+        return [run.run_id for run in sorted(found, key=lambda run: not can_be_had(self.store, run))]
+
+    def _writer(self) -> JournalWriter:
+        return writer_for(self.store, lease_s=self.settings.lease_s)
+
+    def _journal(self, lease: Lease) -> StoreJournal:
+        return StoreJournal(
+            self.store,
+            self._writer(),
+            lease,
+            redact=self.redact,
+            schema_of=self._schema_of,
+            cold=self.settings.cold,
+        )
+
+    def _schema_of(self, path: Any) -> Any:
+        step = find_step(self.pipeline, path)
+        return step.input_schema if isinstance(step, HumanInTheLoop) else None
+
+
+@read_by("a fresh process")
+def _given(body: dict[str, Any], *, where: str) -> tuple[Any, Any]:
+    """What a run was given, its input and its context, as it was stored."""
+    return record_bodies.read_value(body.get("input"), where=where), record_bodies.read_value(
+        body.get("context"), where=where
+    )
+
+
+def _stored(value: Any, what: str) -> Any:
+    """What a run is given, as it is stored."""
+    try:
+        return record_bodies.stored_value(value)
+    except NotSerializable as error:
+        raise NotSerializable(f"the run was not started: its {what} cannot be stored; {message_of(error)}") from error
+
+
+def _told_by_the_store(lost: LeaseLost) -> None:
+    """Nothing is done yet, and the first write will be refused."""
+
+
+def _first_record_of(run_id: RunId) -> str:
+    return f"record 1 of run {run_id!r}"
+
+
+def _mismatch(run_id: RunId, changes: list[str]) -> FingerprintMismatch:
+    return FingerprintMismatch(
+        f"run {run_id!r} was started with another pipeline: {'; '.join(changes)}. Resume it with the pipeline it was "
+        'started with, or with mode="compat" or "force" if you know that what it has done still holds'
+    )
+
+
+def _journal_of(run: OpenRun) -> StoreJournal:
+    assert isinstance(run.journal, StoreJournal)
+    return run.journal

@@ -1,0 +1,263 @@
+"""What `run_async` returns: a run that can be awaited, iterated or entered.
+
+Rules:
+
+1. Nothing happens before the handle is awaited, iterated or entered; awaiting runs in the caller's own task.
+2. Iterating and entering start the run in the background of the same trio run, with a bounded box of outcomes
+   between it and the reader: a slow reader slows the run.
+3. Leaving the loop (`break`, an exception, `aclose`, losing the iterator) or the `async with` block cancels the
+   run; `aclose` and the block also wait for its cleanup.
+4. Cancelling the reader cancels the run and waits for its cleanup.
+5. A handle is a coroutine too, the one that awaits it: `asyncio.run`, `create_task` and nurseries take nothing else.
+6. What stopped the run (a control error, a store that is down, an id that is taken) is raised to its reader: to the
+   first who awaits or iterates, or else when the block is left, unless the block raises by itself.
+7. A handle that is dropped before anybody awaited, iterated or entered it was a mistake: it warns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import trio
+from outcome import Error, Value
+
+from ._bridge.guard import asyncio_cancellation
+from ._bridge.host import Host, current_host
+from ._core.outcomes import PipelineResult, StepOutcome
+from .actors._mailbox import Mailbox
+
+OUTCOME_BUFFER = 64
+"""How many outcomes a run may be ahead of whoever iterates it."""
+
+Outlet: TypeAlias = Mailbox[StepOutcome]
+
+Drive: TypeAlias = Callable[[Host, Outlet | None], Awaitable[PipelineResult]]
+"""Runs a pipeline on a host, showing its outcomes to an outlet if there is one."""
+
+
+class RunHandle(Coroutine[Any, Any, PipelineResult]):
+    """One run: `await` it for its result, iterate it for its outcomes, or enter it for both."""
+
+    def __init__(self, drive: Drive) -> None:
+        self._drive = drive
+        self._background: _Background | None = None
+        self._awaited: Value[PipelineResult] | Error | None = None
+        self._stepped: Coroutine[Any, Any, PipelineResult] | None = None
+        self._used = False
+
+    def __await__(self) -> Generator[Any, Any, PipelineResult]:
+        return self._result().__await__()
+
+    def send(self, value: Any) -> Any:
+        """One step of awaiting the run, for the loop whose task this is."""
+        return self._coroutine().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise `error`, a cancellation mostly, where the run is awaited."""
+        return self._coroutine().throw(*error)
+
+    def close(self) -> None:
+        """Give up awaiting the run."""
+        self._used = True
+        if self._stepped is not None:
+            self._stepped.close()
+
+    def _coroutine(self) -> Coroutine[Any, Any, PipelineResult]:
+        self._used = True
+        if self._stepped is None:
+            self._stepped = self._result()
+        return self._stepped
+
+    def __aiter__(self) -> OutcomeIterator:
+        return OutcomeIterator(self)
+
+    async def __aenter__(self) -> RunHandle:
+        await self.background()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        background = await self.background()
+        await background.end()
+        if error is None:
+            background.raise_untold()
+
+    async def _result(self) -> PipelineResult:
+        self._used = True
+        if self._background is not None:
+            background = self._background
+            return await background.host.enter(background.result)
+        if self._awaited is None:
+            host = await current_host()
+            self._awaited = await host.enter(_captured, self._drive, host, None)
+        return _unpacked(self._awaited)
+
+    async def background(self) -> _Background:
+        """The run, started if it was not."""
+        self._used = True
+        if self._background is None:
+            if self._awaited is not None:
+                raise RuntimeError("this run has been awaited; its outcomes are over. Start another one")
+            self._background = _Background(await current_host(), self._drive)
+        return self._background
+
+    if not TYPE_CHECKING:  # or type checkers would believe in every name
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(self._why_not(name))
+
+    def _why_not(self, name: str) -> str:
+        if not hasattr(PipelineResult, name):
+            return f"{type(self).__name__!r} object has no attribute {name!r}"
+        self._used = True  # one complaint is enough
+        return f"a run has no {name!r} before it has ended: await it first, as in `(await flujo.run_async(…)).{name}`"
+
+    def __del__(self) -> None:
+        if not self._used:
+            warnings.warn(
+                "a run was never started: nobody awaited, iterated or entered what `run_async` or `resume_async` gave",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
+
+
+class OutcomeIterator:
+    """The outcomes of one run as they happen; dropping it ends the run."""
+
+    def __init__(self, handle: RunHandle) -> None:
+        self._handle = handle
+        self._background: _Background | None = None
+
+    def __aiter__(self) -> OutcomeIterator:
+        return self
+
+    async def __anext__(self) -> StepOutcome:
+        background = self._background or await self._started()
+        try:
+            return background.next_nowait()
+        except (trio.WouldBlock, trio.EndOfChannel):
+            pass  # whatever `next` raises has nothing to do with these
+        return await self._awaited(background)
+
+    async def _started(self) -> _Background:
+        self._background = await self._handle.background()
+        return self._background
+
+    async def _awaited(self, background: _Background) -> StepOutcome:
+        try:
+            return await background.next()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
+        except asyncio_cancellation():  # it may come while an outcome is on its way here, which then is lost
+            await background.end()
+            raise
+
+    async def aclose(self) -> None:
+        """End the run and wait for its cleanup."""
+        if self._background is not None:
+            await self._background.end()
+
+    def __del__(self) -> None:
+        if self._background is not None:
+            self._background.abandon()
+
+
+class _Background:
+    """A run in a trio task of its own."""
+
+    def __init__(self, host: Host, drive: Drive) -> None:
+        self.host = host
+        self._drive = drive
+        self._outlet: Outlet = Mailbox(OUTCOME_BUFFER)
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._result: Value[PipelineResult] | Error | None = None
+        self._told = False
+        self.next_nowait = self._outlet.get_nowait
+        """An outcome that waits already: a host on another library need not cross over for each of them.
+
+        The run cannot go on before its reader gives way, so no more than the outlet holds come this way in a row.
+        """
+        host.spawn(self._run)
+
+    async def _run(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        try:
+            with self._scope:
+                self._result = await _captured(self._drive, self.host, self._outlet)
+        finally:
+            self._outlet.close()
+            self._ended.set()
+
+    async def next(self) -> StepOutcome:
+        """From the host's side: the next outcome; `EndOfChannel` after the last one, or what stopped the run."""
+        try:
+            return await self.host.receive(self._outlet)
+        except trio.EndOfChannel:
+            self.raise_untold(again=True)
+            raise
+        except trio.Cancelled:
+            await self.stop()
+            raise
+
+    async def result(self) -> PipelineResult:
+        """Wait for the end, letting outcomes go that nobody reads."""
+        try:
+            async for _ in self._outlet:
+                pass
+            await self._ended.wait()
+        except trio.Cancelled:
+            await self.stop()
+            raise
+        if self._result is None:
+            raise RuntimeError("the run was ended before it had a result")
+        self._told = True
+        return _unpacked(self._result)
+
+    def raise_untold(self, *, again: bool = False) -> None:
+        """Raise what stopped the run, if something did, and nobody has been told or is to be told again."""
+        if isinstance(self._result, Error) and (again or not self._told):
+            self._told = True
+            raise self._result.error from None
+
+    async def end(self) -> None:
+        """From the host's side: stop the run, unless it has ended, as it has when its loop is shutting down."""
+        if not self._ended.is_set():
+            await self.host.enter(self.stop)
+
+    async def stop(self) -> None:
+        """Cancel the run and wait for its cleanup."""
+        self._scope.cancel()
+        with trio.CancelScope(shield=True):
+            await self._ended.wait()
+
+    def abandon(self) -> None:
+        """Cancel the run without waiting; may be called from anywhere, also by the garbage collector."""
+        if self._token is None or self._ended.is_set():
+            self._scope.cancel()
+            return
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._scope.cancel)
+
+
+async def _captured(drive: Drive, host: Host, outlet: Outlet | None) -> Value[PipelineResult] | Error:
+    try:
+        return Value(await drive(host, outlet))
+    except trio.Cancelled:
+        raise
+    except BaseException as error:  # handed to whoever reads the run
+        return Error(error)
+
+
+def _unpacked(got: Value[PipelineResult] | Error) -> PipelineResult:
+    """As `unwrap`, but as often as somebody asks."""
+    if isinstance(got, Error):
+        raise got.error
+    return got.value

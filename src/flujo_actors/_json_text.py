@@ -1,0 +1,42 @@
+"""`to_json`: what a program sends to others, without the secrets that errors quote."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ._core.json_codec import TAG, json_of
+from ._core.redacting import without_secrets
+from .telemetry._redaction.live_redaction import redacted
+
+_AN_ERROR = f'"{TAG}":"error"'
+
+
+def to_json(value: Any) -> str:
+    """An outcome, a result or any value the library can keep, as JSON text.
+
+    What errors, feedback, reasons and questions say is freed of secrets; outputs and contexts are as they are.
+    """
+    text = json_of(without_secrets(value, redacted))
+    if _AN_ERROR not in text:
+        return text
+    return json.dumps(_errors_redacted(json.loads(text)), separators=(",", ":"))
+
+
+def _errors_redacted(data: Any) -> Any:
+    """The same data; an exception that is part of an output or a context is what it says, too."""
+    if isinstance(data, list):
+        return [_errors_redacted(each) for each in data]
+    if not isinstance(data, dict):
+        return data
+    if data.get(TAG) == "error":
+        return {TAG: "error", "value": _texts_redacted(data.get("value"))}
+    return {name: _errors_redacted(each) for name, each in data.items()}
+
+
+def _texts_redacted(data: Any) -> Any:
+    if isinstance(data, str):
+        return redacted(data)
+    if isinstance(data, list):
+        return [_texts_redacted(each) for each in data]
+    return {name: _texts_redacted(each) for name, each in data.items()} if isinstance(data, dict) else data

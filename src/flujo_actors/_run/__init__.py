@@ -1,0 +1,1 @@
+"""What every part of one run shares: its messages, its hooks and watchers, the calls of user code."""

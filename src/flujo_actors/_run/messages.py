@@ -1,0 +1,125 @@
+"""What the actors of a run say to each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from .._core.degraded import NO_TEXTS
+from .._core.outcomes import Aborted, Failure, StepResult, Success, TerminalOutcome
+from .._core.paths import StepPath
+from .._core.quota import Quota
+from .._core.usage import NO_USAGE, Usage
+from .._dsl.pipeline import AnyStep
+from .._durable.journal import OpenTransaction
+
+
+class Tally:
+    """What a step has used and what was nested in it so far, over all its attempts.
+
+    It is kept apart from the attempts' results so that nothing is lost when an attempt is cut short.
+    """
+
+    __slots__ = (
+        "attempts",
+        "context",
+        "history",
+        "lost",
+        "pauses",
+        "pieces",
+        "questions",
+        "refusal",
+        "refused",
+        "settled",
+        "transaction",
+        "usage",
+    )
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.lost = 0
+        """How many of the attempts the store undid: they count against no retries."""
+        self.context: Any = None
+        """The context after the last nested step that succeeded, one after the other."""
+        self.refused = 0
+        """How many answers were complete, but refused: by a validator, by the agent itself, or by the schema."""
+        self.refusal: str | None = None
+        """Why the last of those was refused: what a model is told, however the attempts since then failed."""
+        self.pauses = False
+        """Whether the step itself pauses the run, and not one inside it."""
+        self.questions = 0
+        """How often the current attempt has asked its agent."""
+        self.transaction: OpenTransaction | None = None
+        """What the attempt that succeeded has written, to be committed with its outcome."""
+        self.pieces: list[Any] = []
+        """What the current attempt has streamed."""
+        self.usage: Usage = NO_USAGE
+        self.history: list[StepResult] = []
+        self.settled: Settled | None = None
+        """The step's report, from the moment on at which there is one."""
+
+    def spend(self, usage: Usage) -> None:
+        """Count a call."""
+        self.usage += usage
+
+    def include(self, result: StepResult | None) -> None:
+        """Count a nested step, if it left a result."""
+        if result is not None:
+            self.history.append(result)
+            self.usage += result.usage
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Request:
+    """Parent to child: do this step, here, on this data and context."""
+
+    step: AnyStep
+    name: str
+    path: StepPath
+    parent: StepPath | None
+    data: Any
+    context: Any
+    index: int = 0
+    """Which of its parent's children this is."""
+    quotas: tuple[Quota, ...] = ()
+    """The budgets the step draws on: its run's, and those of limited steps around it."""
+    tally: Tally = attrs.field(factory=Tally)
+    degraded: frozenset[str] = NO_TEXTS
+    """The texts in the data that stand for values: whoever asks for a dict gets one made of them."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Settled:
+    """Child to parent, exactly once: how the step ended, and the context it leaves behind."""
+
+    index: int
+    outcome: TerminalOutcome
+    context: Any
+    overruled: Aborted | Failure | None = None
+    """Set when a hook ends the run although the step settled as `outcome` says."""
+    cut_short: bool = False
+    """Whether the step was stopped from outside, instead of settling by itself."""
+    unfinished: StepResult | None = None
+    """What a step that paused or was aborted had used until then, if anything."""
+
+    @property
+    def verdict(self) -> TerminalOutcome:
+        """What the parent has to act on."""
+        return self.overruled or self.outcome
+
+    @property
+    def result(self) -> StepResult | None:
+        """What there is to count of the step."""
+        if isinstance(self.outcome, (Success, Failure)):
+            return self.outcome.step_result
+        return self.unfinished
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Untold:
+    """An outcome that not everybody knows yet."""
+
+    request: Request
+    outcome: TerminalOutcome
+    hooks_know: bool = False

@@ -1,0 +1,85 @@
+"""One run: what its actors share."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from .._bridge.host import Host
+from .._core.default_settings import SYNC_STEP_THREADS, default_settings
+from .._core.event_kinds import EventKind
+from .._core.ledger import Ledger
+from .._core.outcomes import RunId, StepOutcome
+from .._core.paths import StepPath
+from .._core.quota import Amount, Quota
+from .._core.usage import UsageLimits
+from .._durable.journal import Journal
+from ..actors._mailbox import Mailbox
+from .messages import Untold
+
+if TYPE_CHECKING:  # what only some runs have, loaded by whoever gives it to them
+    from .._core.settings import Settings
+    from ..telemetry._silence import Silence
+    from ..telemetry._sinks import Telemetry
+    from .hooks import Hooks
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Run:
+    """The parts of a run that every actor may use. Whoever does not use one does not pay for it."""
+
+    run_id: RunId
+    host: Host
+    journal: Journal
+    telemetry: Telemetry | Silence
+    hooks: Hooks | None = None
+    resumed: bool = False
+    """Whether this is a later part of a run, so that its steps may have records, answers and failed attempts."""
+    outlet: Mailbox[StepOutcome] | None = None
+    """Where somebody watches the run; `None` if nobody does."""
+    resources: Any = None
+    configured: Callable[[], Settings] = default_settings
+    """What tells the settings, which are not built before somebody asks."""
+    rng: Callable[[], float] = random.random
+    ledger: Ledger = attrs.field(factory=Ledger)
+    untold: deque[Untold] = attrs.field(factory=deque)
+    """How steps that were cut short ended, for somebody to tell."""
+    pausing: list[Untold] = attrs.field(factory=list)
+    """Steps that paused, to be told of when the run has come to rest."""
+
+    quiet: bool = attrs.field(init=False)
+    """Whether nobody is told what steps do, and none was done before: then a step can take the short way."""
+
+    @quiet.default
+    def _is_quiet(self) -> bool:
+        return not (self.resumed or self.hooks or self.telemetry.enabled)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings the run goes by."""
+        return self.configured()
+
+    @property
+    def sync_step_threads(self) -> int:
+        """How many synchronous steps run at once: a default that is known without building the settings."""
+        return SYNC_STEP_THREADS if self.configured is default_settings else self.settings.sync_step_threads
+
+    def emit(self, kind: EventKind, path: StepPath, **facts: Any) -> None:
+        """Tell telemetry, if anybody listens."""
+        if self.telemetry.enabled:
+            self.telemetry.tell(kind, run_id=self.run_id, path=path, at=trio.current_time(), **facts)
+
+    def quota(self, limits: UsageLimits, *, owner: str) -> Quota:
+        """A budget under this run's settings."""
+        usage = self.settings.usage
+        guess = Amount(tokens=usage.first_call_tokens, cost_usd=usage.first_call_usd)
+        return Quota(limits, owner=owner, guess=guess)
+
+    def redact(self, text: str) -> str:
+        """The text without secrets: the only change ever made to what an error says."""
+        return self.telemetry.redact(text)

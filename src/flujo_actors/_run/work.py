@@ -1,0 +1,95 @@
+"""One attempt of a step, as those see it who carry it out: where it stands, on what it works, and where it counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from .._core import paths
+from .._core.degraded import NO_TEXTS
+from .._core.paths import StepPath
+from .._core.quota import QUOTA_LOCK, Quota
+from .._core.usage import NO_USAGE, Usage
+from .._dsl.call_plan import CallPlan
+from .._dsl.pipeline import AnyStep
+from .._durable.journal import OpenTransaction
+from .messages import Request, Tally
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Work:
+    """One attempt of a step: where it stands, on what, and where to count."""
+
+    name: str
+    span: StepPath
+    """The path of the step in the ledger."""
+    path: StepPath
+    """Below which this attempt's children stand."""
+    data: Any
+    context: Any
+    tally: Tally
+    attempt: int = 1
+    feedback: str | None = None
+    """Why the attempt before this one failed."""
+    quotas: tuple[Quota, ...] = ()
+    plan: CallPlan | None = None
+    """The agent that was redirected to, instead of the step's own."""
+    degraded: frozenset[str] = NO_TEXTS
+    """The texts in the data that stand for values."""
+    transaction: OpenTransaction | None = None
+    """What the step writes through, if it asks for a transaction."""
+
+    @property
+    def caller(self) -> str:
+        """What quotas know this step's calls by."""
+        return f"step {self.name}"
+
+    def spend(self, usage: Usage) -> None:
+        """Count a call of this step, in its tally and in every budget it draws on."""
+        if usage is not NO_USAGE:
+            self.tally.spend(usage.as_one_request())
+            with QUOTA_LOCK:
+                for quota in self.quotas:
+                    quota.spend(usage, self.caller)
+
+    def child(
+        self,
+        step: AnyStep,
+        name: str,
+        path: StepPath,
+        data: Any,
+        context: Any,
+        index: int = 0,
+        degraded: frozenset[str] = NO_TEXTS,
+    ) -> Request:
+        """The request for a child of this attempt."""
+        return Request(
+            step=step,
+            name=step.name or name,
+            path=path,
+            parent=self.span,
+            data=data,
+            context=context,
+            index=index,
+            quotas=self.quotas,
+            degraded=degraded,
+        )
+
+
+def work_of(request: Request, data: Any, *, feedback: str | None = None, plan: CallPlan | None = None) -> Work:
+    """One attempt's share of a request."""
+    tally = request.tally
+    return Work(
+        name=request.name,
+        span=request.path,
+        path=paths.attempt(request.path, tally.attempts),
+        data=data,
+        context=request.context,
+        tally=tally,
+        attempt=tally.attempts,
+        feedback=feedback,
+        quotas=request.quotas,
+        plan=plan,
+        degraded=request.degraded,
+    )

@@ -1,0 +1,285 @@
+"""`Flujo`: a pipeline with everything it needs to run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ._bridge.host import Host, checked_backend, current_host, in_own_loop
+from ._context.isolation import check_context_model, isolated, make_context
+from ._core.default_settings import BACKEND, default_settings
+from ._core.error_info import message_of
+from ._core.outcomes import PipelineResult, RunId
+from ._core.usage import UsageLimits
+from ._dsl.pipeline import Pipeline, StepLike, as_step
+from ._dsl.step import Step
+from ._dsl.tree import walk_steps
+from ._durable.runs import NO_ANSWER, OpenRun, Runs, RunsInMemory
+from ._handle import Drive, Outlet, RunHandle
+from ._run.run import Run
+from ._tree.root import drive
+from ._wiring import (
+    checked_answer,
+    checked_mode,
+    hooks_of,
+    load_for_steps,
+    recovered,
+    settings_of,
+    store_of,
+    stored_runs,
+    telemetry_of,
+)
+from .errors import DeclarationError, InvalidAnswer, NotPaused, RunNotFound
+
+if TYPE_CHECKING:
+    from ._core.default_settings import Backend
+    from ._core.hook_payloads import HookPayload
+    from ._core.recovery import RecoveryReport
+    from ._core.settings import Settings
+    from ._durable.changes import ResumeMode
+    from ._run.hooks import Hooks
+
+logger = logging.getLogger("flujo_actors")
+
+
+class Flujo:
+    """Runs one pipeline, any number of times and concurrently, from sync code, trio, or anyio on either backend."""
+
+    def __init__(
+        self,
+        pipeline: StepLike,
+        context_model: type | None = None,
+        initial_context_data: Mapping[str, Any] | None = None,
+        resources: Any = None,
+        usage_limits: UsageLimits | None = None,
+        hooks: Iterable[Callable[[Any], Any]] | Callable[[Any], Any] = (),
+        store: Any = None,
+        settings: Any = None,
+    ) -> None:
+        self.pipeline = Pipeline.from_step(as_step(pipeline, where="what Flujo runs"))
+        load_for_steps(self.pipeline)
+        check_context_model(context_model)
+        self._new_context = functools.partial(make_context, context_model, initial_context_data)
+        self._first_context = self._new_context()
+        self._resources = resources
+        self._limits = _checked_limits(usage_limits)
+        self._make_hooks = hooks_of(hooks)
+        self._configured = settings_of(settings)
+        self._telemetry = telemetry_of(self._configured, self.pipeline, resources)
+        self._in_memory = RunsInMemory()
+        self._store = None if store is None else store_of(store, self.pipeline, context_model)
+        if self._store is None:
+            _refuse_transactions(self.pipeline)
+
+    # --- running ---
+
+    def run(self, data: Any = None, *, run_id: str | None = None, backend: Backend | None = None) -> PipelineResult:
+        """Run the pipeline from synchronous code and return its result.
+
+        `backend` is the library that the steps are written for: `"trio"` or `"asyncio"`, by default the setting
+        `run.backend`. Steps written with anyio run on either.
+        """
+        return in_own_loop(self._start(data, run_id), backend=self.backend(backend), instead="run_async")
+
+    def run_async(self, data: Any = None, *, run_id: str | None = None) -> RunHandle:
+        """A handle on a run: await it for the result, iterate it for the outcomes, or enter it."""
+        return RunHandle(self._start(data, run_id))
+
+    def run_outcomes_async(self, data: Any = None, *, run_id: str | None = None) -> RunHandle:
+        """The same as `run_async`, under the name that says it is iterated."""
+        return self.run_async(data, run_id=run_id)
+
+    def _start(self, data: Any, run_id: str | None) -> Drive:
+        return functools.partial(self._run_new, data, _checked_id(run_id))
+
+    async def _run_new(self, data: Any, run_id: RunId, host: Host, outlet: Outlet | None) -> PipelineResult:
+        runs = self._runs()
+        opened = await runs.admit(run_id, data, isolated(self._first_context))
+        return await self._drive(runs, opened, host, outlet)
+
+    # --- resuming ---
+
+    def resume(
+        self,
+        token: str,
+        answer: Any = NO_ANSWER,
+        *,
+        mode: ResumeMode = "strict",
+        wait: bool = True,
+        backend: Backend | None = None,
+    ) -> PipelineResult:
+        """Continue a run from synchronous code, on the `backend` that `run` would take.
+
+        With an answer, `token` is the `state_token` of a pause; without one it is the id of a run that a process left
+        unfinished. `mode` says what to do if the pipeline has changed since: `"strict"`, `"compat"` or `"force"`.
+        A run is taken over at once from a process that is provably dead; otherwise its lease is waited for, or, without
+        `wait`, `RunLeased` says how long it lasts.
+        """
+        start = functools.partial(self._run_on, token, answer, checked_mode(mode), wait)
+        return in_own_loop(start, backend=self.backend(backend), instead="resume_async")
+
+    def resume_async(
+        self, token: str, answer: Any = NO_ANSWER, *, mode: ResumeMode = "strict", wait: bool = True
+    ) -> RunHandle:
+        """A handle on the rest of a run; the arguments are those of `resume`."""
+        return RunHandle(functools.partial(self._run_on, token, answer, checked_mode(mode), wait))
+
+    async def _run_on(
+        self, token: str, answer: Any, mode: ResumeMode, wait: bool, host: Host, outlet: Outlet | None
+    ) -> PipelineResult:
+        runs = self._runs(mode)
+        if answer is NO_ANSWER:
+            opened = await _reopened(runs, token, wait=wait)
+        else:
+            pause = await runs.pause_at(token)
+            checked = checked_answer(answer, pause.input_schema, step_name=pause.step_name)
+            opened = await runs.answer(token, checked, wait=wait)
+        return await self._drive(runs, opened, host, outlet, answer=None if answer is NO_ANSWER else answer)
+
+    def recover(
+        self, *, mode: ResumeMode = "strict", wait: bool = False, backend: Backend | None = None
+    ) -> RecoveryReport:
+        """Take over and finish every run of this pipeline that a dead process left; from synchronous code.
+
+        What comes back is a list of their results, and in `left` the runs that were left as they are, with the reason:
+        a living process works on it, it cannot be read, it was started with another pipeline (`mode` is that of
+        `resume`), it raised something. With `wait`, leases are waited for until they expire.
+        """
+        start = functools.partial(self._recover, checked_mode(mode), wait)
+        return in_own_loop(start, backend=self.backend(backend), instead="recover_async")
+
+    async def recover_async(self, *, mode: ResumeMode = "strict", wait: bool = False) -> RecoveryReport:
+        """The same as `recover`, inside a loop."""
+        host = await current_host()
+        return await host.enter(self._recover, checked_mode(mode), wait, host, None)
+
+    async def _recover(self, mode: ResumeMode, wait: bool, host: Host, _: Outlet | None) -> RecoveryReport:
+        runs = self._runs(mode)
+        return await recovered(
+            runs,
+            lambda opened: self._drive(runs, opened, host, None),
+            redact=self._telemetry.redact,
+            wait=wait,
+            at_once=self._settings.durability.recover_at_once,
+        )
+
+    def forget(self, run_id: str) -> bool:
+        """Drop a paused run that nobody will answer; whether there was one.
+
+        Without a store, paused runs are kept in memory until they are answered or forgotten. Blocks if there is one.
+        """
+        if self._store is None:
+            return self._in_memory.forget(RunId(run_id))
+        return self._store.delete([RunId(run_id)]) > 0
+
+    # --- both ---
+
+    @property
+    def _settings(self) -> Settings:
+        return self._configured()
+
+    def backend(self, asked: Backend | None = None) -> Backend:
+        """The library that `run` runs on: the one asked for, or what the settings say."""
+        if asked is not None:
+            return checked_backend(asked)
+        return BACKEND if self._configured is default_settings else self._settings.run.backend
+
+    def _runs(self, mode: ResumeMode = "strict") -> Runs:
+        if self._store is None:
+            return self._in_memory
+        redact = self._telemetry.redact
+        return stored_runs(self._store, self.pipeline, self._settings, redact=redact, mode=mode)
+
+    async def _drive(
+        self, runs: Runs, opened: OpenRun, host: Host, outlet: Outlet | None, *, answer: Any = None
+    ) -> PipelineResult:
+        run = Run(
+            run_id=opened.run_id,
+            host=host,
+            journal=opened.journal,
+            resumed=opened.resumed,
+            hooks=self._hooks_of(opened.run_id, host),
+            telemetry=self._telemetry,
+            outlet=outlet,
+            resources=self._resources,
+            configured=self._configured,
+        )
+        result: PipelineResult | None = None
+        try:
+            with runs.holding(opened) as hold:
+                result = await drive(
+                    run,
+                    self.pipeline,
+                    opened.data,
+                    opened.context,
+                    limits=self._limits,
+                    resumed=opened.resumed,
+                    rest=functools.partial(runs.rest, opened),
+                    halt=hold.halt,
+                    answer=answer,
+                )
+            hold.check()
+        finally:
+            await runs.put_back(opened)
+        assert result is not None
+        return result
+
+    def _hooks_of(self, run_id: RunId, host: Host) -> Hooks | None:
+        if self._make_hooks is None:
+            return None
+        return self._make_hooks(run_id, host, self._report_hook, self._telemetry.redact)
+
+    def _report_hook(self, name: str, payload: HookPayload, error: BaseException) -> None:
+        if self._telemetry.enabled:
+            self._telemetry.tell(
+                "hook.failed",
+                run_id=payload.run_id,
+                path=getattr(payload, "path", ""),
+                step_name=getattr(payload, "step_name", ""),
+                at=trio.current_time(),
+                hook=name,
+                hook_kind=payload.kind,
+                feedback=f"{type(error).__name__}: {message_of(error)}",
+            )
+
+
+async def _reopened(runs: Runs, token: str, *, wait: bool) -> OpenRun:
+    """The run with this id; `InvalidAnswer` if it is the token of a pause, which wants an answer."""
+    try:
+        return await runs.reopen(RunId(token), wait=wait)
+    except (RunNotFound, NotPaused):
+        with contextlib.suppress(NotPaused):
+            pause = await runs.pause_at(token)
+            raise InvalidAnswer(
+                f"{token!r} is the state_token of step {pause.step_name!r}, which asks {pause.paused.message!r}: the "
+                "answer is missing, call resume(state_token, answer)"
+            ) from None
+        raise
+
+
+def _refuse_transactions(pipeline: Pipeline) -> None:
+    for each in walk_steps(pipeline):
+        if isinstance(each, Step) and "transaction" in each.plan.required:
+            raise DeclarationError(
+                f"step {each.name!r} asks for a `transaction`, but there is no store to give one: pass `store` to Flujo"
+            )
+
+
+def _checked_id(run_id: str | None) -> RunId:
+    if run_id is None:
+        return RunId(os.urandom(16).hex())
+    if not isinstance(run_id, str) or not run_id:
+        raise DeclarationError(f"run_id must be a non-empty text or None, not {run_id!r}")
+    return RunId(run_id)
+
+
+def _checked_limits(limits: UsageLimits | None) -> UsageLimits | None:
+    if limits is not None and not isinstance(limits, UsageLimits):
+        raise DeclarationError(f"usage_limits must be UsageLimits(…), not {limits!r}")
+    return limits

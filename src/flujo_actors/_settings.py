@@ -1,0 +1,196 @@
+"""Where settings come from: the constructor, `flujo.toml` and the environment.
+
+Rules:
+
+1. The environment overrides the file, and what the code gives overrides both.
+2. `flujo.toml` is read from the current directory if it is there; a file that `FLUJO_CONFIG` names must be there.
+3. A variable is `FLUJO_` and the key in capitals, levels joined by two underscores:
+   `FLUJO_AROS__REPAIR__MAX_ATTEMPTS=3`. One underscore does as well where it names a setting.
+4. In code, a key may be written with dots, as the documentation does: `{"aros.repair.max_attempts": 3}`.
+5. An unknown key in code or in the file is refused, with the nearest known one as a suggestion.
+6. An unknown variable stops nobody, since others put such into the environment too: a Kubernetes service called
+   "flujo" gives every pod `FLUJO_PORT`. One that is near a setting, and no service's, is a warning.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import tomllib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ._core.default_settings import CONFIG_FILE, PREFIX
+from ._core.near_names import nearest
+from ._core.settings import Price, Settings, unknown_setting
+from .errors import DeclarationError
+
+_NOT_SETTINGS = frozenset({"FLUJO_CONFIG"})
+_PRICES = ("usage", "prices")
+_OF_A_SERVICE = re.compile(r"_(PORT|SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?|NAME|ENV_\w+)\Z")
+"""How the variables end that Kubernetes and Docker make for a service, whatever it is called."""
+_TRUTHS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+def resolve_settings(given: Settings | Mapping[str, Any] | None) -> Settings:
+    """The settings of a `Flujo`: a finished value as it is, anything else on top of file and environment."""
+    if isinstance(given, Settings):
+        return given
+    if given is not None and not isinstance(given, Mapping):
+        raise DeclarationError(f"settings must be Settings(…) or a dict, not {given!r}")
+    return load_settings(overrides=given or {})
+
+
+def load_settings(
+    *, environ: Mapping[str, str] | None = None, file: Path | None = None, overrides: Mapping[str, Any] | None = None
+) -> Settings:
+    """Settings from the file, the environment and overrides, in that order."""
+    variables = os.environ if environ is None else environ
+    named = file or variables.get("FLUJO_CONFIG")
+    layers = (
+        _from_file(Path(named or CONFIG_FILE), needed=named is not None),
+        _from_environment(variables),
+        _undotted(overrides or {}),
+    )
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = _overlaid(merged, layer)
+    settings: Settings = _built(Settings, merged, where="")
+    return settings
+
+
+def _from_file(path: Path, *, needed: bool) -> dict[str, Any]:
+    if not path.is_file():
+        if needed:
+            raise DeclarationError(f"there is no configuration file {path}")
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DeclarationError(f"{path} cannot be read as TOML: {error}") from error
+
+
+def _from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, text in variables.items():
+        if name.startswith(PREFIX) and name not in _NOT_SETTINGS:
+            path = _path(name.removeprefix(PREFIX).lower())
+            if _is_setting(path):
+                _put(found, path, text, name)
+            elif not _OF_A_SERVICE.search(name):
+                _warn_if_near(name)
+    return found
+
+
+def _put(found: dict[str, Any], path: Sequence[str], text: str, name: str) -> None:
+    *levels, last = path
+    place = found
+    for level in levels:
+        place = place.setdefault(level, {})
+        if not isinstance(place, dict):
+            raise DeclarationError(f"{name} is inside a setting that another variable gives a value to")
+    place[last] = text
+
+
+def _is_setting(path: Sequence[str]) -> bool:
+    """Whether there is such a setting; prices are tables by names of models, which nobody knows beforehand."""
+    return tuple(path) in _paths_by_flat_name().values() or (*path[:2],) == _PRICES
+
+
+def _warn_if_near(name: str) -> None:
+    near = _nearest_path(name.removeprefix(PREFIX).lower().replace("__", "_"))
+    if near is not None:
+        variable = PREFIX + "__".join(near).upper()
+        warnings.warn(f"{name} is no setting, and is not read: did you mean {variable}?", UserWarning, stacklevel=2)
+
+
+def _nearest_path(flat_name: str) -> Sequence[str] | None:
+    """The setting that is meant by a name like its own, or like the last word of it."""
+    paths = _paths_by_flat_name()
+    last_words = {path[-1]: path for path in paths.values()}
+    near, near_last = nearest(flat_name, list(paths)), nearest(flat_name, list(last_words), cutoff=0.8)
+    return paths[near] if near else last_words[near_last] if near_last else None
+
+
+def _path(name: str) -> Sequence[str]:
+    return _paths_by_flat_name().get(name) or name.split("__")
+
+
+@functools.cache
+def _paths_by_flat_name() -> Mapping[str, tuple[str, ...]]:
+    return {"_".join(path): path for path in _paths(Settings)}
+
+
+def _paths(cls: Any) -> Iterator[tuple[str, ...]]:
+    """Where each setting stands that holds a value."""
+    for field in attrs.fields(attrs.resolve_types(cls)):
+        if field.type is not None and attrs.has(field.type):
+            yield from ((field.name, *rest) for rest in _paths(field.type))
+        else:
+            yield (field.name,)
+
+
+def _undotted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with `a.b` as `b` inside `a`; only keys at the top, as names of models have dots of their own."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        *levels, last = str(key).split(".")
+        inner: dict[str, Any] = {last: value}
+        for level in reversed(levels):
+            inner = {level: inner}
+        nested = _overlaid(nested, inner)
+    return nested
+
+
+def _overlaid(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in above.items():
+        below = merged.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[key] = _overlaid(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _built(cls: Any, values: Any, *, where: str) -> Any:
+    if isinstance(values, cls):
+        return values
+    if not isinstance(values, Mapping):
+        raise DeclarationError(f"setting {where.rstrip('.')} must be a table of settings, not {values!r}")
+    hints = attrs.fields_dict(attrs.resolve_types(cls))
+    for key in values:
+        if key not in hints:
+            raise unknown_setting(where + str(key), [where + name for name in hints])
+    missing = [where + key for key, field in hints.items() if field.default is attrs.NOTHING and key not in values]
+    if missing:
+        raise DeclarationError(f"setting {missing[0]!r} is missing")
+    return cls(**{key: _value(hints[key], value, where + key) for key, value in values.items()})
+
+
+def _value(field: attrs.Attribute[Any], value: Any, where: str) -> Any:
+    kind = field.type
+    if kind is not None and attrs.has(kind):
+        return _built(kind, value, where=where + ".")
+    if kind in (bool, int, float):
+        return _scalar(kind, value, where)
+    if field.name == "prices" and isinstance(value, Mapping):
+        return {name: _built(Price, price, where=f"{where}.{name}.") for name, price in value.items()}
+    return value
+
+
+def _scalar(kind: Any, value: Any, where: str) -> Any:
+    """A value of its kind; what it must be besides is checked by the settings themselves."""
+    try:
+        if kind is bool:
+            return value if isinstance(value, bool) else _TRUTHS[str(value).strip().lower()]
+        if kind is int and isinstance(value, float):
+            raise ValueError
+        return kind(value) if isinstance(value, str) else value
+    except (KeyError, ValueError):
+        raise DeclarationError(f"setting {where} must be a {kind.__name__}, not {value!r}") from None

@@ -1,0 +1,1 @@
+"""The tree of a run: how a pipeline becomes tasks, each in the nursery of the one above it."""

@@ -1,0 +1,111 @@
+"""The children of one composite step: tasks in its nursery, and the mailbox they report to.
+
+Rules:
+
+1. A child reports exactly once, whatever happens to it; one that is cut short reports `Aborted`.
+2. The report goes into a box that cannot be full, so it never waits and cannot be cancelled.
+3. When the composite leaves the `async with` block, no child runs any more and all reports are in.
+4. A child that is cancelled ends quietly: whoever cancelled it cancelled the composite too, or the composite did
+   it itself. So cancellation does not pile up in groups of groups, which a thousand levels would not survive.
+5. What leaves the block is one exception, not a group of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Iterator
+from types import TracebackType
+from typing import Protocol
+
+import trio
+
+from .._run.messages import Request, Settled, Tally
+from ..actors._mailbox import Mailbox
+
+
+class Performer(Protocol):
+    """Who does the work of an actor."""
+
+    def perform(self, request: Request) -> Awaitable[Settled]:
+        """Do the step and say how it ended."""
+
+    def abandon(self, request: Request) -> Settled:
+        """Settle a step that was cut short."""
+
+
+class Children:
+    """An open nursery of step actors."""
+
+    __slots__ = ("_box", "_manager", "_nursery", "_performer", "_spawned", "_tally")
+
+    _nursery: trio.Nursery
+
+    def __init__(self, performer: Performer, tally: Tally) -> None:
+        self._performer, self._tally = performer, tally
+        self._box: Mailbox[Settled] = Mailbox(math.inf)
+        self._manager = trio.open_nursery()
+        self._spawned = 0
+
+    async def __aenter__(self) -> Children:
+        self._nursery = await self._manager.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        cut_short = True
+        try:
+            swallowed = await self._manager.__aexit__(kind, error, traceback)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            cut_short = error is not None
+        except BaseExceptionGroup as group:
+            raise _single(group) from None
+        finally:
+            if cut_short:
+                self._count_the_rest()
+        return swallowed
+
+    def spawn(self, request: Request) -> None:
+        """Start an actor for the request."""
+        self._spawned += 1
+        self._nursery.start_soon(self._actor, request, name=request.path)
+
+    @property
+    def waiting(self) -> int:
+        """How many children were started whose report has not been read."""
+        return self._spawned - self._box.taken
+
+    def settled(self) -> Awaitable[Settled]:
+        """The next report."""
+        return self._box.get()
+
+    def stop(self) -> None:
+        """Cut short whatever still runs."""
+        self._nursery.cancel_scope.cancel()
+
+    def rest(self) -> Iterator[Settled]:
+        """After the block: the reports nobody has read."""
+        while self.waiting:
+            yield self._box.get_nowait()
+
+    def _count_the_rest(self) -> None:
+        """The composite was cut short: what its children used is counted all the same."""
+        for settled in self.rest():
+            self._tally.include(settled.result)
+
+    async def _actor(self, request: Request) -> None:
+        settled: Settled | None = None
+        try:
+            settled = await self._performer.perform(request)
+        except trio.Cancelled:
+            return  # rule 4
+        finally:
+            self._box.put_nowait(self._performer.abandon(request) if settled is None else settled)
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong, without the cancellations beside it; a group only if it was more than one thing."""
+    rest = group.split(trio.Cancelled)[1]
+    if rest is None:
+        return group.exceptions[0]
+    return rest.exceptions[0] if len(rest.exceptions) == 1 else rest

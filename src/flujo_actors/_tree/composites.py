@@ -1,0 +1,275 @@
+"""Every kind of step but an agent's: each starts its children as actors and makes one attempt of their reports.
+
+A composite never copies the context: nobody changes one in place, so children may share it until they write.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import attrs
+from outcome import Error
+
+from .._context.isolation import own
+from .._context.merging import merged
+from .._core import paths
+from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
+from .._core.degraded import marks
+from .._core.outcomes import Aborted, ErrorInfo, Failure, Paused, Success
+from .._dsl.declared import Declared
+from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel
+from .._dsl.pipeline import AnyStep
+from .._run.messages import Request, Settled, Tally
+from .._run.notify import tell_late
+from .._run.run import Run
+from .._run.user_calls import ask, failure_of, given, with_context_copy
+from .._run.work import Work
+from ..errors import ContextError
+from .sequence import Troupe, ended_by, output_of, texts_in
+
+
+async def attempt_of_kind(troupe: Troupe, step: Declared, work: Work) -> Attempt:
+    """One attempt of a step that is not an agent's."""
+    match step:
+        case Parallel():
+            return await parallel(troupe, step, work)
+        case MapOver():
+            return await map_over(troupe, step, work)
+        case BranchOn():
+            return await branch_on(troupe, step, work)
+        case LoopUntil():
+            return await loop_until(troupe, step, work)
+        case HumanInTheLoop():
+            return await ask_a_person(troupe.run, step, work)
+        case _:
+            raise TypeError(f"the runtime does not know steps of type {type(step).__name__}")
+
+
+async def ask_a_person(run: Run, step: HumanInTheLoop, work: Work) -> Attempt:
+    """A pause: whoever answers it goes on with the step."""
+    if isinstance(step.message, str):
+        return Stopped(outcome=Paused(message=step.message))
+    asked = await with_context_copy(run, step.message, work.data, work.context)
+    if isinstance(asked, Error):
+        return failure_of(run, asked.error, what=f"The message of step {step.name!r}")
+    text = await ask(run, str, asked.value)
+    if isinstance(text, Error):
+        return failure_of(run, text.error, what=f"The message of step {step.name!r}")
+    return Stopped(outcome=Paused(message=text.value))
+
+
+# --- one at a time -----------------------------------------------------------------------------------------
+
+
+async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
+    """The body on its own last output, until the condition holds."""
+    data, context, degraded = work.data, work.context, work.degraded
+    async with troupe.children(work.tally) as children:
+        for turn in range(1, loop.max_loops + 1):
+            path = paths.item(work.path, turn)
+            children.spawn(work.child(loop.body, loop.name, path, data, context, degraded=degraded))
+            settled = await children.settled()
+            work.tally.include(settled.result)
+            if not isinstance(settled.verdict, Success):
+                return ended_by(work.name, f"turn {turn}", settled)
+            data, context, degraded = output_of(settled), settled.context, texts_in(settled)
+            met = await with_context_copy(troupe.run, loop.until, data, context)
+            met = met if isinstance(met, Error) else await ask(troupe.run, bool, met.value)
+            if isinstance(met, Error):
+                return failure_of(troupe.run, met.error, what=f"The condition of loop {loop.name!r}")
+            if met.value:
+                noted = {"loops": turn, **marks(data, degraded)}
+                return Done(output=data, context=context, metadata=noted)
+    text = f"loop {loop.name!r} did not meet its condition within max_loops={loop.max_loops}"
+    return Failed(error=None, feedback=text, output=data, metadata={"loops": loop.max_loops})
+
+
+async def branch_on(troupe: Troupe, branching: BranchOn, work: Work) -> Attempt:
+    """The one branch that `select` names."""
+    chosen = await with_context_copy(troupe.run, branching.select, work.data, work.context)
+    chosen = chosen if isinstance(chosen, Error) else await ask(troupe.run, _chosen, branching, chosen.value)
+    if isinstance(chosen, Error):
+        return failure_of(troupe.run, chosen.error, what=f"The selection of {branching.name!r}")
+    name, step = chosen.value
+    if step is None:
+        known = ", ".join(map(repr, branching.branches))
+        text = f"step {branching.name!r} selected {name}, but its branches are {known} and there is no default"
+        return Failed(error=None, feedback=text)
+    async with troupe.children(work.tally) as children:
+        path = paths.named(work.path, name)
+        children.spawn(work.child(step, name, path, work.data, work.context, degraded=work.degraded))
+        settled = await children.settled()
+        work.tally.include(settled.result)  # here: leaving the block may raise, and it was used all the same
+    if not isinstance(settled.verdict, Success):
+        return ended_by(work.name, name, settled)
+    output = output_of(settled)
+    noted = {"branch": name, **marks(output, texts_in(settled))}
+    return Done(output=output, context=settled.context, metadata=noted)
+
+
+def _chosen(branching: BranchOn, key: Any) -> tuple[str, AnyStep | None]:
+    """The branch behind a key and what to call it; the key as it looks, if there is none."""
+    try:
+        step = branching.branches.get(key) or branching.default
+    except TypeError:  # a selector may return anything, also what cannot be a key
+        step = branching.default
+    return repr(key) if step is None else str(key), step
+
+
+# --- all at once --------------------------------------------------------------------------------------------
+
+
+async def parallel(troupe: Troupe, step: Parallel, work: Work) -> Attempt:
+    """Every branch on the same input."""
+    keys = list(step.branches)
+    names = [str(key) for key in keys]
+    shares = _shares(work.data, len(keys))
+    requests = (
+        work.child(branch, name, paths.named(work.path, name), share, work.context, index, work.degraded)
+        for index, (name, branch, share) in enumerate(zip(names, step.branches.values(), shares, strict=True))
+    )
+    patient = step.on_branch_failure == "ignore"
+    reports = await _fan_out(troupe, work.tally, requests, step.max_concurrency, patient=patient)
+    output = {keys[index]: output_of(settled) for index, settled in reports.items() if _succeeded(settled)}
+    return _gathered(work, reports, names, output, step.merge, patient=patient)
+
+
+async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
+    """The body once per item."""
+    if step.items is None:
+        items = work.data
+    else:
+        found = await given(troupe.run, step.items, work.data, work.context)
+        if isinstance(found, Error):
+            return failure_of(troupe.run, found.error, what=f"The items of {step.name!r}")
+        items = found.value
+    found = await ask(troupe.run, _listed, items)
+    if isinstance(found, Error):
+        return failure_of(troupe.run, found.error, what=f"The items of {step.name!r}")
+    if isinstance(found.value, str):
+        return Failed(error=None, feedback=f"step {step.name!r} maps over items, but got {found.value}")
+    listed = _unshared(found.value)
+    requests = (
+        work.child(
+            step.body, f"{step.name}[{index}]", paths.item(work.path, index), item, work.context, index, work.degraded
+        )
+        for index, item in enumerate(listed)
+    )
+    reports = await _fan_out(troupe, work.tally, requests, step.max_concurrency, patient=False)
+    output = [output_of(reports[index]) for index in sorted(reports) if _succeeded(reports[index])]
+    return _gathered(work, reports, _Numbers(), output, step.merge, patient=False)
+
+
+def _shares(data: Any, readers: int) -> list[Any]:
+    """The data for each of several branches; the last of them may have the original."""
+    return [*(own(data) for _ in range(readers - 1)), data]
+
+
+def _unshared(items: list[Any]) -> list[Any]:
+    """The items, none of them the same object as another."""
+    return items if len(set(map(id, items))) == len(items) else list(map(own, items))
+
+
+def _listed(items: Any) -> list[Any] | str:
+    """The items one by one; what there is instead, if it is no collection of items."""
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        return f"{type(items).__name__}: {items!r:.100}"
+    return list(items)
+
+
+class _Numbers:
+    """Names of items, made when somebody asks."""
+
+    def __getitem__(self, index: int) -> str:
+        return f"item {index}"
+
+
+async def _fan_out(
+    troupe: Troupe, tally: Tally, requests: Iterator[Request], limit: int | None, *, patient: bool
+) -> dict[int, Settled]:
+    """Run the children, at most `limit` at a time; unless patient, the first failure stops the others."""
+    reports: dict[int, Settled] = {}
+    try:
+        async with troupe.children(tally) as children:
+            for request in itertools.islice(requests, limit):
+                children.spawn(request)
+            while children.waiting:
+                settled = await children.settled()
+                reports[settled.index] = settled
+                if _stops_siblings(settled, patient=patient):
+                    children.stop()
+                    break
+                following = next(requests, None)
+                if following is not None:
+                    children.spawn(following)
+        reports |= {settled.index: settled for settled in children.rest()}
+        veto = await tell_late(troupe.run) if troupe.run.untold and reports else None
+        if veto is not None:
+            reports[0] = attrs.evolve(reports[0], overruled=veto, cut_short=False)
+    finally:
+        for _, settled in sorted(reports.items()):
+            tally.include(settled.result)
+    return dict(sorted(reports.items()))
+
+
+def _stops_siblings(settled: Settled, *, patient: bool) -> bool:
+    match settled.verdict:
+        case Success() | Paused():
+            return False
+        case Failure(error=error):
+            return not patient or escalating(error) is not None
+        case Aborted():
+            return True
+
+
+def _gathered(
+    work: Work, reports: dict[int, Settled], names: Any, output: Any, merge: Merging, *, patient: bool
+) -> Attempt:
+    """One attempt out of all the reports: control first, then abort, failure, pause, and only then success.
+
+    Where failures are ignored, one branch that succeeded or waits for an answer is enough to go on.
+    A child that was cut short says nothing: whoever stopped it has reported why.
+    """
+    failures = {i: s.verdict for i, s in reports.items() if isinstance(s.verdict, Failure)}
+    succeeded = [(names[i], s.context) for i, s in reports.items() if _succeeded(s)]
+    control = next((found for each in failures.values() if (found := escalating(each.error))), None)
+    aborted = next((s.verdict for s in reports.values() if isinstance(s.verdict, Aborted) and not s.cut_short), None)
+    if aborted is not None and control is None:
+        return Stopped(outcome=aborted)
+    paused = next((s.verdict for s in reports.values() if isinstance(s.verdict, Paused)), None)
+    alive = bool(succeeded) or paused is not None
+    if control is not None or (failures and not (patient and alive)):
+        return _all_failed(work.name, {names[i]: failure for i, failure in failures.items()}, output, control)
+    if paused is not None:
+        return Stopped(outcome=paused)
+    try:
+        context = merged(work.context, succeeded, strategy=merge, where=work.name)
+    except ContextError as error:
+        return Failed(error=error, feedback=str(error), output=output)
+    ignored = {names[i]: failure.feedback for i, failure in failures.items()}
+    texts = frozenset().union(*(texts_in(settled) for settled in reports.values() if _succeeded(settled)))
+    noted = {"failed_branches": ignored} if ignored else {}
+    return Done(output=output, context=context, metadata={**noted, **marks(output, texts)})
+
+
+def _all_failed(name: str, failures: dict[str, Failure], output: Any, control: BaseException | None) -> Failed:
+    text = "; ".join(f"branch {key!r} of {name!r} failed: {each.feedback}" for key, each in failures.items())
+    return Failed(error=control or _one_error(name, failures), feedback=text, output=output, of_child=True)
+
+
+def _one_error(name: str, failures: dict[str, Failure]) -> BaseException | ErrorInfo | None:
+    """The original exception of the branch that failed; a group of them, if several did."""
+    errors = [each.error for each in failures.values() if each.error is not None]
+    if len(errors) < 2:
+        return errors[0] if errors else None
+    originals = [error for error in errors if isinstance(error, BaseException)]
+    return BaseExceptionGroup(f"{len(failures)} branches of {name!r} failed", originals) if originals else errors[0]
+
+
+# --- reading reports ----------------------------------------------------------------------------------------
+
+
+def _succeeded(settled: Settled) -> bool:
+    return isinstance(settled.verdict, Success)

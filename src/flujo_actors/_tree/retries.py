@@ -1,0 +1,228 @@
+"""The attempts of a step, one after the other: retries, redirects, the fallback.
+
+Rules:
+
+1. What comes after an attempt is decided by `_core.decisions`; here it is carried out.
+2. A step that paused in an earlier part of the run goes on with its answer, and is not tried again.
+3. Failed attempts are written down before the next one, so that a resumed step neither repeats nor forgets them.
+4. The fallback is a step of its own below this one; its usage and attempts count here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+import attrs
+import trio
+from outcome import Error, Value
+
+from .._bridge.guard import holds_vanished
+from .._calls.agent import answer_of
+from .._context.isolation import own
+from .._core import paths
+from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
+from .._core.decisions import Accept, Escalate, HandOver, Restart, UseFallback, decide
+from .._core.outcomes import Aborted, Failure, Paused, StepResult, Success
+from .._dsl.call_plan import CallPlan, plan_agent
+from .._dsl.declared import Declared
+from .._dsl.step import Step
+from .._durable.journal import Recorded
+from .._run.messages import Request, Tally
+from .._run.run import Run
+from .._run.step_events import note_swallowed_cancellation
+from .._run.step_results import charge, result_of
+from .._run.user_calls import failure_of, given
+from .._run.work import work_of
+from ..errors import InfiniteRedirectError
+from .attempt import OneAttempt
+from .sequence import Troupe
+
+
+@attrs.frozen(eq=False)
+class Attempts:
+    """The attempts of one step; see the module's rules."""
+
+    troupe: Troupe
+    request: Request
+    step: Declared
+
+    @property
+    def run(self) -> Run:
+        """The run the step belongs to."""
+        return self.troupe.run
+
+    async def ended(self) -> Attempt:
+        """How the last attempt ended, the fallback's included."""
+        request, step, tally = self.request, self.step, self.request.tally
+        continued = await self._after_pause() if self.run.resumed else None
+        if continued is not None:
+            return continued
+        data = request.data
+        if step.input is not None:
+            resolved = await given(self.run, step.input, data, request.context)
+            if isinstance(resolved, Error):
+                return failure_of(self.run, resolved.error, what=f"The input of step {step.name!r}")
+            data = resolved.value
+            if request.degraded:
+                from .degraded_data import input_as_asked  # see `StepActors._perform`
+
+                data = input_as_asked(step, data, request.degraded)
+        feedback: str | None = None
+        turns = Turns(step)
+        earlier = self._failed_earlier() if self.run.resumed else None
+        while True:
+            ended = earlier or await self._next(data, feedback, turns.plan)
+            decision = decide(
+                ended,
+                failures=tally.attempts - turns.redirects - tally.lost,
+                max_retries=step.max_retries,
+                backoff=step.backoff,
+                has_fallback=step.fallback is not None,
+                lost=isinstance(ended, Failed) and holds_vanished(ended.error),
+                rng=self.run.rng,
+            )
+            if isinstance(decision, Accept | Escalate):
+                return ended
+            assert isinstance(ended, Failed)
+            if earlier is None and ended.redirect is None:  # to which agent it goes cannot be written down
+                await self._remember_failed(ended)
+            earlier, feedback = None, ended.feedback
+            match decision:
+                case Restart(after=seconds):
+                    self._emit_retry(seconds, feedback)
+                    await trio.sleep(seconds)
+                case HandOver(to=agent):
+                    circle = turns.hand_over(agent)
+                    if circle is not None:
+                        return Failed(error=circle, feedback=str(circle), output=ended.output)
+                case UseFallback():
+                    return await self._fall_back(ended, data)
+                case _:
+                    assert_never(decision)
+
+    async def _after_pause(self) -> Attempt | None:
+        """How a step that paused in an earlier part of the run goes on: with its answer, or waiting."""
+        request, step = self.request, self.step
+        answered = self.run.journal.answered(request.path)
+        pause = self.run.journal.waiting(request.path) if answered is None else answered.pause
+        if pause is None:
+            return None
+        request.tally.attempts, request.tally.usage = pause.attempts, pause.usage
+        charge(request, pause.usage)
+        if answered is None:
+            return Stopped(outcome=pause.paused)
+        if answered.refused is not None:
+            return failure_of(self.run, answered.refused, what=f"The answer to step {step.name!r}")
+        return await self._one().finish(step, Done(output=answered.answer, context=request.context))
+
+    async def _next(self, data: Any, feedback: str | None, plan: CallPlan | None) -> Attempt:
+        self.request.tally.attempts += 1
+        share = own(data) if self.step.may_read_again else data
+        work = work_of(self.request, share, feedback=feedback, plan=plan)
+        ended = await self._one().attempt(self.step, work)
+        await note_swallowed_cancellation(self.run, self.request)
+        if isinstance(ended, Failed) and ended.refusal is not None:
+            self.request.tally.refusal = ended.refusal
+        return ended
+
+    def _one(self) -> OneAttempt:
+        return OneAttempt(self.troupe, self.request)
+
+    async def _remember_failed(self, failed: Failed) -> None:
+        """Write down the attempts so far: whatever the step does next may outlive this part of the run."""
+        request = self.request
+        noted = {"refused": request.tally.refused, "refusal": request.tally.refusal}
+        result = result_of(request, metadata=noted, success=False, feedback=failed.feedback)
+        failure = Failure(error=failed.error, feedback=failed.feedback, step_result=result)
+        record = Recorded(outcome=failure, context=request.context, same_context=True)
+        await self.run.journal.settled(paths.tried(request.path), record)
+
+    def _failed_earlier(self) -> Failed | None:
+        """The last of the attempts that an earlier part of the run made, all of them counted."""
+        request = self.request
+        tried = self.run.journal.recall(paths.tried(request.path))
+        if tried is None or not isinstance(tried.outcome, Failure) or tried.outcome.step_result is None:
+            return None
+        failure, result = tried.outcome, tried.outcome.step_result
+        tally = request.tally
+        tally.attempts, tally.usage, tally.history = result.attempts, result.usage, list(result.step_history)
+        tally.refused, tally.refusal = result.metadata.get("refused", 0), result.metadata.get("refusal")
+        charge(request, tally.usage, tally.history)
+        return Failed(error=failure.error, feedback=failure.feedback or "")
+
+    async def _fall_back(self, failed: Failed, data: Any) -> Attempt:
+        request, step, tally = self.request, self.step, self.request.tally
+        assert step.fallback is not None
+        name = step.fallback.name or f"{step.name} (fallback)"
+        self.run.emit("step.fallback", request.path, step_name=step.name, feedback=failed.feedback, fallback_name=name)
+        async with self.troupe.children(tally) as children:
+            children.spawn(
+                Request(
+                    step=step.fallback,
+                    name=name,
+                    path=paths.fallback(request.path),
+                    parent=request.path,
+                    data=data,
+                    context=request.context,
+                    quotas=request.quotas,
+                    degraded=request.degraded,
+                )
+            )
+            settled = await children.settled()
+            _take_over(tally, settled.result)  # here: leaving the block may raise, and it was used all the same
+        match settled.verdict:
+            case Success(step_result=result):
+                noted = {**result.metadata, "fallback_triggered": True, "original_error": failed.feedback}
+                return Done(output=result.output, context=settled.context, metadata=noted)
+            case Failure(error=error, feedback=feedback):
+                noted = {"fallback_triggered": True, "original_error": failed.feedback}
+                text = f"{failed.feedback}; then fallback {name!r} failed: {feedback}"
+                control = escalating(error)
+                return Failed(error=control or failed.error, feedback=text, output=failed.output, metadata=noted)
+            case Paused() | Aborted() as outcome:
+                return Stopped(outcome=outcome)
+
+    def _emit_retry(self, seconds: float, feedback: str) -> None:
+        self.run.emit(
+            "step.retry",
+            self.request.path,
+            step_name=self.request.name,
+            attempt=self.request.tally.attempts,
+            delay_s=seconds,
+            feedback=feedback,
+        )
+
+
+class Turns:
+    """Which agents of one step have had their turn."""
+
+    def __init__(self, step: Declared) -> None:
+        self._step = step
+        self._had = [step.agent] if isinstance(step, Step) else []
+        self.plan: CallPlan | None = None
+        self.redirects = 0
+
+    def hand_over(self, agent: Any) -> InfiniteRedirectError | None:
+        """Give the next turn to `agent`, unless it had one."""
+        if any(agent is earlier for earlier in self._had):
+            return InfiniteRedirectError(
+                f"step {self._step.name!r} was redirected to an agent that had its turn, after {self.redirects + 1} "
+                "redirects; let the validator accept, or refuse without a redirect"
+            )
+        self._had.append(agent)
+        self.redirects += 1
+        self.plan = plan_agent(agent, step_name=self._step.name)
+        return None
+
+
+def _take_over(tally: Tally, result: StepResult | None) -> None:
+    if result is not None:
+        tally.attempts += result.attempts
+        tally.include(result)
+
+
+def meant_by(run: Run, request: Request, got: Value[Any] | Error) -> Attempt:
+    """What the answer of a step that is just a call comes to."""
+    if isinstance(got, Error):
+        return failure_of(run, got.error)
+    return answer_of(run, request.name, got.value, work_of(request, request.data))

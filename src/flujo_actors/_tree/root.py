@@ -1,0 +1,186 @@
+"""The top of a run: from the first hook to the result, with the completion gate in between."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import trio
+
+from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
+from .._core.outcomes import Aborted, Failure, Paused, PipelineResult, RunStatus
+from .._core.paths import ROOT
+from .._core.usage import Usage, UsageLimits
+from .._dsl.pipeline import Pipeline
+from .._run.messages import Tally
+from .._run.notify import tell_late, tell_pauses
+from .._run.run import Run
+from .._run.work import Work
+from ..errors import ControlError
+from .sequence import sequence, vetoed
+from .step import StepActors
+
+if TYPE_CHECKING:
+    from .._durable.halt import Halt
+
+_CUT_SHORT = Stopped(outcome=Aborted(reason="the run was cut short"))
+
+Rest: TypeAlias = Callable[[PipelineResult], Awaitable[None]]
+"""Puts the run away with its result: from then on others may have it. Called again if a hook is against a pause."""
+
+HOOK_GRACE_S = 5.0
+"""How long `post_run` hooks may take after the run was cancelled."""
+
+
+async def drive(
+    run: Run,
+    pipeline: Pipeline,
+    data: Any,
+    context: Any,
+    *,
+    limits: UsageLimits | None,
+    resumed: bool,
+    rest: Rest,
+    halt: Halt | None = None,
+    answer: Any = None,
+) -> PipelineResult:
+    """Run the pipeline to its result; control errors are raised with the partial result."""
+    if resumed:
+        run.emit("run.resumed", ROOT, pipeline_name=pipeline.title, answer=answer)
+    else:
+        run.emit("run.started", ROOT, pipeline_name=pipeline.title, input=data)
+    tally = Tally()
+    tally.attempts, tally.context = 1, context
+    quotas = () if limits is None else (run.quota(limits, owner=f"run {run.run_id}"),)
+    work = Work(name="", span=ROOT, path=ROOT, data=data, context=context, tally=tally, quotas=quotas)
+    try:
+        ended = await _ended(run, pipeline, work, resumed=resumed, halt=halt)
+        result = _result(run, ended, tally)
+        if not _interrupted(ended):
+            await rest(result)
+    except BaseException:
+        await _announce(run, _result(run, _CUT_SHORT, tally), tally.usage)
+        raise
+    if run.pausing:
+        ended, result = await _told_at_rest(run, ended, result, tally, rest)
+    veto = await _announce(run, result, tally.usage)
+    return _delivered(result, ended, veto)
+
+
+async def _told_at_rest(
+    run: Run, ended: Attempt, result: PipelineResult, tally: Tally, rest: Rest
+) -> tuple[Attempt, PipelineResult]:
+    """Tell of the pauses at which the run has come to rest; whoever leaves at one leaves a paused run behind."""
+    try:
+        veto = await tell_pauses(run, over=result.status != "paused")
+        if veto is None:
+            return ended, result
+        ended = vetoed(veto)
+        result = _result(run, ended, tally)
+        await rest(result)
+    except BaseException:
+        await _announce(run, result, tally.usage)
+        raise
+    return ended, result
+
+
+def _interrupted(ended: Attempt) -> bool:
+    """Whether the process was told to stop: then the run has not ended, and can be resumed."""
+    return isinstance(ended, Failed) and isinstance(escalating(ended.error), KeyboardInterrupt | SystemExit)
+
+
+async def _announce(run: Run, result: PipelineResult, usage: Usage) -> Aborted | Failure | None:
+    said = {"status": result.status, "feedback": result.feedback, "output": result.output}
+    run.emit("run.ended", ROOT, usage=usage, **said)
+    return await _tell_post_run(run, result)
+
+
+async def _ended(run: Run, pipeline: Pipeline, work: Work, *, resumed: bool, halt: Halt | None) -> Attempt:
+    if run.hooks and not resumed:
+        veto = await run.hooks.tell("pre_run", input=work.data, context=work.context)
+        if veto is not None:
+            return vetoed(veto)
+    run.ledger.start(ROOT)
+    try:
+        steps = functools.partial(sequence, StepActors(run), pipeline, work)
+        ended = await (steps() if halt is None else _halted_or_ended(run, halt, steps))
+    except BaseExceptionGroup as group:
+        raise _first_cause(group) from None
+    finally:
+        run.ledger.settle(ROOT)
+    run.ledger.close()
+    return ended
+
+
+async def _halted_or_ended(run: Run, halt: Halt, steps: Callable[[], Awaitable[Attempt]]) -> Attempt:
+    ended = await halt.unless_told(steps)
+    if run.untold:
+        await tell_late(run)  # of the steps that were cut short: others than a caller that leaves want to know
+    return ended
+
+
+def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The exception behind nested groups: nurseries wrap what an actor could not handle, once per level."""
+    rest: BaseException = group.split(trio.Cancelled)[1] or group
+    while isinstance(rest, BaseExceptionGroup):
+        rest = rest.exceptions[0]
+    return rest
+
+
+async def _tell_post_run(run: Run, result: PipelineResult) -> Aborted | Failure | None:
+    if not run.hooks:
+        return None
+    run.untold.extend(run.pausing)  # whoever was to be told of these has left
+    with trio.CancelScope(shield=True, deadline=_grace(result)):
+        await tell_late(run, watched=False)
+        return await run.hooks.tell("post_run", result=result)
+    return None
+
+
+def _grace(result: PipelineResult) -> float:
+    return trio.current_time() + HOOK_GRACE_S if result.status == "aborted" else float("inf")
+
+
+def _delivered(result: PipelineResult, ended: Attempt, veto: Aborted | Failure | None) -> PipelineResult:
+    errors = (
+        ended.error if isinstance(ended, Failed) else None,
+        veto.error if isinstance(veto, Failure) else None,
+    )
+    for error in errors:
+        control = escalating(error)
+        if control is not None:
+            if isinstance(control, ControlError):
+                control.result = result
+            raise control
+    return result
+
+
+def _result(run: Run, ended: Attempt, tally: Tally) -> PipelineResult:
+    status, output, context, feedback, token = _summary(ended, tally)
+    error = ended.error if isinstance(ended, Failed) else None
+    return PipelineResult(
+        run_id=run.run_id,
+        status=status,
+        output=output,
+        step_history=tally.history,
+        total_cost_usd=tally.usage.cost_usd,
+        total_tokens=tally.usage.tokens,
+        final_context=context,
+        feedback=feedback,
+        state_token=token,
+        error=error,
+    )
+
+
+def _summary(ended: Attempt, tally: Tally) -> tuple[RunStatus, Any, Any, str | None, str | None]:
+    match ended:
+        case Done(output=output, context=context):
+            return "completed", output, context, None, None
+        case Failed(feedback=feedback):
+            return "failed", None, tally.context, feedback, None
+        case Stopped(outcome=Paused(message=message, state_token=token)):
+            return "paused", None, tally.context, message, token
+        case Stopped(outcome=Aborted(reason=reason)):
+            return "aborted", None, tally.context, reason, None
+    raise AssertionError(f"an attempt ended as {ended!r}")

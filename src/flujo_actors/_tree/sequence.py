@@ -1,0 +1,77 @@
+"""Steps one after the other, and how an attempt ends by what became of a child.
+
+Every run is a sequence of steps at its top, so this is what all runs need; the other composites are in `composites`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from .._core import paths
+from .._core.attempts import Attempt, Done, Failed, Stopped
+from .._core.degraded import degraded_texts, marks
+from .._core.outcomes import Aborted, Failure, Paused, Success
+from .._dsl.pipeline import Pipeline
+from .._run.messages import Settled, Tally
+from .._run.run import Run
+from .._run.work import Work
+from .children import Children
+
+
+class Troupe(Protocol):
+    """Who can start actors in a run."""
+
+    @property
+    def run(self) -> Run:
+        """The run they belong to."""
+
+    def children(self, tally: Tally) -> Children:
+        """A nursery for the actors of one composite, which counts in `tally`."""
+
+
+async def sequence(troupe: Troupe, pipeline: Pipeline, work: Work) -> Attempt:
+    """The steps in order, each on the output of the one before."""
+    data, context, degraded = work.data, work.context, work.degraded
+    async with troupe.children(work.tally) as children:
+        for step, name in pipeline.named_steps:
+            path = paths.named(work.path, name)
+            children.spawn(work.child(step, name, path, data, context, degraded=degraded))
+            settled = await children.settled()
+            work.tally.include(settled.result)
+            if not isinstance(settled.verdict, Success):
+                return ended_by(work.name, name, settled)
+            data, context, degraded = output_of(settled), settled.context, texts_in(settled)
+            work.tally.context = context
+    return Done(output=data, context=context, metadata=marks(data, degraded))
+
+
+def texts_in(settled: Settled) -> frozenset[str]:
+    """The texts in the output of a child that succeeded which stand for values."""
+    assert isinstance(settled.outcome, Success)
+    return degraded_texts(settled.outcome.step_result)
+
+
+def output_of(settled: Settled) -> Any:
+    """The output of a child that succeeded."""
+    assert isinstance(settled.outcome, Success)
+    return settled.outcome.step_result.output
+
+
+def ended_by(name: str, child: str, settled: Settled) -> Failed | Stopped:
+    """How a composite ends when a child that it needs did not succeed."""
+    match settled.verdict:
+        case Failure(error=error, feedback=feedback, step_result=result):
+            whose = f"step {child!r} of {name!r}" if name else f"step {child!r}"
+            output = None if result is None else result.output
+            return Failed(error=error, feedback=f"{whose} failed: {feedback}", output=output, of_child=True)
+        case Paused() | Aborted() as outcome:
+            return Stopped(outcome=outcome)
+        case Success():
+            raise AssertionError("a child that succeeded ends nothing")
+
+
+def vetoed(veto: Aborted | Failure) -> Failed | Stopped:
+    """How an attempt ends when a hook is against going on."""
+    if isinstance(veto, Aborted):
+        return Stopped(outcome=veto)
+    return Failed(error=veto.error, feedback=veto.feedback or "")

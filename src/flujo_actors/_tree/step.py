@@ -1,0 +1,268 @@
+"""The step actor: one step from request to report.
+
+Rules:
+
+1. A step that settled in an earlier part of the run is not done again: its record is its report.
+2. A span is opened in the ledger before anything else happens, and settled before anybody is told.
+3. An outcome is written to the journal before it is told to hooks, watchers and the parent.
+4. Attempts follow one another by the pure decisions of `_core.decisions`; the actor only carries them out.
+5. A step whose cancellation was requested never settles as a success, whatever its code returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, assert_never
+
+import attrs
+import trio
+from outcome import Value
+
+from .._bridge.guard import guarded
+from .._core.attempts import PLAIN, Attempt, Done, Failed, Stopped, escalating
+from .._core.error_info import message_of
+from .._core.outcomes import Aborted, ErrorInfo, Failure, Paused, StepResult, Success, TerminalOutcome
+from .._core.paths import StepPath
+from .._core.pause_tokens import approval_hash, make_token
+from .._dsl.pipeline import Pipeline
+from .._dsl.step import Step
+from .._durable.journal import MemoryJournal, Pause, Recorded
+from .._run.messages import Request, Settled, Tally
+from .._run.notify import tell, tell_later
+from .._run.run import Run
+from .._run.step_events import emit_step_ended, note_swallowed_cancellation
+from .._run.step_results import charge, result_in, result_of, told, unfinished_result
+from .._run.work import work_of
+from ..errors import NotSerializable, TransactionRefused
+from .children import Children
+from .sequence import sequence
+
+if TYPE_CHECKING:
+    from .._run.hooks import Hooks
+
+
+@attrs.frozen(eq=False)
+class StepActors:
+    """Performs the steps of one run."""
+
+    run: Run
+
+    def children(self, tally: Tally) -> Children:
+        """A nursery for the actors of one composite, which counts in `tally`."""
+        return Children(self, tally)
+
+    def perform(self, request: Request) -> Awaitable[Settled]:
+        """Do the step and say how it ended; see the module's rules."""
+        return self._just_call(request) if self._is_just_a_call(request) else self._perform(request)
+
+    async def _perform(self, request: Request) -> Settled:
+        run = self.run
+        recorded = run.journal.recall(request.path) if run.resumed else None
+        if recorded is not None:
+            return _recalled(request, recorded)
+        request = self._with_own_limits(request)
+        if request.degraded:
+            from .degraded_data import as_asked  # loads pydantic, as whoever degraded the data did
+
+            request = as_asked(request)
+        run.ledger.start(request.path, request.parent)
+        run.journal.started(request.path, request.name)
+        run.emit("step.started", request.path, step_name=request.name, input=request.data)
+        if run.hooks:
+            refused = await _told_before(run.hooks, request)
+            if refused is not None:
+                return await self._settle(request, refused, request.context)
+        outcome, context = await self._outcome(request)
+        return await self._settle(request, outcome, context)
+
+    def _with_own_limits(self, request: Request) -> Request:
+        limits = None if isinstance(request.step, Pipeline) else request.step.usage_limits
+        if limits is None:
+            return request
+        quota = self.run.quota(limits, owner=f"step {request.name!r}")
+        return attrs.evolve(request, quotas=(*request.quotas, quota))
+
+    def abandon(self, request: Request) -> Settled:
+        """Settle a step that was cut short."""
+        if request.tally.settled is not None:
+            return request.tally.settled
+        outcome = Aborted(reason=f"step {request.name!r} was cancelled")
+        if request.path in self.run.ledger:
+            self.run.ledger.settle(request.path)
+            emit_step_ended(self.run, request, outcome)
+            tell_later(self.run, request, outcome)
+        return Settled(
+            index=request.index,
+            outcome=outcome,
+            context=request.context,
+            cut_short=True,
+            unfinished=unfinished_result(request, outcome),
+        )
+
+    # --- the short way ---
+
+    def _is_just_a_call(self, request: Request) -> bool:
+        if not self.run.quiet or request.quotas or request.degraded:
+            return False
+        return isinstance(request.step, Step) and request.step.is_just_a_call
+
+    async def _just_call(self, request: Request) -> Settled:
+        """A step that is one call and nothing else, in a run that nobody listens to: the same rules, fewer stations.
+
+        Most steps of most pipelines are like this, and the stations of the long way (attempt, copy, timeout,
+        processors, validators, quotas) are a third of what a step costs.
+        """
+        run, step = self.run, request.step
+        assert isinstance(step, Step)
+        run.ledger.start(request.path, request.parent)
+        run.journal.started(request.path, request.name)
+        request.tally.attempts = 1
+        begun = trio.current_time()
+        got = await guarded(run.host.call, step.plan.target, request.data)
+        await note_swallowed_cancellation(run, request)
+        latency_s = trio.current_time() - begun
+        if isinstance(got, Value) and type(got.value) in PLAIN:
+            result = StepResult(name=request.name, output=got.value, latency_s=latency_s)
+            return await self._settle(request, Success(step_result=result), request.context)
+        from .retries import meant_by  # how errors and outcomes of the user's own are read
+
+        outcome, context = await self._concluded(request, meant_by(run, request, got), latency_s)
+        return await self._settle(request, outcome, context)
+
+    def _is_just_a_question(self, request: Request) -> bool:
+        return self.run.quiet and isinstance(request.step, Step) and request.step.is_just_a_question
+
+    async def _just_ask(self, request: Request) -> Attempt:
+        """The only attempt of a step that is one question to a model agent: there is nothing to decide after it."""
+        from .._calls.model import call_model_agent  # loads pydantic-ai, which only model agents need
+
+        run, step = self.run, request.step
+        assert isinstance(step, Step)
+        request.tally.attempts = 1
+        data = request.data if step.input is None else step.input
+        ended = await call_model_agent(run, step, work_of(request, data), step.plan.target)
+        await note_swallowed_cancellation(run, request)
+        return ended
+
+    # --- from attempts to an outcome ---
+
+    async def _outcome(self, request: Request) -> tuple[TerminalOutcome, Any]:
+        begun = trio.current_time()
+        if isinstance(request.step, Pipeline):
+            request.tally.attempts = 1
+            ended = await sequence(self, request.step, work_of(request, request.data))
+        elif self._is_just_a_question(request):
+            ended = await self._just_ask(request)
+        else:
+            from .retries import Attempts  # what is around a call: retries, composites, threads, transactions
+
+            ended = await Attempts(self, request, request.step).ended()
+        return await self._concluded(request, ended, trio.current_time() - begun)
+
+    async def _concluded(self, request: Request, ended: Attempt, latency_s: float) -> tuple[TerminalOutcome, Any]:
+        match told(self.run, ended):
+            case Done(output=output, context=context, metadata=metadata):
+                result = result_of(request, output=output, latency_s=latency_s, metadata=metadata)
+                return Success(step_result=result), context
+            case Failed(error=error, feedback=text, output=output, metadata=metadata, of_child=of_child):
+                result = result_of(
+                    request, output=output, latency_s=latency_s, metadata=metadata, success=False, feedback=text
+                )
+                if not of_child:
+                    self._report(request, error, text)
+                return Failure(error=error, feedback=text, step_result=result), request.context
+            case Stopped(outcome=Paused() as paused, place=place):
+                return await self._paused(request, paused, place or request.path), request.context
+            case Stopped(outcome=aborted):
+                return aborted, request.context
+            case unknown:
+                assert_never(unknown)
+
+    async def _paused(self, request: Request, paused: Paused, place: StepPath) -> Paused:
+        """The step that pauses gets a token; those around it hand it on."""
+        if paused.state_token is not None:
+            return paused
+        request.tally.pauses = True
+        asked = approval_hash(paused.message, request.data)
+        paused = Paused(message=paused.message, state_token=make_token(self.run.run_id, place, asked=asked))
+        schema = getattr(request.step, "input_schema", None)  # only a step that asks a person has one
+        await self.run.journal.paused(
+            Pause(
+                path=place,
+                step_name=request.name,
+                paused=paused,
+                input_schema=schema,
+                attempts=request.tally.attempts,
+                usage=request.tally.usage,
+            )
+        )
+        self.run.emit("run.paused", request.path, step_name=request.name, message=paused.message)
+        return paused
+
+    async def _settle(self, request: Request, outcome: TerminalOutcome, context: Any) -> Settled:
+        run = self.run
+        run.ledger.settle(request.path)
+        if isinstance(outcome, (Success, Failure)) and not _escalates(outcome):
+            if isinstance(run.journal, MemoryJournal):
+                run.journal.keep(request.path, outcome, context, same_context=context is request.context)
+            else:
+                outcome, context = await self._remember(request, outcome, context)
+        if run.telemetry.enabled:
+            emit_step_ended(run, request, outcome)
+        settled = Settled(
+            index=request.index, outcome=outcome, context=context, unfinished=unfinished_result(request, outcome)
+        )
+        if run.outlet is None and not run.hooks:
+            return settled
+        request.tally.settled = settled
+        overruled = await tell(run, request, outcome)
+        return settled if overruled is None else attrs.evolve(settled, overruled=overruled)
+
+    async def _remember(self, request: Request, outcome: Success | Failure, context: Any) -> tuple[Any, Any]:
+        same = context is request.context
+        record = Recorded(outcome=outcome, context=context, same_context=same)
+        try:
+            kept = await self._written(request, record)
+        except (NotSerializable, TransactionRefused) as error:
+            failed = self._cannot_be_stored(request, error)
+            kept = await self.run.journal.settled(
+                request.path, Recorded(outcome=failed, context=request.context, same_context=True)
+            )
+        return kept.outcome, request.context if kept.same_context else kept.context
+
+    async def _written(self, request: Request, record: Recorded) -> Recorded:
+        """Write down how the step ended, in its own transaction if it has one."""
+        if request.tally.transaction is None:
+            return await self.run.journal.settled(request.path, record)
+        await request.tally.transaction.commit(request.path, record)
+        return record
+
+    def _cannot_be_stored(self, request: Request, error: NotSerializable | TransactionRefused) -> Failure:
+        text = self.run.redact(f"The step succeeded, but what it left cannot be stored: {message_of(error)}")
+        result = result_of(request, success=False, feedback=text)
+        self._report(request, error, text)
+        return Failure(error=error, feedback=text, step_result=result)
+
+    def _report(self, request: Request, error: BaseException | ErrorInfo | None, feedback: str) -> None:
+        from .._run.failure_reports import report_failure  # what only runs with a failure need
+
+        report_failure(self.run, request, error, feedback)
+
+
+def _recalled(request: Request, recorded: Recorded) -> Settled:
+    """The report of a step that settled in an earlier part of the run."""
+    result = result_in(recorded.outcome)
+    if result is not None:
+        charge(request, result.usage, result.step_history)
+    context = request.context if recorded.same_context else recorded.context
+    return Settled(index=request.index, outcome=recorded.outcome, context=context)
+
+
+async def _told_before(hooks: Hooks, request: Request) -> Aborted | Failure | None:
+    return await hooks.tell(
+        "pre_step", step_name=request.name, path=request.path, input=request.data, context=request.context
+    )
+
+
+def _escalates(outcome: Success | Failure) -> bool:
+    return isinstance(outcome, Failure) and escalating(outcome.error) is not None

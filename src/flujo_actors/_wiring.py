@@ -1,0 +1,141 @@
+"""The parts that only some runs have: settings, hooks, telemetry, a store, answers.
+
+This is the one place that loads them, and only for those who have them: a pipeline of plain functions runs without
+building their classes, and without cattrs, pydantic or a driver. Every import inside a function says what it saves.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._core.default_settings import CONFIG_FILE, PREFIX, default_settings
+from ._dsl.pipeline import AnyStep, Pipeline
+from ._dsl.step import Step
+from ._dsl.tree import walk_steps
+from .errors import DeclarationError
+from .telemetry._silence import Silence
+
+if TYPE_CHECKING:
+    from ._core.recovery import RecoveryReport
+    from ._core.settings import Settings
+    from ._durable.changes import ResumeMode
+    from ._durable.recovering import Finish
+    from ._durable.runs import Runs
+    from ._run.hooks import Hooks
+    from .stores._port import Store
+    from .telemetry._sinks import Telemetry
+
+# --- steps --------------------------------------------------------------------------------------------------
+
+
+def load_for_steps(pipeline: Pipeline) -> None:
+    """Load what the steps need besides a plain call: now, and not while the time of their first attempt runs."""
+    for module in {module for step in walk_steps(pipeline) for module in _needed_by(step)}:
+        importlib.import_module(module, __package__)
+
+
+def _needed_by(step: AnyStep) -> Iterator[str]:
+    if isinstance(step, Pipeline) or (isinstance(step, Step) and step.is_just_a_call):
+        return
+    yield "._tree.retries"
+    if not isinstance(step, Step):
+        yield "._tree.composites"
+    elif step.plan.shape == "model":
+        yield "._calls.model"
+    elif step.processing.wanted is not None:
+        yield "._calls.structured"
+
+
+# --- settings -----------------------------------------------------------------------------------------------
+
+
+def settings_of(given: Settings | Mapping[str, Any] | None) -> Callable[[], Settings]:
+    """What tells the settings of a `Flujo`; they are read and checked now, unless nothing is configured."""
+    if given is None and not _is_configured():
+        return default_settings
+    from ._settings import resolve_settings  # the classes of all settings, and the reader of TOML
+
+    settings = resolve_settings(given)
+    return lambda: settings
+
+
+def _is_configured() -> bool:
+    return Path(CONFIG_FILE).is_file() or any(name.startswith(PREFIX) for name in os.environ)
+
+
+# --- hooks --------------------------------------------------------------------------------------------------
+
+
+def hooks_of(given: Iterable[Callable[[Any], Any]] | Callable[[Any], Any]) -> Callable[..., Hooks] | None:
+    """What makes the hooks of one run (`run_id`, `host`, `report`, `redact`); `None` if there are none."""
+    if not callable(given) and not isinstance(given, Iterable):
+        raise DeclarationError(f"hooks must be a callable or a list of them, not {given!r}")
+    listed = (given,) if callable(given) else tuple(given)
+    if not listed:
+        return None
+    from ._run.hooks import Hooks, plan_hooks  # the types of payloads
+
+    return functools.partial(Hooks, plan_hooks(listed))
+
+
+# --- telemetry ----------------------------------------------------------------------------------------------
+
+
+def telemetry_of(settings: Callable[[], Settings], pipeline: Pipeline, resources: Any) -> Telemetry | Silence:
+    """The telemetry of a `Flujo`. What its resources and deps hold is looked at now, since they may change later."""
+    deps = [each.deps for each in walk_steps(pipeline) if isinstance(each, Step) and each.deps is not None]
+    if resources is None and not deps and settings is default_settings:
+        return Silence(os.environ)
+    from .telemetry._opening import open_telemetry  # the types of events, and the expressions of the redactor
+
+    return open_telemetry(settings(), os.environ, [resources, *deps])
+
+
+# --- durability ---------------------------------------------------------------------------------------------
+
+
+def store_of(given: Any, pipeline: Pipeline, context_model: type | None) -> Store:
+    """The store that was given or named, when the types it will have to read are known."""
+    from ._durable.known_types import register_types_of  # what it takes to write values down
+    from .stores._opening import open_store  # drivers
+
+    store = open_store(given)
+    register_types_of(pipeline, context_model)
+    return store
+
+
+def stored_runs(
+    store: Store, pipeline: Pipeline, settings: Settings, *, redact: Callable[[str], str], mode: ResumeMode
+) -> Runs:
+    """The runs that a store keeps."""
+    from ._durable.stored_runs import StoredRuns  # records, and cattrs to write them
+
+    return StoredRuns(store=store, pipeline=pipeline, settings=settings.durability, redact=redact, mode=mode)
+
+
+async def recovered(runs: Runs, finish: Finish, **options: Any) -> RecoveryReport:
+    """What a pass over the runs that other processes left came to."""
+    from ._durable.recovering import Recovery  # who recovers is about to load all of durability
+
+    return await Recovery(runs=runs, finish=finish, **options).report()
+
+
+def checked_mode(mode: ResumeMode) -> ResumeMode:
+    """The mode, if it is one of the three."""
+    from ._durable import changes  # what compares pipelines
+
+    return changes.checked_mode(mode)
+
+
+def checked_answer(answer: Any, schema: Any, *, step_name: str) -> Any:
+    """The answer to a pause as its step takes it; `InvalidAnswer` if it does not."""
+    if schema is None:
+        return answer
+    from ._durable import answers  # pydantic
+
+    return answers.checked_answer(answer, schema, step_name=step_name)

@@ -1,0 +1,278 @@
+"""A bounded queue between the tasks of one trio run; a hand-over that is ready costs no scheduling round.
+
+1. Items leave in the order in which they were accepted, each exactly once.
+2. At most `capacity` items are queued; a sender without room parks, a receiver without an item parks.
+   Nobody parks while it could go on: parked receivers mean an empty queue, parked senders a full one.
+3. Parked tasks go first come, first served. An item changes hands in the very step that wakes a task, so a
+   cancelled task either has its item or never had it: nothing is lost and nothing doubled.
+4. `put` and `get` return at once when they can. A task that only ever succeeds still gives way after
+   `LONGEST_RUN` of them; it gives way before it touches an item, so a cancelled call has done nothing.
+5. `close` is the sender's end: what is queued can still be taken, then `EndOfChannel`; no further put.
+6. `break_off` is the receiver's end: what is queued is handed back to the caller; no further put or get.
+7. `hand_next_to` is `get` for a receiver that is no task of this trio run: a function that gets what it waits for.
+8. `suspend` ends receiving for now and leaves sending alone: a reader's loop ends, the queue stays
+   for the next reader.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import trio
+from outcome import Error, Value
+from trio.lowlevel import Abort, Task, checkpoint, current_task, reschedule, wait_task_rescheduled
+
+from ..errors import DeclarationError
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+Deliver: TypeAlias = Callable[[Value[Any] | Error], None]
+"""Takes an item, or the error that there will be none."""
+
+LONGEST_RUN = 1024
+"""How many puts (or gets) of one mailbox may succeed in a row without a scheduling round."""
+
+
+class Mailbox(Generic[T]):
+    """A queue for any number of senders and receivers; `async for item in mailbox` reads until its end."""
+
+    __slots__ = (
+        "_accepted",
+        "_capacity",
+        "_closed",
+        "_items",
+        "_put_limit",
+        "_receivers",
+        "_room",
+        "_senders",
+        "_suspended",
+        "_take_limit",
+        "_taken",
+    )
+
+    def __init__(self, capacity: int | float) -> None:
+        if not capacity >= 1:
+            raise DeclarationError(f"a mailbox holds at least one item, got capacity={capacity!r}")
+        self._capacity = capacity
+        self._items: deque[T] = deque()
+        # Most boxes live and die without anybody parked at them: the queues for that are made by the first who parks.
+        self._senders: OrderedDict[Task, T] | None = None
+        self._receivers: OrderedDict[Task | Deliver, None] | None = None
+        self._closed: type[Exception] | None = None
+        self._suspended = False
+        # `_room` is the capacity while the box is open and 0 afterwards; the limits are where rule 4 asks for
+        # a round. So the quick paths need one comparison for each, whatever state the box is in.
+        self._room = capacity
+        self._accepted = self._taken = 0
+        self._put_limit = self._take_limit = LONGEST_RUN
+
+    # --- sending ------------------------------------------------------------------------------------------
+
+    async def put(self, item: T) -> None:
+        """Add the item, waiting for room; `ClosedResourceError`, `BrokenResourceError` after the end."""
+        if len(self._items) < self._room and self._accepted < self._put_limit and not self._receivers:
+            self._accepted += 1
+            self._items.append(item)
+        else:
+            await self._put_slowly(item)
+
+    def put_nowait(self, item: T) -> None:
+        """Add the item now, or raise `WouldBlock` when the box is full."""
+        if not self.offer(item):
+            raise trio.WouldBlock
+
+    def offer(self, item: T) -> bool:
+        """Add the item if there is room for it now, and say whether there was; raises as `put` does after the end."""
+        if self._receivers:
+            receiver, _ = self._receivers.popitem(last=False)
+            self._taken += 1
+            _give(receiver, Value(item))
+        elif len(self._items) < self._room:
+            self._items.append(item)
+        elif self._closed is None:
+            return False
+        else:
+            raise self._closed("nobody will read this mailbox any more")
+        self._accepted += 1
+        return True
+
+    async def _put_slowly(self, item: T) -> None:
+        if self._accepted >= self._put_limit:
+            await checkpoint()
+            self._put_limit = self._accepted + LONGEST_RUN
+        if not self.offer(item):
+            if self._senders is None:
+                self._senders = OrderedDict()
+            await _park(self._senders, item)
+            self._put_limit = self._accepted + LONGEST_RUN
+
+    # --- receiving ----------------------------------------------------------------------------------------
+
+    async def get(self) -> T:
+        """The next item, waiting for one; `EndOfChannel` once the box is closed and empty, or suspended."""
+        if self._items and self._taken < self._take_limit and not self._senders:
+            self._taken += 1
+            return self._items.popleft()
+        return await self._get_slowly()
+
+    def get_nowait(self) -> T:
+        """The next item, or `WouldBlock` when there is none yet."""
+        if self._suspended or not self._items:
+            raise self._nothing()
+        item = self._items.popleft()
+        self._taken += 1
+        if self._senders:
+            task, waiting = self._senders.popitem(last=False)
+            self._items.append(waiting)
+            self._accepted += 1
+            reschedule(task)
+        return item
+
+    def hand_next_to(self, deliver: Deliver) -> None:
+        """Let `deliver` have the next item, or the end: at once, or in the very step that brings it.
+
+        For a receiver on the host's loop, which would need a task of this run to wait in its place.
+        """
+        try:
+            item = self.get_nowait()
+        except trio.WouldBlock:
+            if self._receivers is None:
+                self._receivers = OrderedDict()
+            self._receivers[deliver] = None
+        except (trio.EndOfChannel, trio.ClosedResourceError) as end:
+            deliver(Error(end))
+        else:
+            deliver(Value(item))
+
+    def withdraw(self, deliver: Deliver) -> None:
+        """Let `deliver` wait no longer, if it still does."""
+        if self._receivers:
+            self._receivers.pop(deliver, None)
+
+    def __aiter__(self) -> Mailbox[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            if self._items and self._taken < self._take_limit and not self._senders:
+                self._taken += 1
+                return self._items.popleft()
+            return await self._get_slowly()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
+
+    async def _get_slowly(self) -> T:
+        if self._taken >= self._take_limit and not self._suspended:
+            await checkpoint()
+            self._allow_takes()
+        if self._items or self._suspended or self._closed is not None:
+            return self.get_nowait()
+        if self._receivers is None:
+            self._receivers = OrderedDict()
+        item: T = await _park(self._receivers, None)
+        self._allow_takes()
+        return item
+
+    def _allow_takes(self) -> None:
+        # A suspended box keeps its limit at zero: that is what sends every `get` to the slow path (rule 8).
+        self._take_limit = 0 if self._suspended else self._taken + LONGEST_RUN
+
+    def _nothing(self) -> Exception:
+        if self._closed is trio.BrokenResourceError:
+            return trio.ClosedResourceError("this mailbox was broken off by its receiver")
+        ended = self._suspended or self._closed is not None
+        return trio.EndOfChannel() if ended else trio.WouldBlock()
+
+    # --- ends ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End sending: what is queued can still be taken, parked senders get `ClosedResourceError`."""
+        if self._closed is None:
+            self._refuse(trio.ClosedResourceError)
+            self._wake(self._receivers, trio.EndOfChannel)
+
+    def break_off(self) -> list[T]:
+        """End receiving for good; the caller gets what was queued and nobody will take."""
+        self._refuse(trio.BrokenResourceError)
+        self._wake(self._receivers, trio.ClosedResourceError)
+        untaken = list(self._items)
+        self._items.clear()
+        return untaken
+
+    def suspend(self) -> None:
+        """End receiving for now: `EndOfChannel` for every receiver until `resume`; senders notice nothing."""
+        self._suspended = True
+        self._allow_takes()
+        self._wake(self._receivers, trio.EndOfChannel)
+
+    def resume(self) -> None:
+        """Let the next receiver read on where the last one stopped."""
+        self._suspended = False
+        self._allow_takes()
+
+    def _refuse(self, why: type[Exception]) -> None:
+        self._closed = why
+        self._room = 0
+        self._wake(self._senders, why)
+
+    @staticmethod
+    def _wake(parked: OrderedDict[Task, T] | OrderedDict[Task | Deliver, None] | None, why: type[Exception]) -> None:
+        while parked:
+            waiting, _ = parked.popitem(last=False)
+            _give(waiting, Error(why()))
+
+    # --- looking ------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """How many items are queued."""
+        return len(self._items)
+
+    def __bool__(self) -> bool:
+        """True: an empty mailbox is still a mailbox."""
+        return True
+
+    @property
+    def capacity(self) -> int | float:
+        """How many items fit."""
+        return self._capacity
+
+    @property
+    def accepted(self) -> int:
+        """How many items ever came in: always `taken` + `len` + what `break_off` gave back."""
+        return self._accepted
+
+    @property
+    def taken(self) -> int:
+        """How many items receivers ever got."""
+        return self._taken
+
+    @property
+    def closed(self) -> bool:
+        """Whether puts are refused for good."""
+        return self._closed is not None
+
+    def untaken(self) -> list[T]:
+        """What no receiver has yet: the queue, then what parked senders hold."""
+        return [*self._items, *(self._senders or {}).values()]
+
+
+def _give(receiver: Task | Deliver, what: Value[Any] | Error) -> None:
+    if isinstance(receiver, Task):
+        reschedule(receiver, what)
+    else:
+        receiver(what)
+
+
+async def _park(parked: OrderedDict[Task, S] | OrderedDict[Task | Deliver, S], offer: S) -> Any:
+    """Wait among the parked tasks; what comes back is what the task was woken with."""
+    task = current_task()
+    parked[task] = offer
+
+    def give_up(_: object) -> Abort:
+        del parked[task]
+        return Abort.SUCCEEDED
+
+    return await wait_task_rescheduled(give_up)

@@ -1,0 +1,326 @@
+"""A supervisor: starts actors, watches them, and does what `actors._supervision` decides when one ends.
+
+1. One task, the control loop, takes the notices of exits and the requests to stop, one after the other. While
+   it waits for a child to end, further notices wait for it.
+2. Children start one by one: each has run up to its first wait before the next is started. They are stopped
+   one by one too, each with its own shutdown time.
+3. Leaving the block asks all children to end. An error in the block, or cancellation, cancels them all at
+   once.
+4. Whichever way a child ends for good, what is left in its mailbox becomes dead letters.
+5. When restarts come too fast, all children are stopped, the block is cancelled, and `Escalated` is raised.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple, assert_never
+
+import attrs
+import trio
+
+from ..errors import Escalated, NoSuchChild, SupervisorStopped
+from ._child import Charge, Incarnation
+from ._dead_letters import DeadLetters
+from ._mailbox import Mailbox
+from ._ref import ActorRef, Addressee
+from ._supervision import (
+    Child,
+    ChildSpec,
+    Escalate,
+    Family,
+    Intensity,
+    Restart,
+    Settled,
+    Strategy,
+    admit,
+    dismiss,
+    next_due,
+    on_exit,
+    start_due,
+    stop_order,
+)
+
+M = TypeVar("M")
+Ts = TypeVarTuple("Ts")
+
+
+@attrs.frozen(kw_only=True)
+class ChildExit:
+    """A child's actor ended: by itself or because it was asked to, with a crash or without."""
+
+    name: str
+    cause: Exception | None
+    asked: bool
+
+
+@attrs.frozen(kw_only=True)
+class _Ended:
+    charge: Charge
+    incarnation: Incarnation
+
+
+@attrs.frozen(kw_only=True)
+class _StopChild:
+    charge: Charge
+
+
+@attrs.frozen(kw_only=True)
+class _StopAll:
+    pass
+
+
+_Notice: TypeAlias = _Ended | _StopChild | _StopAll
+
+
+class Supervisor:
+    """Runs actors as its children; made by `open_supervisor`."""
+
+    def __init__(
+        self,
+        family: Family,
+        dead_letters: DeadLetters,
+        exits: Mailbox[ChildExit] | None,
+        rng: Callable[[], float],
+    ) -> None:
+        self.dead_letters = dead_letters
+        self._escalation: Escalated | None = None
+        self._family = family
+        self._exits = exits
+        self._rng = rng
+        self._charges: dict[str, Charge] = {}
+        self._notices: Mailbox[_Notice] = Mailbox(float("inf"))
+        self._next_due = float("inf")
+        self._stopping = False
+        self._done = trio.Event()
+        self._nursery: trio.Nursery
+
+    # --- for everybody ------------------------------------------------------------------------------------
+
+    async def spawn(
+        self, actor: Callable[[Mailbox[M], *Ts], Awaitable[object]], spec: ChildSpec, *args: *Ts
+    ) -> ActorRef[M]:
+        """Start `actor(mailbox, *args)` as the last child; the ref stays good when it is restarted."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._stopping:
+            raise SupervisorStopped(f"child {spec.name!r} cannot start: its supervisor is stopping")
+        self._family = admit(self._family, spec, now=trio.current_time())
+        addressee = Addressee(spec.name, Mailbox[M](spec.capacity), self.dead_letters)
+        act = functools.partial(actor, addressee.mailbox, *args)
+        charge = Charge(spec, addressee, act)
+        self._charges[spec.name] = charge
+        # The child exists from here on. It begins within one scheduling round, so this cannot hang.
+        with trio.CancelScope(shield=True):
+            await self._start(charge)
+        return addressee.ref()
+
+    def ref(self, name: str) -> ActorRef[Any]:
+        """The ref of a child by its name."""
+        return self._charge(name).addressee.ref()
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        """The children that have not ended for good, in start order."""
+        return tuple(self._family.children.values())
+
+    async def stop(self, name: str) -> None:
+        """End one child for good, within its shutdown time, whatever its restart type."""
+        charge = self._charge(name)
+        self._notices.put_nowait(_StopChild(charge=charge))
+        await charge.addressee.wait_end()
+
+    async def stop_all(self) -> None:
+        """End all children, last started first; nothing can be started afterwards."""
+        self._notices.put_nowait(_StopAll())
+        await self._done.wait()
+
+    async def join(self) -> None:
+        """Wait until no child is left."""
+        while self._charges:
+            await next(iter(self._charges.values())).addressee.wait_end()
+
+    def _charge(self, name: str) -> Charge:
+        if name not in self._charges:
+            raise NoSuchChild(f"no child {name!r}; there are {sorted(self._charges)}")
+        return self._charges[name]
+
+    # --- the control loop ---------------------------------------------------------------------------------
+
+    async def _run(
+        self, give_up: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Supervise until told to stop; `give_up` is called when this supervisor escalates."""
+        try:
+            with _lone_error():
+                async with trio.open_nursery() as self._nursery:
+                    task_status.started()
+                    await self._control()
+        finally:
+            self._stopping = True
+            self._bury_all()
+            self._done.set()
+        if self._escalation is not None:
+            give_up()
+
+    def _escalated(self) -> Escalated | None:
+        return self._escalation
+
+    async def _control(self) -> None:
+        while not self._stopping:
+            match await self._next_notice():
+                case None:
+                    await self._start_due()
+                case _Ended() as ended:
+                    await self._on_exit(ended)
+                case _StopChild(charge=charge):
+                    await self._stop_child(charge)
+                case _StopAll():
+                    await self._stop_all(stop_order(self._family))
+                case other:
+                    assert_never(other)
+
+    async def _next_notice(self) -> _Notice | None:
+        with trio.move_on_at(self._next_due):
+            return await self._notices.get()
+        return None
+
+    async def _start_due(self) -> None:
+        self._family, names = start_due(self._family, now=trio.current_time())
+        self._next_due = next_due(self._family)
+        for name in names:
+            await self._start(self._charges[name])
+
+    async def _start(self, charge: Charge) -> None:
+        incarnation = charge.renew()
+        self._nursery.start_soon(self._watch, charge, incarnation, name=charge.spec.name)
+        await incarnation.begun.wait()
+
+    async def _watch(self, charge: Charge, incarnation: Incarnation) -> None:
+        await charge.live(incarnation)
+        self._show(ChildExit(name=charge.spec.name, cause=charge.cause, asked=incarnation.asked_to_end))
+        self._notices.put_nowait(_Ended(charge=charge, incarnation=incarnation))
+
+    async def _on_exit(self, ended: _Ended) -> None:
+        charge, cause = ended.charge, ended.charge.cause
+        if charge.incarnation is not ended.incarnation or not charge.addressee.alive:
+            return  # news of an incarnation that was replaced, or of a child that was stopped meanwhile
+        self._family, decision = on_exit(
+            self._family,
+            charge.spec.name,
+            crashed=cause is not None,
+            now=trio.current_time(),
+            rng=self._rng,
+        )
+        match decision:
+            case Settled():
+                self._bury_if_gone(charge)
+            case Restart():
+                await self._restart(decision)
+            case Escalate():
+                await self._escalate(decision, cause)
+            case _:
+                assert_never(decision)
+
+    async def _restart(self, restart: Restart) -> None:
+        self._next_due = next_due(self._family)
+        for name in restart.stop:
+            charge = self._charges[name]
+            await charge.end(for_good=name in restart.ended)
+            self._bury_if_gone(charge)
+
+    async def _escalate(self, escalate: Escalate, cause: Exception | None) -> None:
+        self._escalation = Escalated(escalate.child, escalate.crashes, cause, str(self._family.intensity))
+        await self._stop_all(escalate.stop)
+
+    async def _stop_all(self, names: tuple[str, ...]) -> None:
+        self._stopping = True
+        for name in names:
+            await self._stop_child(self._charges[name])
+
+    async def _stop_child(self, charge: Charge) -> None:
+        if charge.addressee.alive:
+            await charge.end(for_good=True)
+            self._family = dismiss(self._family, charge.spec.name)
+            self._bury_if_gone(charge)
+
+    # --- ends ---------------------------------------------------------------------------------------------
+
+    def _bury_if_gone(self, charge: Charge) -> None:
+        if charge.spec.name not in self._family.children:
+            del self._charges[charge.spec.name]
+            charge.addressee.bury(charge.cause)
+
+    def _bury_all(self) -> None:
+        while self._charges:
+            _, charge = self._charges.popitem()
+            charge.addressee.bury(charge.cause)
+
+    def _show(self, end: ChildExit) -> None:
+        if self._exits is None:
+            return
+        try:
+            self._exits.put_nowait(end)
+        except (trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
+            # An observer that does not keep up misses exits; supervision goes on.
+            return
+
+
+@asynccontextmanager
+async def open_supervisor(
+    *,
+    strategy: Strategy = "one_for_one",
+    intensity: Intensity | None = None,
+    children: Iterable[tuple[Callable[[Mailbox[Any]], Awaitable[object]], ChildSpec]] = (),
+    dead_letters: DeadLetters | None = None,
+    exits: Mailbox[ChildExit] | None = None,
+    rng: Callable[[], float] = random.random,
+) -> AsyncIterator[Supervisor]:
+    """A supervisor with these children, for the length of the block; leaving the block stops it.
+
+    `exits` gets a `ChildExit` for every end of a child's actor, as far as it has room. `rng` is the chance in
+    the backoff. If restarts come faster than `intensity` allows, the block is cancelled, `Escalated` raised.
+    """
+    family = Family(strategy=strategy, intensity=Intensity() if intensity is None else intensity)
+    letters = DeadLetters() if dead_letters is None else dead_letters
+    supervisor = Supervisor(family, letters, exits, rng)
+    with _Raising(supervisor._escalated), _lone_error():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(supervisor._run, nursery.cancel_scope.cancel)
+            for actor, spec in children:
+                await supervisor.spawn(actor, spec)
+            yield supervisor
+            await supervisor.stop_all()
+
+
+@attrs.frozen
+class _Raising:
+    """At its end, raises the supervisor's escalation, if there is one, in place of what it made fail."""
+
+    escalation: Callable[[], Escalated | None]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        escalation = self.escalation()
+        if escalation is None or not isinstance(error, Exception | None):
+            return
+        if error is not None:
+            escalation.add_note(f"meanwhile the block raised {error!r}")
+        raise escalation
+
+
+@contextmanager
+def _lone_error() -> Iterator[None]:
+    """Undo the group that a nursery puts around a single error."""
+    lone: BaseException | None = None
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) > 1:
+            raise
+        lone = group.exceptions[0]
+    if lone is not None:
+        raise lone

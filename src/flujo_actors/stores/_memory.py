@@ -1,0 +1,305 @@
+"""A store in the process's memory: the same promises as a database's, for as long as the process lives."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+
+from .._core.outcomes import RunId
+from .._core.paths import ROOT, StepPath
+from .._core.records import (
+    Admission,
+    Append,
+    CancelRequest,
+    Lease,
+    OpenPause,
+    Record,
+    RunQuery,
+    StoredRun,
+    StoredStatus,
+    has_ended,
+)
+from ..errors import LeaseLost, RunExists
+from . import _refusals as refusals
+from ._clock import LeaseClock, SystemClock
+from ._forking import watch_forks
+from ._pauses import closes_pauses
+from ._port import Transaction, Verdict
+
+
+@attrs.define(kw_only=True, eq=False)
+class _Pause:
+    """A pause, and whether it still waits."""
+
+    asked: OpenPause
+    answered: bool = False
+
+
+@attrs.define(kw_only=True, eq=False)
+class _Run:
+    """All that is known of one run."""
+
+    run_id: RunId
+    pipeline: str
+    owner: str | None
+    epoch: int
+    lease_until: float
+    created_at: float
+    updated_at: float
+    status: StoredStatus = "running"
+    records: list[Record] = attrs.Factory(list)
+    pauses: list[_Pause] = attrs.Factory(list)
+    cancel: CancelRequest | None = None
+
+    def held(self, now: float) -> bool:
+        return self.owner is not None and now < self.lease_until
+
+    def belongs_to(self, lease: Lease) -> bool:
+        return self.owner == lease.owner and self.epoch == lease.epoch
+
+    def add(self, record: Record) -> None:
+        self.records.append(attrs.evolve(record, seq=len(self.records) + 1))
+
+    def ask(self, pause: OpenPause) -> None:
+        self.pauses = [old for old in self.pauses if not _replaced(old, pause)]
+        self.pauses.append(_Pause(asked=pause))
+
+    def withdraw(self, places: Sequence[StepPath]) -> None:
+        self.pauses = [pause for pause in self.pauses if pause.answered or pause.asked.path not in places]
+
+    def stored(self, now: float) -> StoredRun:
+        return StoredRun(
+            run_id=self.run_id,
+            pipeline=self.pipeline,
+            status=self.status,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+            epoch=self.epoch,
+            leased=self.held(now),
+            records=len(self.records),
+            pauses=tuple(pause.asked for pause in self.pauses if not pause.answered),
+            owner=self.owner if self.held(now) else None,
+            left_s=self.lease_until - now if self.held(now) else None,
+        )
+
+
+class MemoryStore:
+    """Runs in memory; gone with the process."""
+
+    def __init__(self, *, clock: LeaseClock | None = None, wall: Callable[[], float] = time.time) -> None:
+        self._clock = clock or SystemClock()
+        self._wall = wall
+        self._runs: dict[RunId, _Run] = {}
+        self._lock = threading.Lock()
+        self._forking = False
+        watch_forks(self)
+
+    def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
+        [answer] = self.admit_all([admission], owner=owner, lease_s=lease_s)
+        if isinstance(answer, RunExists):
+            raise answer
+        return answer
+
+    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
+        with self._lock:
+            return [self._admit(admission, owner, lease_s) for admission in admissions]
+
+    def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
+        return self._claim(run_id, None, owner, lease_s)
+
+    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float) -> Lease:
+        return self._claim(run_id, dead, owner, lease_s)
+
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
+        with self._lock:
+            return [self._append(append) for append in batch]
+
+    def request_cancel(self, run_id: RunId, *, reason: str) -> None:
+        with self._lock:
+            run = self._run(run_id)
+            if not has_ended(run.status):
+                run.cancel = CancelRequest(reason=reason)
+
+    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+        with self._lock:
+            found = [self._runs[run_id] for run_id in run_ids if run_id in self._runs]
+            return {run.run_id: run.cancel for run in found if run.cancel is not None}
+
+    def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
+        with self._lock:
+            return [self._renew(lease, lease_s) for lease in leases]
+
+    def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
+        with self._lock:
+            run = self._runs.get(run_id)
+            pauses = run.pauses if run else []
+            fitting = [pause for pause in pauses if (pause.asked.path, pause.asked.token) == (path, token)]
+            if run is None or not fitting:
+                raise refusals.not_paused(run_id, path)
+            if fitting[-1].answered:
+                raise refusals.already_answered(run_id, path)
+            fitting[-1].answered, run.updated_at = True, self._wall()
+            run.add(record)
+
+    def get(self, run_id: RunId) -> StoredRun:
+        with self._lock:
+            return self._run(run_id).stored(self._clock.now())
+
+    def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
+        with self._lock:
+            return self._run(run_id).records[max(after, 0) :]
+
+    def find(self, query: RunQuery) -> list[StoredRun]:
+        with self._lock:
+            now = self._clock.now()
+            runs = [run.stored(now) for run in reversed(self._runs.values())]
+        fitting = [run for run in runs if _fits(run, query)]
+        fitting.sort(key=lambda run: run.updated_at, reverse=True)
+        return fitting[: query.limit]
+
+    def delete(self, run_ids: Sequence[RunId]) -> int:
+        with self._lock:
+            now, before = self._clock.now(), len(self._runs)
+            for run_id in run_ids:
+                if run_id in self._runs and not self._runs[run_id].held(now):
+                    del self._runs[run_id]
+            return before - len(self._runs)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Appends are gathered and written at the end of the block; there is no connection."""
+        gathered = _Gathered(self)
+        yield gathered
+        self._commit(gathered.appends)
+
+    def close(self) -> None:
+        """Nothing to give up: the runs stay for as long as the store is referred to."""
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        self._forking = True
+
+    def after_fork_in_parent(self) -> None:
+        if self._forking:  # not if the store was made by another thread during the fork
+            self._forking = False
+            self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """The child goes on with a copy of its own."""
+        self._lock, self._forking = threading.Lock(), False
+
+    def check(self, append: Append) -> None:
+        """`LeaseLost` if the append would be refused now."""
+        with self._lock:
+            lost = self._lost(append.lease)
+        if lost is not None:
+            raise lost
+
+    def _commit(self, appends: Sequence[Append]) -> None:
+        with self._lock:
+            refused = [lost for append in appends if (lost := self._lost(append.lease))]
+            if refused:
+                raise refused[0]
+            for append in appends:
+                self._append(append)
+
+    def _claim(self, run_id: RunId, dead: str | None, owner: str, lease_s: float) -> Lease:
+        with self._lock:
+            run, now = self._run(run_id), self._clock.now()
+            if run.held(now) and run.owner != dead:
+                raise refusals.leased(run_id, run.owner, run.lease_until - now)
+            run.owner, run.epoch, run.lease_until = owner, run.epoch + 1, now + lease_s
+            return Lease(run_id=run_id, owner=owner, epoch=run.epoch)
+
+    def _run(self, run_id: RunId) -> _Run:
+        if run_id not in self._runs:
+            raise refusals.not_found(run_id)
+        return self._runs[run_id]
+
+    def _admit(self, admission: Admission, owner: str, lease_s: float) -> Lease | RunExists:
+        if admission.run_id in self._runs:
+            return refusals.exists(admission.run_id)
+        self._runs[admission.run_id] = self._new_run(admission, owner, lease_s)
+        return Lease(run_id=admission.run_id, owner=owner, epoch=1)
+
+    def _new_run(self, admission: Admission, owner: str, lease_s: float) -> _Run:
+        wall = self._wall()
+        run = _Run(
+            run_id=admission.run_id,
+            pipeline=admission.pipeline,
+            owner=owner,
+            epoch=1,
+            lease_until=self._clock.now() + lease_s,
+            created_at=wall,
+            updated_at=wall,
+        )
+        run.add(Record(kind="admitted", path=ROOT, body=admission.body))
+        return run
+
+    def _append(self, append: Append) -> Verdict:
+        lost = self._lost(append.lease)
+        if lost is not None:
+            return lost
+        run = self._runs[append.lease.run_id]
+        for record in append.records:
+            run.add(record)
+        run.withdraw(append.withdrawn)
+        for pause in append.pauses:
+            run.ask(pause)
+        _change(run, append, self._wall())
+        return run.cancel
+
+    def _renew(self, lease: Lease, lease_s: float) -> LeaseLost | None:
+        lost = self._lost(lease)
+        if lost is None:
+            self._runs[lease.run_id].lease_until = self._clock.now() + lease_s
+        return lost
+
+    def _lost(self, lease: Lease) -> LeaseLost | None:
+        run = self._runs.get(lease.run_id)
+        if run is not None and run.belongs_to(lease):
+            return None
+        return refusals.lost(lease, None if run is None else (run.owner, run.epoch))
+
+
+class _Gathered:
+    """The appends of one transaction."""
+
+    connection = None
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.appends: list[Append] = []
+
+    def append(self, append: Append) -> None:
+        self._store.check(append)
+        self.appends.append(append)
+
+
+def _replaced(old: _Pause, new: OpenPause) -> bool:
+    return old.asked.path == new.path and (not old.answered or old.asked.token == new.token)
+
+
+def _change(run: _Run, append: Append, wall: float) -> None:
+    run.updated_at = wall
+    run.status = append.status or run.status
+    if closes_pauses(append.status):
+        run.pauses = [pause for pause in run.pauses if pause.answered]
+    if has_ended(append.status):
+        run.cancel = None
+    if append.release:
+        run.owner = None
+
+
+def _fits(run: StoredRun, query: RunQuery) -> bool:
+    return (
+        query.status in (None, run.status)
+        and query.pipeline in (None, run.pipeline)
+        and (query.updated_before is None or run.updated_at < query.updated_before)
+        and (query.updated_after is None or run.updated_at > query.updated_after)
+        and (not query.abandoned or (run.status == "running" and not run.leased))
+    )

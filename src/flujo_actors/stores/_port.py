@@ -1,0 +1,113 @@
+"""What a store must do. Every method blocks and is called from a worker thread, from several at once.
+
+Nothing is known there of the run that writes: no trio token, no context variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
+
+from .._core.outcomes import RunId
+from .._core.paths import StepPath
+from .._core.records import Admission, Append, CancelRequest, Lease, Record, RunQuery, StoredRun
+from ..errors import LeaseLost, RunExists
+
+Verdict: TypeAlias = LeaseLost | CancelRequest | None
+"""What became of an append: refused, written with a request for the owner, or written."""
+
+
+class RunLog(Protocol):
+    """Writing runs."""
+
+    def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
+        """Make the run exist, durably, before returning; `RunExists` if its id is taken."""
+
+    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
+        """As `admit`, for several runs in one transaction; the error of a taken id is in the answer at its place."""
+
+    def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
+        """Take over a run whose lease is free or expired; `RunLeased` if it is held, `RunNotFound` if it is not there.
+
+        The epoch is raised, so whatever the former owner still tries to write is refused.
+        """
+
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
+        """Make the batch durable, in one transaction, before returning.
+
+        An append whose lease is not the run's current one is left out, and its error is in the answer at its place. One
+        that was written is answered with the `CancelRequest` that waits for its run, or with `None`.
+        """
+
+    def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
+        """Extend leases, counted from now by the database's or a monotonic clock; lost ones as in `append`."""
+
+    def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
+        """Consume the pause at `path` with an answer, durably and at most once, whoever else tries at the same time.
+
+        `NotPaused` if there is no such pause, `AlreadyAnswered` if somebody was faster. The record is appended. Needs
+        no lease, and does not ask who has it: a question may be answered while the run is still at work.
+        """
+
+
+class RunControl(Protocol):
+    """What others may do about a run that has an owner. A store without these methods can do all the rest."""
+
+    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float) -> Lease:
+        """As `claim`, also while the lease lasts if it is held by `dead`, whom the caller knows to have died."""
+
+    def request_cancel(self, run_id: RunId, *, reason: str) -> None:
+        """Leave word, durably, that the run shall end; nothing happens to a run that has ended.
+
+        The owner is told with the answer to its next append, which is written all the same, and by `cancel_requests`.
+        The request stays until the run has ended, for whoever owns the run next. `RunNotFound` if there is none.
+        """
+
+    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+        """The requests that wait for these runs; asked for every second, so it only reads."""
+
+
+class RunArchive(Protocol):
+    """Reading runs, and forgetting them."""
+
+    def get(self, run_id: RunId) -> StoredRun:
+        """The run as a listing shows it; `RunNotFound` if it is not there."""
+
+    def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
+        """The run's records after a sequence number, in order; `CorruptRecord` names the one that cannot be read."""
+
+    def find(self, query: RunQuery) -> list[StoredRun]:
+        """The runs that fit, latest change first."""
+
+    def delete(self, run_ids: Sequence[RunId]) -> int:
+        """Forget runs with everything they wrote, unless they are leased; how many there were."""
+
+
+class Transaction(Protocol):
+    """An open transaction of the store's database."""
+
+    connection: Any
+    """The driver's own connection; what is written through it commits with the append, or not at all."""
+
+    def append(self, append: Append) -> None:
+        """Add records to the transaction; `LeaseLost` if the lease is not current."""
+
+
+class Store(RunLog, RunControl, RunArchive, Protocol):
+    """A place where runs survive their process.
+
+    A store may say with a text `place` which database it stands for: steps that write through stores of one place take
+    turns, those of a store without it take turns among themselves.
+    """
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """A transaction that commits at the end of the block, and rolls back if it is left by an exception.
+
+        `TransactionLost` instead of that exception if the database itself gave the transaction up: nothing of it was
+        written, and it may go well another time. `TransactionRefused` if what was written breaks a rule of the database
+        at its commit.
+        """
+
+    def close(self) -> None:
+        """Give up connections and threads; nothing that was durable is lost."""

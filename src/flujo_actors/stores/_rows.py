@@ -1,0 +1,102 @@
+"""How a record's body is kept: short ones in the record's row, long ones once each, under their hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast, get_args
+
+from .._core.outcomes import RunId
+from .._core.paths import StepPath
+from .._core.records import Record, RecordKind
+from ..errors import CorruptRecord
+from ._escapes import restored, storable
+
+BLOB_THRESHOLD = 64 * 1024
+"""Bodies of more characters than this are kept as blobs."""
+
+_KINDS = frozenset(get_args(RecordKind))
+
+
+class Blob(NamedTuple):
+    """A long body and the hash it is found by."""
+
+    hash: bytes
+    data: bytes
+
+
+class RecordRow(NamedTuple):
+    """A record as a row; `body` is empty if the record has a blob."""
+
+    seq: int
+    kind: str
+    path: str
+    body: str
+    blob: bytes | None
+    data: bytes | None = None
+    """The blob's content, where the row was read."""
+
+
+def as_blob(body: str) -> Blob | None:
+    """The blob of a long body; `None` for one that stays in its row."""
+    if len(body) <= BLOB_THRESHOLD:
+        return None
+    data = body.encode("utf-8", "surrogatepass")
+    return Blob(hashlib.sha256(data).digest(), data)
+
+
+def as_row(record: Record, seq: int, blob: Blob | None) -> RecordRow:
+    """The row of a record that was given its place."""
+    if blob is not None:
+        return RecordRow(seq, record.kind, storable(record.path), "", blob.hash)
+    return RecordRow(seq, record.kind, storable(record.path), storable(record.body), None)
+
+
+def as_records(run_id: RunId, rows: Iterable[Sequence[Any]], *, after: int) -> list[Record]:
+    """The records of rows; `CorruptRecord` if one is missing, or is not what was written."""
+    records = [_as_record(run_id, RecordRow(*row)) for row in rows]
+    for expected, record in enumerate(records, max(after, 0) + 1):
+        if record.seq != expected:
+            raise corrupt(run_id, expected, f"it is missing; the next one is {record.seq}")
+    return records
+
+
+def _as_record(run_id: RunId, row: RecordRow) -> Record:
+    if row.kind not in _KINDS:
+        raise corrupt(run_id, row.seq, f"its kind {shown(row.kind)} is not known")
+    if not isinstance(row.path, str):
+        raise corrupt(run_id, row.seq, "its path is not text")
+    body = _inline_body(run_id, row) if row.blob is None else _blob_body(run_id, row)
+    return Record(kind=cast(RecordKind, row.kind), path=StepPath(restored(row.path)), body=body, seq=row.seq)
+
+
+def corrupt(run_id: RunId, seq: int, why: str) -> CorruptRecord:
+    return CorruptRecord(f"record {seq} of run {shown(run_id)} cannot be read: {why}")
+
+
+def shown(text: object) -> str:
+    """A text of any length and content, as an error message shows it."""
+    quoted = repr(text)
+    return quoted if len(quoted) <= 120 else f"{quoted[:100]}… ({len(quoted)} characters)"
+
+
+def _inline_body(run_id: RunId, row: RecordRow) -> str:
+    if not isinstance(row.body, str):
+        raise corrupt(run_id, row.seq, "its body is not text")
+    body = restored(row.body)
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise corrupt(run_id, row.seq, f"its body is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise corrupt(run_id, row.seq, "its body is not a JSON object")
+    return body
+
+
+def _blob_body(run_id: RunId, row: RecordRow) -> str:
+    if not isinstance(row.data, bytes):
+        raise corrupt(run_id, row.seq, "its blob is missing")
+    if hashlib.sha256(row.data).digest() != row.blob:
+        raise corrupt(run_id, row.seq, "its blob is not what was written")
+    return row.data.decode("utf-8", "surrogatepass")

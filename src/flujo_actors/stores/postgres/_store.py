@@ -1,0 +1,400 @@
+"""A store in a Postgres database, shared by processes of many machines. Needs the extra `postgres`.
+
+Rules:
+
+1. What a method returned for is committed; how a commit ended is found out even if the connection is lost at it.
+2. Leases are counted by the server's clock, the same for everybody. It is a wall clock: what it jumps, leases jump.
+3. Rows of several runs are locked in one order everywhere, so that batches wait for one another and never deadlock.
+4. Text goes into the database escaped (`_escapes`), so every name and every body comes back as it was.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..._core.outcomes import RunId
+from ..._core.paths import ROOT, StepPath
+from ..._core.records import Admission, Append, CancelRequest, Lease, OpenPause, Record, RunQuery, StoredRun, has_ended
+from ..._core.seconds import checked_seconds
+from ...errors import DeclarationError, LeaseLost, RunExists
+from .. import _refusals as refusals
+from .._clock import LeaseClock
+from .._escapes import restored, storable
+from .._forking import watch_forks
+from .._pauses import closes_pauses
+from .._port import Transaction, Verdict
+from .._rows import RecordRow, as_blob, as_records, as_row
+from . import _statements as sql
+
+if TYPE_CHECKING:  # they need the driver, and the name of this store must be there without it
+    from ._connections import IsThere, PostgresConnections
+    from ._session import Connection
+
+
+class PostgresStore:
+    """Runs in a Postgres database; its tables stand in the first schema of the `search_path`."""
+
+    def __init__(
+        self, url: str, *, pool_size: int = 8, timeout_s: float = 30.0, clock: LeaseClock | None = None
+    ) -> None:
+        self._clock = clock
+        checked_seconds(timeout_s, what="PostgresStore: timeout_s")
+        self._connections = _driver()(url, pool_size=pool_size, timeout_s=timeout_s)
+        watch_forks(self._connections)
+        weakref.finalize(self, self._connections.dispose)
+        self.place = f"postgres {hashlib.sha256(url.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        """What all stores of the same URL say, without its password."""
+
+    def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
+        [answer] = self.admit_all([admission], owner=owner, lease_s=lease_s)
+        if isinstance(answer, RunExists):
+            raise answer
+        return answer
+
+    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
+        if not admissions:
+            return []
+        return self._connections.write(lambda db: self._admit(db, admissions, owner, lease_s), lease_s=lease_s)
+
+    def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
+        claim = functools.partial(self._claim, run_id=run_id, dead=None, owner=owner, lease_s=lease_s)
+        return self._connections.write(claim, lease_s=lease_s)
+
+    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float) -> Lease:
+        claim = functools.partial(self._claim, run_id=run_id, dead=storable(dead), owner=owner, lease_s=lease_s)
+        return self._connections.write(claim, lease_s=lease_s)
+
+    def request_cancel(self, run_id: RunId, *, reason: str) -> None:
+        request = {"hash": _hash(run_id), "reason": storable(reason)}
+        if not self._connections.write(lambda db: (db.ask(sql.REQUEST_CANCEL, request), _repeatable)):
+            raise refusals.not_found(run_id)
+
+    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+        hashes = [_hash(run_id) for run_id in run_ids]
+        rows = self._connections.read(lambda db: db.ask(sql.CANCEL_REQUESTS, (hashes,)))
+        return {RunId(restored(run_id)): _cancel_request(reason) for run_id, reason in rows}
+
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
+        return self._connections.write(lambda db: self._append(db, batch)) if batch else []
+
+    def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
+        if not leases:
+            return []
+        return self._connections.write(lambda db: self._renew(db, leases, lease_s), lease_s=lease_s)
+
+    def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
+        self._connections.write(lambda db: self._answer(db, run_id, path, token, record))
+
+    def get(self, run_id: RunId) -> StoredRun:
+        for run in self._stored("WHERE run_hash = %(hash)s", {"hash": _hash(run_id)}):
+            return run
+        raise refusals.not_found(run_id)
+
+    def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
+        rows = self._connections.read(lambda db: db.ask(sql.READ, (_hash(run_id), after)))
+        if not rows and self._connections.read(lambda db: _owner(db, run_id)) is None:
+            raise refusals.not_found(run_id)
+        return as_records(run_id, rows, after=after)
+
+    def find(self, query: RunQuery) -> list[StoredRun]:
+        where, parameters = _conditions(query)
+        return self._stored(f"{where} ORDER BY updated_at DESC, id DESC LIMIT %(limit)s", parameters)
+
+    def delete(self, run_ids: Sequence[RunId]) -> int:
+        return self._connections.write(lambda db: self._delete(db, run_ids), slow=True) if run_ids else 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction on a connection of the pool; the run's row is locked from its first append to its end."""
+        transaction = _PostgresTransaction(self._append_through)
+        with self._connections.lent(transaction.is_there) as db:
+            transaction.connection = db
+            yield transaction
+
+    def close(self) -> None:
+        """Close the connections; they open again if the store is used again."""
+        self._connections.close()
+
+    def _admit(
+        self, db: Connection, admissions: Sequence[Admission], owner: str, lease_s: float
+    ) -> tuple[list[Lease | RunExists], IsThere]:
+        _share_blobs(db, (admission.body for admission in admissions))
+        order = _lock_order([admission.run_id for admission in admissions])
+        rows = [self._new_row(admissions[index], owner, lease_s) for index in order]
+        answers: list[Lease | RunExists] = [refusals.exists(admission.run_id) for admission in admissions]
+        records = []
+        for index, key in zip(order, _each(db, sql.ADMIT, rows), strict=True):
+            if key is not None:
+                admission = admissions[index]
+                answers[index] = Lease(run_id=admission.run_id, owner=owner, epoch=1)
+                records.append((key[0], 1, Record(kind="admitted", path=ROOT, body=admission.body)))
+        _insert_records(db, records)
+        return answers, _leases_are_there([lease for lease in answers if isinstance(lease, Lease)])
+
+    def _new_row(self, admission: Admission, owner: str, lease_s: float) -> dict[str, Any]:
+        return {**self._granted(admission.run_id, owner, lease_s), "pipeline": storable(admission.pipeline)}
+
+    def _claim(
+        self, db: Connection, run_id: RunId, dead: str | None, owner: str, lease_s: float
+    ) -> tuple[Lease, IsThere]:
+        granted = {**self._granted(run_id, owner, lease_s), "dead": dead}
+        for (epoch,) in db.ask(sql.CLAIM, granted):
+            lease = Lease(run_id=run_id, owner=owner, epoch=epoch)
+            return lease, _leases_are_there([lease])
+        for holder, left_s in db.ask(sql.HOLDER, granted):
+            raise refusals.leased(run_id, holder and restored(holder), left_s)
+        raise refusals.not_found(run_id)
+
+    def _append_through(self, db: Connection, batch: Sequence[Append]) -> _Appended:
+        with self._connections.appending(db):
+            return self._append(db, batch)
+
+    def _append(self, db: Connection, batch: Sequence[Append]) -> _Appended:
+        _share_blobs(db, (record.body for append in batch for record in append.records))
+        order = _lock_order([append.lease.run_id for append in batch])
+        changes = [{**self._written_under(batch[index].lease), **_change(batch[index])} for index in order]
+        verdicts: list[Verdict] = [None] * len(batch)
+        records: list[tuple[int, int, Record]] = []
+        for index, place in zip(order, _each(db, sql.ADVANCE, changes), strict=True):
+            if place is None:
+                verdicts[index] = _lost(db, batch[index].lease)
+            else:
+                run, first, cancel = place
+                verdicts[index] = cancel and _cancel_request(cancel)
+                records.extend(_numbered(run, first, batch[index].records))
+                _write_pauses(db, run, batch[index])
+        _insert_records(db, records)
+        return verdicts, _append_is_there(batch, verdicts, records)
+
+    def _renew(self, db: Connection, leases: Sequence[Lease], lease_s: float) -> tuple[list[LeaseLost | None], IsThere]:
+        order = _lock_order([lease.run_id for lease in leases])
+        granted = [{**self._written_under(leases[index]), "lease_s": lease_s} for index in order]
+        verdicts: list[LeaseLost | None] = [None] * len(leases)
+        for index, renewed in zip(order, _each(db, sql.RENEW, granted), strict=True):
+            if renewed is None:
+                verdicts[index] = _lost(db, leases[index])
+        return verdicts, _repeatable
+
+    def _answer(
+        self, db: Connection, run_id: RunId, path: StepPath, token: str, record: Record
+    ) -> tuple[None, IsThere]:
+        places = db.ask(sql.ADVANCE_BY_ANSWER, {"hash": _hash(run_id)})
+        if not places:
+            raise refusals.not_paused(run_id, path)
+        [(run, seq)] = places
+        pause = {"run": run, "path": storable(path), "token": storable(token), "answered": uuid.uuid4()}
+        consumed = db.ask(sql.CONSUME, pause)
+        if not consumed:
+            asked = db.ask(sql.FIND_PAUSE, pause)
+            raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
+        _insert_records(db, [(run, seq, record)])
+        return None, lambda db: (pause["answered"],) in db.ask(sql.FIND_PAUSE, pause)
+
+    def _delete(self, db: Connection, run_ids: Sequence[RunId]) -> tuple[int, IsThere]:
+        db.execute(sql.OWN_BLOBS)
+        hashes = [_hash(run_id) for run_id in run_ids]
+        runs = [run for (run,) in db.ask(sql.DELETE_RUNS, {**self._time(), "hashes": hashes})]
+        blobs = [blob for (blob,) in db.ask(sql.BLOBS_OF_RUNS, (runs,))]
+        db.execute(sql.DELETE_RECORDS, (runs,))
+        db.execute(sql.DELETE_PAUSES, (runs,))
+        db.execute(sql.DELETE_UNUSED_BLOBS, (blobs,))
+        return len(runs), lambda db: not db.ask(sql.FIND_KEYS, (runs,))
+
+    def _stored(self, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
+        statement = f"{sql.RUNS} {where}".encode()
+        rows = self._connections.read(lambda db: db.ask(statement, {**self._time(), **parameters}))
+        return [_stored_run(row) for row in rows]
+
+    def _time(self) -> dict[str, Any]:
+        return {"now": self._clock.now() if self._clock else None}
+
+    def _written_under(self, lease: Lease) -> dict[str, Any]:
+        return {
+            **self._time(),
+            "hash": _hash(lease.run_id),
+            "owner": storable(lease.owner),
+            "epoch": lease.epoch,
+        }
+
+    def _granted(self, run_id: RunId, owner: str, lease_s: float) -> dict[str, Any]:
+        return {
+            **self._time(),
+            "hash": _hash(run_id),
+            "run_id": storable(run_id),
+            "owner": storable(owner),
+            "lease_s": lease_s,
+        }
+
+
+_Appended: TypeAlias = "tuple[list[Verdict], IsThere]"
+
+
+def _driver() -> type[PostgresConnections]:
+    """What speaks to the database; `DeclarationError` in a program that has not installed it."""
+    try:
+        from ._connections import PostgresConnections
+    except ImportError as error:
+        raise DeclarationError(
+            f"a Postgres store needs an extra: pip install flujo-actors[postgres] ({error})"
+        ) from error
+    return PostgresConnections
+
+
+class _PostgresTransaction:
+    """An open transaction of a Postgres store."""
+
+    connection: Connection
+
+    def __init__(self, write: Callable[[Connection, Sequence[Append]], _Appended]) -> None:
+        self._write = write
+        self._last: IsThere = _repeatable
+
+    def append(self, append: Append) -> None:
+        [verdict], self._last = self._write(self.connection, [append])
+        if isinstance(verdict, LeaseLost):
+            raise verdict
+
+    def is_there(self, db: Connection) -> bool:
+        """Whether what was appended is in the database."""
+        return self._last(db)
+
+
+def _repeatable(db: Connection) -> bool:
+    return False
+
+
+def _leases_are_there(leases: Sequence[Lease]) -> IsThere:
+    return lambda db: all(_owner(db, lease.run_id) == (lease.owner, lease.epoch) for lease in leases[:1])
+
+
+def _append_is_there(
+    batch: Sequence[Append], verdicts: Sequence[Verdict], records: Sequence[tuple[int, int, Record]]
+) -> IsThere:
+    """By the first record; an append without records can be repeated, unless it gives up its own lease."""
+    for run, seq, record in records:
+        return lambda db: _record_is_there(db, run, as_row(record, seq, as_blob(record.body)))
+    written = [append for append, verdict in zip(batch, verdicts, strict=True) if not isinstance(verdict, LeaseLost)]
+    for lease in (append.lease for append in written if append.release):
+        return lambda db: _owner(db, lease.run_id) != (lease.owner, lease.epoch)
+    return _repeatable
+
+
+def _record_is_there(db: Connection, run: int, row: RecordRow) -> bool:
+    written = (row.kind, row.path, row.body, row.blob)
+    return db.ask(sql.FIND_RECORD, (run, row.seq)) == [written]
+
+
+def _hash(run_id: RunId) -> bytes:
+    return hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).digest()
+
+
+def _lock_order(run_ids: Sequence[RunId]) -> list[int]:
+    """In which order to touch the runs; what concerns one run stays in the order it came in."""
+    return sorted(range(len(run_ids)), key=lambda index: _hash(run_ids[index]))
+
+
+def _each(db: Connection, statement: Any, parameters: Sequence[dict[str, Any]]) -> list[tuple[Any, ...] | None]:
+    """The row, if any, that the statement returns for each set of parameters, in one round trip."""
+    cursors = [db.execute(statement, each) for each in parameters]
+    db.turn()
+    return [cursor.fetchone() for cursor in cursors]
+
+
+def _change(append: Append) -> dict[str, Any]:
+    return {
+        "count": len(append.records),
+        "status": append.status,
+        "release": append.release,
+        "ends": has_ended(append.status),
+    }
+
+
+def _cancel_request(reason: str) -> CancelRequest:
+    return CancelRequest(reason=restored(reason))
+
+
+def _numbered(run: int, first: int, records: Iterable[Record]) -> Iterator[tuple[int, int, Record]]:
+    return ((run, first + index, record) for index, record in enumerate(records))
+
+
+def _share_blobs(db: Connection, bodies: Iterable[str]) -> None:
+    if any(as_blob(body) for body in bodies):
+        db.execute(sql.SHARE_BLOBS)
+
+
+def _lost(db: Connection, lease: Lease) -> LeaseLost:
+    return refusals.lost(lease, _owner(db, lease.run_id))
+
+
+def _owner(db: Connection, run_id: RunId) -> tuple[str | None, int] | None:
+    for owner, epoch in db.ask(sql.OWNER, (_hash(run_id),)):
+        return (owner if owner is None else restored(owner)), epoch
+    return None
+
+
+def _insert_records(db: Connection, records: Sequence[tuple[int, int, Record]]) -> None:
+    rows = []
+    for run, seq, record in records:
+        blob = as_blob(record.body)
+        if blob is not None:
+            db.execute(sql.INSERT_BLOB, blob)
+        rows.append((run, *as_row(record, seq, blob)[:5]))
+    if rows:
+        db.execute(sql.INSERT_RECORDS, [list(column) for column in zip(*rows, strict=True)])
+
+
+def _write_pauses(db: Connection, run: int, append: Append) -> None:
+    for place in append.withdrawn:
+        db.execute(sql.WITHDRAW_PAUSE, (run, storable(place)))
+    for pause in append.pauses:
+        path, token = storable(pause.path), storable(pause.token)
+        db.execute(sql.REPLACE_PAUSE, (run, path, token))
+        db.execute(sql.INSERT_PAUSE, (run, path, token, storable(pause.message), storable(pause.body)))
+    if closes_pauses(append.status):
+        db.execute(sql.CLOSE_PAUSES, (run,))
+
+
+def _stored_run(row: Sequence[Any]) -> StoredRun:
+    run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, pauses = row
+    return StoredRun(
+        run_id=RunId(restored(run_id)),
+        pipeline=restored(pipeline),
+        status=status,
+        created_at=created_at,
+        updated_at=updated_at,
+        epoch=epoch,
+        leased=held,
+        records=records,
+        pauses=tuple(_open_pause(*map(restored, pause)) for pause in pauses or ()),
+        owner=restored(owner) if held else None,
+        left_s=left_s if held else None,
+    )
+
+
+def _open_pause(path: str, token: str, message: str, body: str) -> OpenPause:
+    return OpenPause(path=StepPath(path), token=token, message=message, body=body)
+
+
+def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
+    parameters = {
+        "status": query.status,
+        "pipeline": query.pipeline and storable(query.pipeline),
+        "updated_before": query.updated_before,
+        "updated_after": query.updated_after,
+        "limit": query.limit,
+    }
+    conditions = {
+        "status = %(status)s": query.status,
+        "pipeline = %(pipeline)s": query.pipeline,
+        "updated_at < %(updated_before)s": query.updated_before,
+        "updated_at > %(updated_after)s": query.updated_after,
+        f"status = 'running' AND NOT {sql.HELD}": query.abandoned or None,
+    }
+    wanted = [f"({condition})" for condition, value in conditions.items() if value is not None]
+    return f"WHERE {' AND '.join(wanted)}" if wanted else "", parameters

@@ -1,0 +1,358 @@
+"""A store in one SQLite file: the embedded default.
+
+Rules:
+
+1. What a method returned for is on the disk: every write is one transaction of a file in WAL mode, with
+   `synchronous=FULL` unless the constructor says otherwise.
+2. Leases are counted in the monotonic time of one boot. All processes on one machine share it; a lease of another
+   boot has expired.
+3. Text goes into the database escaped (`_escapes`), so every name and every body comes back as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from ..._core.outcomes import RunId
+from ..._core.paths import ROOT, StepPath
+from ..._core.records import Admission, Append, CancelRequest, Lease, OpenPause, Record, RunQuery, StoredRun, has_ended
+from ..._core.seconds import checked_seconds
+from ...errors import LeaseLost, RunExists
+from .. import _refusals as refusals
+from .._clock import LeaseClock, SystemClock
+from .._escapes import restored, storable
+from .._forking import watch_forks
+from .._pauses import closes_pauses
+from .._port import Transaction, Verdict
+from .._rows import as_blob, as_records, as_row, corrupt
+from . import _statements as sql
+from ._connections import SqliteConnections
+
+Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
+"""SQLite's setting: `FULL` survives a power failure, `NORMAL` may lose the last commits in one, never their order."""
+
+
+class SqliteStore:
+    """Runs in a SQLite file, or in memory with `":memory:"`; shared by all processes of one machine."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: Synchronous = "FULL",
+        busy_timeout_s: float = 30.0,
+        clock: LeaseClock | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._wall = wall
+        timeout_s = checked_seconds(busy_timeout_s, what="SqliteStore: busy_timeout_s")
+        self._connections = SqliteConnections(os.fspath(path), synchronous=synchronous, busy_timeout_s=timeout_s)
+        watch_forks(self._connections)
+        weakref.finalize(self, self._connections.dispose)
+
+    @property
+    def place(self) -> str | None:
+        """What all stores on the same file say; `None` for a database in memory, which is a place by itself."""
+        return None if self._connections.in_memory else f"sqlite {os.path.realpath(self._connections.path)}"
+
+    def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
+        [answer] = self.admit_all([admission], owner=owner, lease_s=lease_s)
+        if isinstance(answer, RunExists):
+            raise answer
+        return answer
+
+    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
+        if not admissions:
+            return []
+        with self._connections.writing() as db:
+            return [self._admit(db, admission, owner, lease_s) for admission in admissions]
+
+    def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
+        return self._claim(run_id, None, owner, lease_s)
+
+    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float) -> Lease:
+        return self._claim(run_id, storable(dead), owner, lease_s)
+
+    def request_cancel(self, run_id: RunId, *, reason: str) -> None:
+        with self._connections.writing() as db:
+            found = db.execute(sql.REQUEST_CANCEL, {"run_id": storable(run_id), "reason": storable(reason)}).fetchall()
+        if not found:
+            raise refusals.not_found(run_id)
+
+    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+        with self._connections.reading() as db:
+            requests = _cancel_requests(db)
+        return {run_id: requests[run_id] for run_id in run_ids if run_id in requests}
+
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
+        if not batch:
+            return []
+        with self._connections.writing() as db:
+            return self._append(db, batch)
+
+    def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
+        if not leases:
+            return []
+        with self._connections.writing() as db:
+            return [self._renew(db, lease, lease_s) for lease in leases]
+
+    def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
+        pause = {"run_id": storable(run_id), "path": storable(path), "token": storable(token)}
+        with self._connections.writing() as db:
+            for (run,) in db.execute(sql.CONSUME, pause).fetchall():
+                answered = {"run": run, "wall": self._wall()}
+                _insert(db, sql.APPEND_ANSWER, record, answered)
+                db.execute(sql.ANSWERED, answered)
+                return
+            asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
+        raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
+
+    def get(self, run_id: RunId) -> StoredRun:
+        with self._connections.reading() as db:
+            for run in self._stored(db, "WHERE run_id = :run_id", {"run_id": storable(run_id)}):
+                return run
+        raise refusals.not_found(run_id)
+
+    def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
+        with self._connections.reading() as db:
+            rows = _record_rows(db, run_id, after)
+            if not rows and _owner(db, run_id) is None:
+                raise refusals.not_found(run_id)
+        return as_records(run_id, rows, after=after)
+
+    def find(self, query: RunQuery) -> list[StoredRun]:
+        where, parameters = _conditions(query)
+        with self._connections.reading() as db:
+            return self._stored(db, f"{where} ORDER BY updated_at DESC, id DESC LIMIT :limit", parameters)
+
+    def delete(self, run_ids: Sequence[RunId]) -> int:
+        if not run_ids:
+            return 0
+        with self._connections.writing() as db:
+            return sum(self._delete(db, run_id) for run_id in run_ids)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction on a connection of its own.
+
+        The file's write lock is taken by its first write, and from then on all other writers wait, this process's
+        journal among them: write late and briefly. What is read before that is not part of the transaction, unless
+        it is begun with `connection.execute("BEGIN IMMEDIATE")`.
+        """
+        with self._connections.lent() as db:
+            yield _SqliteTransaction(db, self._append_through)
+
+    def close(self) -> None:
+        """Close the connections; they open again if the store is used again. A database in memory stays as it is."""
+        self._connections.close()
+
+    def _claim(self, run_id: RunId, dead: str | None, owner: str, lease_s: float) -> Lease:
+        with self._connections.writing() as db:
+            granted = self._granted(run_id, owner=owner, lease_s=lease_s)
+            for (epoch,) in db.execute(sql.CLAIM, {**granted, "dead": dead}).fetchall():
+                return Lease(run_id=run_id, owner=owner, epoch=epoch)
+            holder = self._holder(db, run_id)
+        raise refusals.leased(run_id, *holder) if holder else refusals.not_found(run_id)
+
+    def _holder(self, db: sqlite3.Connection, run_id: RunId) -> tuple[str | None, float] | None:
+        """Who holds a run, and for how many seconds more."""
+        for owner, left_s in db.execute(sql.HOLDER, {**self._time(), "run_id": storable(run_id)}).fetchall():
+            return (owner if owner is None else restored(owner)), left_s
+        return None
+
+    def _append_through(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[Verdict]:
+        with self._connections.errors():
+            if not db.in_transaction:
+                db.execute("BEGIN IMMEDIATE")
+            return self._append(db, batch)
+
+    def _append(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[Verdict]:
+        return [self._appended(db, append) for append in batch]
+
+    def _appended(self, db: sqlite3.Connection, append: Append) -> Verdict:
+        """Write the append; if its lease is not the run's current one, none of its statements writes anything."""
+        under = {**_lease(append.lease), "wall": self._wall()}
+        told = [_insert(db, sql.APPEND, record, under) for record in append.records]
+        if _changes_run(append):
+            told.append(_change_run(db, append, under))
+        if not told[-1]:
+            return refusals.lost(append.lease, _owner(db, append.lease.run_id))
+        cancel = told[-1][0][-1]
+        return None if cancel is None else CancelRequest(reason=restored(cancel))
+
+    def _admit(self, db: sqlite3.Connection, admission: Admission, owner: str, lease_s: float) -> Lease | RunExists:
+        granted = self._granted(admission.run_id, owner=owner, lease_s=lease_s)
+        rows = db.execute(sql.ADMIT, {**granted, "pipeline": storable(admission.pipeline)}).fetchall()
+        if not rows:
+            return refusals.exists(admission.run_id)
+        first = Record(kind="admitted", path=ROOT, body=admission.body)
+        _insert(db, sql.INSERT_FIRST, first, {"run": rows[0][0]})
+        return Lease(run_id=admission.run_id, owner=owner, epoch=1)
+
+    def _renew(self, db: sqlite3.Connection, lease: Lease, lease_s: float) -> LeaseLost | None:
+        granted = self._granted(lease.run_id, owner=lease.owner, lease_s=lease_s)
+        if db.execute(sql.RENEW, {**granted, "epoch": lease.epoch}).fetchall():
+            return None
+        return refusals.lost(lease, _owner(db, lease.run_id))
+
+    def _delete(self, db: sqlite3.Connection, run_id: RunId) -> int:
+        deleted = db.execute(sql.DELETE_RUN, {**self._time(), "run_id": storable(run_id)}).fetchall()
+        for run in deleted:
+            blobs = db.execute(sql.BLOBS_OF_RUN, run).fetchall()
+            db.execute(sql.DELETE_RECORDS, run)
+            db.execute(sql.DELETE_PAUSES, run)
+            db.executemany(sql.DELETE_UNUSED_BLOB, blobs)
+        return len(deleted)
+
+    def _stored(self, db: sqlite3.Connection, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
+        rows = db.execute(f"{sql.RUNS} {where}", {**self._time(), **parameters}).fetchall()
+        pauses = _open_pauses(db, [row[0] for row in rows])
+        return [_stored_run(row, pauses.get(row[0], ())) for row in rows]
+
+    def _time(self) -> dict[str, Any]:
+        return {"boot": self._clock.boot(), "now": self._clock.now(), "wall": self._wall()}
+
+    def _granted(self, run_id: RunId, *, owner: str, lease_s: float) -> dict[str, Any]:
+        time = self._time()
+        return {**time, "run_id": storable(run_id), "owner": storable(owner), "until": time["now"] + lease_s}
+
+
+_Write = Callable[[sqlite3.Connection, Sequence[Append]], list[Verdict]]
+
+
+class _SqliteTransaction:
+    """An open transaction of a SQLite store."""
+
+    def __init__(self, connection: sqlite3.Connection, write: _Write) -> None:
+        self.connection = connection
+        self._write = write
+
+    def append(self, append: Append) -> None:
+        [verdict] = self._write(self.connection, [append])
+        if isinstance(verdict, LeaseLost):
+            raise verdict
+
+
+def _cancel_requests(db: sqlite3.Connection) -> dict[RunId, CancelRequest]:
+    rows = db.execute(sql.CANCEL_REQUESTS).fetchall()
+    return {RunId(restored(run_id)): CancelRequest(reason=restored(reason)) for run_id, reason in rows}
+
+
+def _lease(lease: Lease) -> dict[str, Any]:
+    return {"run_id": storable(lease.run_id), "owner": storable(lease.owner), "epoch": lease.epoch}
+
+
+def _owner(db: sqlite3.Connection, run_id: RunId) -> tuple[str | None, int] | None:
+    for owner, epoch in db.execute(sql.OWNER, (storable(run_id),)).fetchall():
+        return (owner if owner is None else restored(owner)), epoch
+    return None
+
+
+def _record_rows(db: sqlite3.Connection, run_id: RunId, after: int) -> list[Any]:
+    wanted = {"run_id": storable(run_id), "after": max(after, 0)}
+    try:
+        return db.execute(sql.READ, wanted).fetchall()
+    except sqlite3.OperationalError as error:
+        for seq, *texts in db.execute(sql.READ_RAW, wanted):
+            if not all(map(_is_utf8, texts)):
+                raise corrupt(run_id, seq, "it holds text that is not UTF-8") from error
+        raise
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _insert(db: sqlite3.Connection, statement: str, record: Record, where: dict[str, Any]) -> list[Any]:
+    """Insert a record, and its body by itself if it is long; nothing comes back if the statement did not let it in."""
+    blob = as_blob(record.body)
+    row = as_row(record, 0, blob)
+    columns = {**where, "kind": row.kind, "path": row.path, "body": row.body, "blob": row.blob}
+    inserted = db.execute(statement, columns).fetchall()
+    if blob is not None and inserted:
+        db.execute(sql.INSERT_BLOB, blob)
+    return inserted
+
+
+def _changes_run(append: Append) -> bool:
+    """Whether more is written than records, which a run's row does not count while it has an owner."""
+    return append.release or append.status is not None or bool(append.pauses or append.withdrawn) or not append.records
+
+
+def _change_run(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -> list[Any]:
+    changed = db.execute(sql.CHANGE, {**under, **_new_state(append)}).fetchall()
+    for run, _ in changed:
+        _write_pauses(db, run, append)
+    return changed
+
+
+def _new_state(append: Append) -> dict[str, Any]:
+    return {"status": append.status, "release": append.release, "ends": has_ended(append.status)}
+
+
+def _write_pauses(db: sqlite3.Connection, run: int, append: Append) -> None:
+    for place in append.withdrawn:
+        db.execute(sql.WITHDRAW_PAUSE, (run, storable(place)))
+    for pause in append.pauses:
+        path, token = storable(pause.path), storable(pause.token)
+        db.execute(sql.REPLACE_PAUSE, (run, path, token))
+        db.execute(sql.INSERT_PAUSE, (run, path, token, storable(pause.message), storable(pause.body)))
+    if closes_pauses(append.status):
+        db.execute(sql.CLOSE_PAUSES, (run,))
+
+
+def _open_pauses(db: sqlite3.Connection, runs: list[int]) -> dict[int, list[OpenPause]]:
+    pauses: dict[int, list[OpenPause]] = {}
+    for run, *texts in db.execute(sql.OPEN_PAUSES, (json.dumps(runs),)).fetchall():
+        path, token, message, body = map(restored, texts)
+        pauses.setdefault(run, []).append(OpenPause(path=StepPath(path), token=token, message=message, body=body))
+    return pauses
+
+
+def _stored_run(row: Sequence[Any], pauses: Iterable[OpenPause]) -> StoredRun:
+    _, run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s = row
+    return StoredRun(
+        run_id=RunId(restored(run_id)),
+        pipeline=restored(pipeline),
+        status=status,
+        created_at=created_at,
+        updated_at=updated_at,
+        epoch=epoch,
+        leased=bool(held),
+        records=records,
+        pauses=tuple(pauses),
+        owner=restored(owner) if held else None,
+        left_s=left_s if held else None,
+    )
+
+
+def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
+    conditions = {
+        "status = :status": query.status,
+        "pipeline = :pipeline": query.pipeline and storable(query.pipeline),
+        "updated_at < :updated_before": query.updated_before,
+        "updated_at > :updated_after": query.updated_after,
+        f"status = 'running' AND NOT ({sql.HELD})": query.abandoned or None,
+    }
+    wanted = [f"({condition})" for condition, value in conditions.items() if value is not None]
+    limit = -1 if query.limit is None else query.limit
+    parameters = {
+        "status": query.status,
+        "pipeline": query.pipeline and storable(query.pipeline),
+        "updated_before": query.updated_before,
+        "updated_after": query.updated_after,
+        "limit": limit,
+    }
+    return f"WHERE {' AND '.join(wanted)}" if wanted else "", parameters

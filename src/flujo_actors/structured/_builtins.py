@@ -1,0 +1,90 @@
+"""The steps every pipeline can name: pure functions, registered by name, without side effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import attrs
+from pydantic_core import to_jsonable_python
+
+from .._core.error_info import message_of
+from . import _strict as strict
+from ._extract import extract_from_text
+
+
+@attrs.frozen
+class WrapDict:
+    """A step that puts what it is given under one key."""
+
+    key: str = attrs.field(validator=attrs.validators.instance_of(str))
+
+    @property
+    def __name__(self) -> str:
+        return f"wrap_dict({self.key!r})"
+
+    def __call__(self, value: Any) -> dict[str, Any]:
+        return {self.key: value}
+
+
+class _WrapDictStep:
+    """`wrap_dict(key)` is a step that turns `x` into `{key: x}`; by itself it is the one whose key is `value`."""
+
+    __name__ = "wrap_dict"
+
+    def __call__(self, key: str = "value") -> WrapDict:
+        return WrapDict(key)
+
+    async def run(self, value: Any) -> dict[str, Any]:
+        """What it does where it is given as a step's agent without being called."""
+        return WrapDict("value")(value)
+
+
+wrap_dict = _WrapDictStep()
+
+
+def ensure_object(value: Any, key: str = "value") -> dict[str, Any]:
+    """`value` as a dict of plain data: models and classes by their fields, a JSON object by its text.
+
+    Anything that has no fields comes back under `key`; what cannot be looked at, as the text it has.
+    """
+    plain = _plain(value)
+    return dict(plain) if isinstance(plain, Mapping) else {key: plain}
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return _object_in(value) if isinstance(value, str) else to_jsonable_python(value, fallback=_fields_of)
+    except Exception:  # circles, bytes that are no text, and whatever the user's properties raise
+        return _told(value)
+
+
+def _fields_of(value: Any) -> Any:
+    if isinstance(value, BaseException):
+        return {"type": type(value).__name__, "message": message_of(value)}
+    if attrs.has(type(value)):
+        return {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
+    has_fields = hasattr(value, "__dict__") and not isinstance(value, type | ModuleType) and not callable(value)
+    return {name: item for name, item in vars(value).items() if name[:1] != "_"} if has_fields else _told(value)
+
+
+def _told(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # user code: a class may do anything here
+        return f"<{type(value).__name__}>"
+
+
+def _object_in(text: str) -> Any:
+    try:
+        parsed = strict.parse(text)
+    except strict.Malformed:
+        return text
+    return parsed if isinstance(parsed, dict) else text
+
+
+BUILTINS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {"wrap_dict": wrap_dict, "ensure_object": ensure_object, "extract_from_text": extract_from_text}
+)
+"""Every built-in by its name; read-only."""

@@ -1,0 +1,282 @@
+"""Every place in a text where a JSON container could be read, in order.
+
+1. Marks are visited from left to right; a container that was read is stepped over, so its strings hide nothing.
+2. A thinking block is stepped over; a closing think mark without an opening one discards what came before it.
+3. A container that does not end is read again up to the close of the wrapper it stands in.
+4. Starts and steps are counted over the whole text; past the limit the text is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import attrs
+
+from . import _marks as marks
+from . import _strict as strict
+from ._limits import Limits, TooMuchWork
+from ._mend import MEMBER_AFTER_COMMA, Mended, NotJson, TooDeep, mend
+
+_BRACKETS = "{[｛［"
+_MARK_CHARS = (*_BRACKETS, "<", "`", "~~~", "◁", "[THINK]")
+_LEADING_TUPLE = re.compile(r"\s*\(")
+_BRACKET = re.compile(r"[{}\[\]]")
+_NEVER = 1 << 62
+_MAX_UNREAD = 20
+_MAX_GUESSES = 3
+"""How often the end of a long text is taken for the end of a value: each time, the text is copied."""
+_MAX_BRACKETS = 100_000
+"""How many brackets are counted to find the ends of regions that cannot be read; it takes about 0.05 s."""
+_VISIT_STEPS = 3
+_MEND_STEPS = 10
+"""What a visit and the start of a mending cost, in steps of the mender."""
+
+
+@attrs.frozen(kw_only=True)
+class Candidate:
+    """A container found in the text."""
+
+    start: int
+    end: int
+    value: Any
+    json: str
+    engine: str
+    complete: bool = True
+    solid: bool = True
+    passes: tuple[str, ...] = ()
+    fragment: bool = False
+    """It lies inside a larger region that looks like JSON and cannot be read."""
+    readable: bool = True
+    """Otherwise it is whole JSON with something in it that no value has: half a character, a number without end."""
+
+
+@attrs.frozen
+class Candidates:
+    """All containers of a text that can be read, first to last."""
+
+    found: list[Candidate]
+    ambiguous: bool = False
+    """A region was refused because it has several readings: no guess at it is welcome."""
+    unreadable: bool = False
+    """The last region is JSON that no value can hold."""
+
+
+def find_candidates(text: str, limits: Limits) -> Candidates:
+    """Search `text`; raises `TooMuchWork` past the limits."""
+    return _Search(text, limits).run()
+
+
+class _Search:
+    def __init__(self, text: str, limits: Limits) -> None:
+        self.text, self.limits = text, limits
+        self.found: list[Candidate] = []
+        self.next_at: dict[str, int] = dict.fromkeys(_MARK_CHARS, -1)
+        self.steps_left, self.starts_left = limits.max_steps, limits.max_starts
+        self.closing: str | None = None
+        self.closes_at: dict[str, int] = {}
+        self.fence: str | None = None
+        self.thinking_from = _NEVER
+        self.think_closes_at = -1
+        self.trimmed_end = len(text.rstrip()) if text[-1:].isspace() else len(text)
+        self.said_until = len(text.rstrip("`\n \t"))
+        self.unread_until = -1
+        self.ambiguous = self.unreadable = False
+        self.unread_left, self.brackets_left, self.guesses_left = _MAX_UNREAD, _MAX_BRACKETS, _MAX_GUESSES
+
+    def run(self) -> Candidates:
+        pos = self.leading_tuple(0)
+        while (pos := self.next_mark(pos)) < _NEVER:
+            pos = self.visit(pos)
+        found = [candidate for candidate in self.found if not self.is_draft(candidate)]
+        return Candidates(found, self.ambiguous, self.unreadable and not found)
+
+    def is_draft(self, candidate: Candidate) -> bool:
+        """Whether it stands inside a thinking block that never ends, and more thinking follows it."""
+        return candidate.start > self.thinking_from and candidate.end < self.said_until
+
+    def next_mark(self, pos: int) -> int:
+        best = _NEVER
+        for mark, at in self.next_at.items():
+            if at < pos:
+                at = self.text.find(mark, pos)
+                at = self.next_at[mark] = _NEVER if at < 0 else at
+            best = min(best, at)
+        return best
+
+    def visit(self, pos: int) -> int:
+        self.spend_steps(_VISIT_STEPS)
+        ch = self.text[pos]
+        if ch in "<◁" or self.text.startswith("[THINK]", pos):
+            return self.visit_tag(pos)
+        if ch in "`~":
+            return self.visit_fence(pos)
+        return self.visit_bracket(pos)
+
+    def visit_tag(self, pos: int) -> int:
+        if opened := marks.THINK_OPEN.match(self.text, pos):
+            closed_at = self.next_think_close(opened.end())
+            if closed_at < _NEVER:
+                return closed_at
+            self.thinking_from = min(self.thinking_from, pos)
+            return opened.end()
+        if closed := marks.THINK_CLOSE.match(self.text, pos):
+            self.found.clear()
+            return closed.end()
+        if tag := marks.OPEN_TAG.match(self.text, pos):
+            self.closing = marks.closing_of(tag)
+            return tag.end()
+        return pos + 1
+
+    def next_think_close(self, pos: int) -> int:
+        if self.think_closes_at < pos:
+            found = marks.THINK_CLOSE.search(self.text, pos)
+            self.think_closes_at = found.end() if found else _NEVER
+        return self.think_closes_at
+
+    def visit_fence(self, pos: int) -> int:
+        fence = marks.FENCE.match(self.text, pos)
+        if not fence:
+            return pos + 1
+        if self.fence:
+            self.fence = None
+            return fence.end(1)
+        self.fence = fence[1][:3]
+        return self.leading_tuple(fence.end())
+
+    def leading_tuple(self, pos: int) -> int:
+        """Parentheses are data only at the start of the text or of a fence."""
+        found = _LEADING_TUPLE.match(self.text, pos)
+        if not found:
+            return pos
+        candidate = self.mended(found.end() - 1)
+        if candidate and not candidate.readable:
+            return self.left_unread(candidate)
+        if candidate is None or isinstance(candidate.value, str) or not candidate.solid:
+            return pos
+        self.found.append(candidate)
+        return candidate.end
+
+    def visit_bracket(self, pos: int) -> int:
+        candidate = self.strict(pos) or self.mended(pos)
+        if candidate and not candidate.readable:
+            return self.left_unread(candidate)
+        if candidate is None or not candidate.solid:
+            self.spend_start()
+        if candidate is None:
+            return pos + 1
+        inside = pos < self.unread_until
+        self.found.append(attrs.evolve(candidate, fragment=True) if inside else candidate)
+        return max(candidate.end, pos + 1)
+
+    def left_unread(self, candidate: Candidate) -> int:
+        """Nothing inside it is the value, and what came before it is not the last word."""
+        self.found.clear()
+        self.ambiguous = self.unreadable = True
+        return candidate.end
+
+    def spend_start(self) -> None:
+        self.starts_left -= 1
+        if self.starts_left <= 0:
+            raise TooMuchWork(f"more than {self.limits.max_starts} places look like JSON and are not")
+
+    def strict(self, pos: int) -> Candidate | None:
+        if not strict.can_decode(self.text, pos):
+            self.guesses_left -= 1
+            if self.guesses_left < 0:
+                return None
+        end = strict.end_of_value(self.text, pos)
+        if end is None or (self.text[pos] == "{" and MEMBER_AFTER_COMMA.match(self.text, end)):
+            return None
+        json = self.text[pos:end]
+        value = _value_of(json)
+        if value is _UNREADABLE:
+            known = strict.can_decode(self.text, pos)
+            return (
+                Candidate(start=pos, end=end, value=None, json=json, engine="strict", readable=False) if known else None
+            )
+        solid = isinstance(value, dict) or len(value) != 1 or not isinstance(value[0], int | float)
+        return Candidate(start=pos, end=end, value=value, json=json, engine="strict", solid=solid)
+
+    def mended(self, pos: int) -> Candidate | None:
+        self.spend_steps(_MEND_STEPS)
+        first = self.mend_until(pos, len(self.text))
+        if first and first.complete:
+            return self.parsed(first)
+        cut = self.wrapper_end(pos)
+        second = self.mend_until(pos, cut) if cut > pos else None
+        return self.parsed(second or first)
+
+    def mend_until(self, pos: int, end: int) -> Mended | None:
+        try:
+            mended = mend(self.text, pos, end, max_depth=self.limits.max_depth, max_steps=self.steps_left)
+        except TooDeep as problem:
+            raise TooMuchWork(str(problem)) from None
+        except NotJson as problem:
+            self.spend_steps(problem.steps)
+            self.ambiguous = self.ambiguous or problem.ambiguous
+            if (problem.solid or problem.ambiguous) and pos >= self.unread_until:
+                self.unread_until = self.region_end(pos)
+            return None
+        self.spend_steps(mended.steps)
+        return mended
+
+    def region_end(self, pos: int) -> int:
+        """Where the brackets that open at `pos` balance, strings or not; the end of the text if nowhere."""
+        self.unread_left -= 1
+        depth = 0
+        for bracket in _BRACKET.finditer(self.text, pos) if self.unread_left > 0 else ():
+            depth += 1 if bracket[0] in "{[" else -1
+            self.brackets_left -= 1
+            if depth == 0:
+                return bracket.end()
+            if self.brackets_left <= 0:
+                break
+        return len(self.text)
+
+    def spend_steps(self, steps: int) -> None:
+        self.steps_left -= steps
+        if self.steps_left <= 0:
+            raise TooMuchWork(f"more than {self.limits.max_steps} steps were needed to mend the text")
+
+    def wrapper_end(self, pos: int) -> int:
+        """Where the wrapper closes that the container at `pos` stands in; -1 if there is none."""
+        end = min((self.closing_at(c, pos) for c in (self.fence, self.closing) if c), default=_NEVER)
+        if end < _NEVER:
+            return end
+        fenced = self.text.endswith("```", 0, self.trimmed_end)
+        return self.trimmed_end - 3 if fenced else -1
+
+    def closing_at(self, closing: str, pos: int) -> int:
+        """Where `closing` comes next; remembered, since positions only grow."""
+        at = self.closes_at.get(closing, -1)
+        if at < pos:
+            at = self.text.find(closing, pos)
+            at = self.closes_at[closing] = _NEVER if at < 0 else at
+        return at
+
+    def parsed(self, mended: Mended | None) -> Candidate | None:
+        if mended is None:
+            return None
+        value = _value_of(mended.json)
+        return Candidate(
+            start=mended.start,
+            end=mended.end,
+            value=value,
+            json=mended.json,
+            engine="mended",
+            complete=mended.complete,
+            solid=mended.solid,
+            passes=mended.repairs,
+            readable=value is not _UNREADABLE and "non_finite" not in mended.repairs,
+        )
+
+
+_UNREADABLE = object()
+
+
+def _value_of(json: str) -> Any:
+    try:
+        return strict.parse(json)
+    except strict.Malformed:
+        return _UNREADABLE

@@ -1,0 +1,249 @@
+"""Bringing a value to its schema's types, where the value already says what the schema wants.
+
+1. Every pass is small, has a name, and is recorded with the path where it was applied.
+2. A pass changes the spelling of what is there; it never adds, guesses or rounds.
+3. Nothing here accepts: the whole schema validates the result afterwards.
+4. A value with very many parts is left as it is: it would take too long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import _spelling as spelling
+from ._reading import Coercion
+from ._references import resolved
+from ._schema import Schema
+from ._strict import SourceFloat, plain
+
+Reparse = Callable[[str], Any]
+"""Reads JSON inside a string; raises `ValueError` if the whole string is not a container."""
+
+_MISSING = object()
+
+
+def coerce(value: Any, schema: Schema, reparse: Reparse) -> tuple[Any, tuple[Coercion, ...]]:
+    """`value` in the types of `schema` as far as it goes, and the passes that were applied."""
+    coercer = _Coercer(schema, reparse)
+    try:
+        return coercer.coerce(value, schema.json_schema, "$"), tuple(coercer.notes)
+    except (RecursionError, _TooManyParts):
+        return value, ()
+
+
+_MAX_PARTS = 20_000
+"""At about 10 µs each, this is 0.2 s."""
+
+
+class _TooManyParts(Exception):
+    """The value has more parts than may be looked at."""
+
+
+class _Coercer:
+    def __init__(self, schema: Schema, reparse: Reparse, parts_left: int = _MAX_PARTS) -> None:
+        self.schema, self.reparse = schema, reparse
+        self.notes: list[Coercion] = []
+        self.parts_left = parts_left
+        self._resolved: dict[int, Mapping[str, Any]] = {}
+
+    def spend(self, parts: int) -> None:
+        self.parts_left -= parts
+        if self.parts_left < 0:
+            raise _TooManyParts
+
+    def note(self, path: str, rule: str, value: Any) -> Any:
+        self.notes.append(Coercion(path=path, rule=rule))
+        return value
+
+    def resolve(self, part: Any) -> Mapping[str, Any]:
+        if not isinstance(part, Mapping) or "$ref" not in part:
+            return part if isinstance(part, Mapping) else {}
+        if id(part) not in self._resolved:
+            self._resolved[id(part)] = resolved(part, self.schema.json_schema)
+        return self._resolved[id(part)]
+
+    def coerce(self, value: Any, part: Any, path: str) -> Any:
+        part = self.resolve(part)
+        for variants in (part.get("anyOf"), part.get("oneOf")):
+            if variants:
+                value = self.union(value, variants, path)
+        for sub in part.get("allOf", ()):
+            value = self.coerce(value, sub, path)
+        if "const" in part or "enum" in part:
+            return self.choice(value, [part["const"]] if "const" in part else part["enum"], path)
+        return self.typed(value, part, path)
+
+    def union(self, value: Any, variants: list[Any], path: str) -> Any:
+        if any(self.fits(variant, value) for variant in variants):
+            return value
+        best, kept = value, None
+        for variant in variants:
+            trial = _Coercer(self.schema, self.reparse, self.parts_left)
+            changed = trial.coerce(value, variant, path)
+            self.parts_left = trial.parts_left
+            if self.fits(variant, changed) and (kept is None or len(trial.notes) < len(kept)):
+                best, kept = changed, trial.notes
+        self.notes.extend(kept or ())
+        return best
+
+    def fits(self, variant: Any, value: Any) -> bool:
+        return isinstance(variant, Mapping) and self.schema.part_is_valid(variant, plain(value))
+
+    # --- by type ----------------------------------------------------------------------------------------
+
+    def choice(self, value: Any, members: list[Any], path: str) -> Any:
+        if value in members and not isinstance(value, bool):
+            return value
+        if isinstance(value, list) and len(value) == 1:
+            return self.choice(self.note(path, "element_from_list", value[0]), members, path)
+        if isinstance(value, str):
+            member = spelling.member_of(value, members)
+            return value if member is value else self.note(path, "enum_case", member)
+        return value
+
+    def typed(self, value: Any, part: Mapping[str, Any], path: str) -> Any:
+        types = part.get("type") or ("object" if "properties" in part else None)
+        types = [types] if isinstance(types, str) else list(types or ())
+        kind = _kind(value)
+        if not types or kind in types or (kind == "integer" and "number" in types):
+            return self.descend(value, part, path)
+        for wanted in types:
+            changed = self.convert(value, wanted, part, path)
+            if changed is not _MISSING:
+                return changed
+        return value
+
+    def descend(self, value: Any, part: Mapping[str, Any], path: str) -> Any:
+        if isinstance(value, dict):
+            return self.object(value, part, path)
+        return self.array(value, part, path) if isinstance(value, list) else value
+
+    def convert(self, value: Any, wanted: str, part: Mapping[str, Any], path: str) -> Any:
+        if isinstance(value, list) and len(value) == 1 and wanted != "array":
+            inner = self.note(path, "element_from_list", value[0])
+            return self.typed(inner, {**part, "type": wanted}, path)
+        match wanted:
+            case "integer" | "number":
+                return self.number(value, wanted, path)
+            case "boolean":
+                word = None if isinstance(value, list) else spelling.boolean_from(value)
+                return _MISSING if word is None else self.note(path, "boolean_from_text", word)
+            case "string":
+                return self.text(value, path)
+            case "null":
+                return self.note(path, "null_from_text", None) if spelling.is_null_word(value) else _MISSING
+            case "object" | "array":
+                return self.container(value, wanted, part, path)
+        return _MISSING
+
+    def number(self, value: Any, wanted: str, path: str) -> Any:
+        if not isinstance(value, str):
+            return _MISSING
+        number = spelling.integer_from(value) if wanted == "integer" else spelling.number_from(value)
+        return _MISSING if number is None else self.note(path, "number_from_text", number)
+
+    def text(self, value: Any, path: str) -> Any:
+        if isinstance(value, bool):
+            return self.note(path, "text_from_boolean", "true" if value else "false")
+        if isinstance(value, SourceFloat):
+            return self.note(path, "text_from_number", value.lexeme)
+        if isinstance(value, int | float):
+            rule = "text_from_number" if isinstance(value, int) else "text_from_float"
+            return self.note(path, rule, str(value))
+        return _MISSING
+
+    def container(self, value: Any, wanted: str, part: Mapping[str, Any], path: str) -> Any:
+        if isinstance(value, str) and (inner := self.decoded(value)) is not None:
+            self.note(path, "double_encoded", None)
+            return self.typed(inner, {**part, "type": wanted}, path)
+        if wanted == "array" and value is not None:
+            return self.array([self.note(path, "list_of_one", value)], part, path)
+        return _MISSING
+
+    def decoded(self, text: str) -> Any:
+        if text.strip()[:1] not in ("{", "[", '"'):
+            return None
+        try:
+            return self.reparse(text)
+        except ValueError:
+            return None
+
+    # --- containers -------------------------------------------------------------------------------------
+
+    def array(self, items: list[Any], part: Mapping[str, Any], path: str) -> list[Any]:
+        self.spend(len(items))
+        leading = part.get("prefixItems", ())
+        rest = part.get("items", {})
+        return [
+            self.coerce(item, leading[i] if i < len(leading) else rest, f"{path}[{i}]") for i, item in enumerate(items)
+        ]
+
+    def object(self, value: dict[str, Any], part: Mapping[str, Any], path: str) -> dict[str, Any]:
+        self.spend(len(value))
+        value = self.renamed(value, part, path)
+        required = part.get("required", ())
+        result: dict[str, Any] = {}
+        for key, item in value.items():
+            place = self.place_of(key, part)
+            if place is None:
+                self.note(f"{path}.{key}", "extra_key", None)
+            elif self.is_absent(key, item, place, required):
+                self.note(f"{path}.{key}", "null_is_absent", None)
+            else:
+                result[key] = self.coerce(item, place, f"{path}.{key}")
+        return result if result or not value else value
+
+    def is_absent(self, key: str, item: Any, place: Any, required: Any) -> bool:
+        if key in required or not (item is None or spelling.is_null_word(item)):
+            return False
+        return isinstance(place, Mapping) and not self.schema.part_is_valid(place, item)  # null, or a word
+
+    def place_of(self, key: str, part: Mapping[str, Any]) -> Any:
+        """The schema of the member `key`, or None where such a member is forbidden."""
+        properties = part.get("properties", {})
+        if key in properties:
+            return properties[key]
+        for pattern, schema in part.get("patternProperties", {}).items():
+            if _matches(pattern, key):
+                return schema
+        additional = part.get("additionalProperties", True)
+        return None if additional is False else {} if additional is True else additional
+
+    def renamed(self, value: dict[str, Any], part: Mapping[str, Any], path: str) -> dict[str, Any]:
+        properties = part.get("properties", {})
+        absent = [name for name in properties if name not in value]
+        if not absent or all(key in properties for key in value):
+            return value
+        names = {key: spelling.same_name(key, absent) for key in value if key not in properties}
+        targets = Counter(names.values())
+        unique = {key: name for key, name in names.items() if name and targets[name] == 1}
+        for name in unique.values():
+            self.note(f"{path}.{name}", "key_case", None)
+        return {unique.get(key) or key: item for key, item in value.items()}
+
+
+def _matches(pattern: str, key: str) -> bool:
+    try:
+        return re.search(pattern, key) is not None
+    except re.error:  # a pattern only the validator's dialect knows
+        return False
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case bool():
+            return "boolean"
+        case None:
+            return "null"
+        case int():
+            return "integer"
+        case float():
+            return "integer" if value.is_integer() else "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object"

@@ -1,0 +1,206 @@
+"""One compiled, immutable `Schema` for every way a user can say what a value must look like."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NoReturn, is_typeddict
+
+import attrs
+import jsonschema_rs
+import pydantic
+from cattrs.preconf.json import make_converter
+from pydantic_core import from_json, to_json
+
+from .._core.attempts import escalating
+from .._core.error_info import message_of
+from .._core.typed_dicts import known_to_pydantic
+from ..errors import DeclarationError
+from ._class_schema import json_schema_of_class
+from ._reading import Flaw
+
+_CONVERTER = make_converter()
+_MAX_FLAWS = 20
+_MAX_MESSAGE = 300
+_LARGE, _HUGE = 2_000, 20_000
+_MASKED = b"masked"
+
+
+def _construct_nothing(data: Any) -> Any:
+    return data
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Schema:
+    """What a value must look like: its JSON Schema, its hash, and how to check and build such a value."""
+
+    name: str
+    json_schema: Mapping[str, Any]
+    schema_hash: str
+    """Twelve hex digits that are the same for equal schemas, in every process."""
+    constructs: bool
+    """Whether `construct` builds an instance of a class."""
+    _validator: Any = attrs.field(repr=False)
+    _construct: Callable[[Any], Any] = attrs.field(default=_construct_nothing, repr=False)
+    _parts: dict[bytes, Any] = attrs.field(factory=dict, repr=False)
+
+    def is_valid(self, data: Any) -> bool:
+        """Whether the JSON Schema accepts `data`."""
+        try:
+            return bool(self._validator.is_valid(data))
+        except ValueError:  # a value JSON cannot hold, such as a lone surrogate
+            return False
+
+    def validate(self, data: Any) -> list[Flaw]:
+        """Everything the JSON Schema has against `data`; empty if nothing, one thing where `data` is large."""
+        try:
+            if _is_larger(data, _LARGE):
+                return self._first_flaw(data)
+            errors = self._validator.iter_errors(data)
+            return [_flaw(error) for error, _ in zip(errors, range(_MAX_FLAWS), strict=False)]
+        except ValueError as error:
+            return [Flaw(path="$", message=str(error))]
+
+    def _first_flaw(self, data: Any) -> list[Flaw]:
+        """Of a large value one flaw, and without quoting it: all of them, in full, would take seconds."""
+        if _is_larger(data, _HUGE):
+            return [] if self.is_valid(data) else [Flaw(path="$", message="the value does not fit the schema")]
+        if _MASKED not in self._parts:
+            self._parts[_MASKED] = _validator_for(dict(self.json_schema), mask="the value")
+        try:
+            self._parts[_MASKED].validate(data)
+        except jsonschema_rs.ValidationError as error:
+            return [_flaw(error)]
+        return []
+
+    def part_is_valid(self, part: Mapping[str, Any], data: Any) -> bool:
+        """Whether a part of this schema, taken by itself, accepts `data`."""
+        key = to_json(part)
+        validator = self._parts.get(key)
+        if validator is None:
+            shared = {k: self.json_schema[k] for k in ("$defs", "definitions") if k in self.json_schema}
+            validator = self._parts[key] = _validator_for({**shared, **part})
+        try:
+            return bool(validator.is_valid(data))
+        except ValueError:
+            return False
+
+    def construct(self, data: Any) -> Any:
+        """The instance `data` describes; raises `ValueError` if the class refuses it, in whatever way it does."""
+        try:
+            return self._construct(data)
+        except ValueError:
+            raise
+        except Exception as error:  # validators and converters of the user
+            if control := escalating(error):
+                raise control from None
+            raise ValueError(f"{self.name} refuses the value: {_told(error)}") from error
+
+
+def compile_schema(schema: Any) -> Schema:
+    """The compiled form of a JSON Schema dict, pydantic model, attrs class, TypedDict, dataclass or other type.
+
+    Raises `DeclarationError` if it cannot serve as one.
+    """
+    if isinstance(schema, Schema):
+        return schema
+    try:
+        return _of_json(to_json(schema)) if isinstance(schema, Mapping) else _of_hashable(schema)
+    except DeclarationError:
+        raise
+    except Exception as error:  # classes make their schemas themselves
+        raise DeclarationError(f"{_name_of(schema)!r} cannot serve as a schema: {message_of(error)}") from error
+
+
+@lru_cache(maxsize=512)
+def _of_json(serialized: bytes) -> Schema:
+    return _build("value", from_json(serialized), None)
+
+
+def _of_hashable(schema: Any) -> Schema:
+    try:
+        hash(schema)
+    except TypeError:
+        return _of_type.__wrapped__(schema)
+    return _of_type(schema)
+
+
+def _name_of(schema: Any) -> str:
+    return getattr(schema, "__name__", None) or f"{schema!r:.100}"
+
+
+@lru_cache(maxsize=512)
+def _of_type(schema: Any) -> Schema:
+    name = _name_of(schema)
+    if is_typeddict(schema):
+        return _build(name, json_schema_of_class(schema), None)
+    if isinstance(schema, type) and attrs.has(schema):
+        return _build(name, json_schema_of_class(schema), _attrs_constructor(schema))
+    adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(known_to_pydantic(schema))
+    return _build(name, adapter.json_schema(), lambda data: adapter.validate_json(to_json(data)))
+
+
+def _attrs_constructor(cls: type) -> Callable[[Any], Any]:
+    def construct(data: Any) -> Any:
+        return _CONVERTER.structure(data, cls)
+
+    return construct
+
+
+def _told(error: BaseException) -> str:
+    """What an error says; of a group, what its first leaf says."""
+    if isinstance(error, BaseExceptionGroup):
+        return _told(error.exceptions[0])
+    said = message_of(error)
+    return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
+
+
+def _build(name: str, json_schema: dict[str, Any], construct: Callable[[Any], Any] | None) -> Schema:
+    canonical = to_json(_sorted(json_schema))
+    return Schema(
+        name=str(json_schema.get("title", name)),
+        json_schema=json_schema,
+        schema_hash=hashlib.sha256(canonical).hexdigest()[:12],
+        constructs=construct is not None,
+        validator=_validator_for(json_schema),
+        construct=construct or _construct_nothing,
+    )
+
+
+def _sorted(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _sorted(node[key]) for key in sorted(node)}
+    return [_sorted(item) for item in node] if isinstance(node, list) else node
+
+
+def _refuse_to_fetch(uri: str) -> NoReturn:
+    raise ValueError(f"the schema refers to {uri}, and schemas are never fetched")
+
+
+def _is_larger(data: Any, most: int) -> bool:
+    """Whether a value has more parts than this; 100 characters of text count as one."""
+    left, nodes = most, [data]
+    while nodes and left >= 0:
+        node = nodes.pop()
+        if isinstance(node, dict | list):
+            left -= len(node)
+            nodes.extend(node.values() if isinstance(node, dict) else node[: max(left, 0)])
+        elif isinstance(node, str):
+            left -= len(node) // 100
+    return left < 0
+
+
+def _validator_for(json_schema: dict[str, Any], *, mask: str | None = None) -> Any:
+    try:
+        return jsonschema_rs.validator_for(json_schema, retriever=_refuse_to_fetch, mask=mask)
+    except (ValueError, jsonschema_rs.ReferencingError) as error:
+        raise DeclarationError(f"not a JSON Schema: {str(error)[:_MAX_MESSAGE]}") from error
+
+
+def _flaw(error: jsonschema_rs.ValidationError) -> Flaw:
+    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.instance_path)
+    message = error.message
+    if len(message) > _MAX_MESSAGE:
+        message = f"{message[:_MAX_MESSAGE]}…"
+    return Flaw(path=f"${path}", message=message)

@@ -1,0 +1,141 @@
+"""Chunks become text: an incremental decoder, bounds, and previews that cost no more than the stream itself.
+
+1. A chunk may end anywhere: inside a character, an escape, a surrogate pair. What is incomplete waits.
+2. Bytes and chunks are counted before they are kept; past a bound the stream is refused, with what had arrived.
+3. Pieces are joined in blocks, and all of them once at the end: the work is linear, the memory that of the text.
+4. A preview is computed only when the text has grown by half since the last one: together they are linear too.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Any
+
+from pydantic_core import from_json
+
+from ..errors import StreamLimitExceeded, StructuredOutputError
+from ._marks import THINK_CLOSE
+
+_PIECES_PER_BLOCK = 512
+_HIGH_SURROGATES = ("\ud800", "\udbff")
+
+
+class StreamBuffer:
+    """The text of one stream, chunk by chunk."""
+
+    def __init__(self, *, max_bytes: int = 64_000_000, max_chunks: int = 1_000_000) -> None:
+        self.max_bytes, self.max_chunks = max_bytes, max_chunks
+        self.bytes, self.chunks, self.chars = 0, 0, 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._blocks: list[str] = []
+        self._pieces: list[str] = []
+        self._half = ""
+
+    def feed(self, chunk: str | bytes) -> str:
+        """Keep the chunk and return the text it completes, which may be empty."""
+        if isinstance(chunk, bytes):
+            self._count(len(chunk))
+            piece = self._decoded(chunk)
+        elif chunk.isascii() and not self._half:
+            self._count(len(chunk))
+            piece = chunk
+        else:
+            piece = self._paired(chunk)
+        if piece:
+            self._keep(piece)
+        return piece
+
+    def finish(self) -> str:
+        """The whole text; raises `StructuredOutputError` if the stream ended inside a character."""
+        if rest := self._decoded(b"", final=True):
+            self._keep(rest)
+        if self._half:
+            raise self._broken("the stream ended inside a character")
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """What has arrived and is complete so far."""
+        if self._pieces or len(self._blocks) > 1:
+            self._blocks = ["".join((*self._blocks, *self._pieces))]
+            self._pieces = []
+        return self._blocks[0] if self._blocks else ""
+
+    def _count(self, size: int) -> None:
+        if self.chunks >= self.max_chunks:
+            raise self._over(f"more than {self.max_chunks} chunks")
+        if self.bytes + size > self.max_bytes:
+            raise self._over(f"more than {self.max_bytes} bytes")
+        self.chunks += 1
+        self.bytes += size
+
+    def _decoded(self, chunk: bytes, *, final: bool = False) -> str:
+        try:
+            return self._decoder.decode(chunk, final)
+        except UnicodeDecodeError as error:
+            raise self._broken(f"the stream is not UTF-8: {error.reason}") from None
+
+    def _paired(self, chunk: str) -> str:
+        """Count the text; what comes back has no half of a character whose other half may still come."""
+        size, has_halves = _measured(chunk)
+        self._count(size)
+        if not has_halves and not self._half:
+            return chunk
+        whole, self._half = self._half + chunk, ""
+        if whole and _HIGH_SURROGATES[0] <= whole[-1] <= _HIGH_SURROGATES[1]:
+            whole, self._half = whole[:-1], whole[-1]
+        return whole.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+    def _keep(self, piece: str) -> None:
+        self.chars += len(piece)
+        self._pieces.append(piece)
+        if len(self._pieces) >= _PIECES_PER_BLOCK:
+            self._blocks.append("".join(self._pieces))
+            self._pieces = []
+
+    def _over(self, what: str) -> StreamLimitExceeded:
+        error = StreamLimitExceeded(f"the stream delivered {what}; {self.chars} characters were kept")
+        error.partial_text = self.text
+        return error
+
+    def _broken(self, what: str) -> StructuredOutputError:
+        error = StructuredOutputError(what)
+        error.stage, error.text_excerpt = "parse", self.text[-200:]
+        return error
+
+
+def _measured(text: str) -> tuple[int, bool]:
+    """The size of a text in UTF-8, and whether there are halves of surrogate pairs in it."""
+    try:
+        return len(text.encode()), False
+    except UnicodeEncodeError:
+        return len(text.encode("utf-8", "surrogatepass")), True
+
+
+class Preview:
+    """What a structured stream would be worth if it ended here; never a final value."""
+
+    def __init__(self, *, growth: float = 1.5, first_at: int = 32) -> None:
+        self._growth = growth
+        self.next_at = first_at
+        """How many characters there must be for the next preview."""
+
+    def partial_value(self, buffer: StreamBuffer) -> Any:
+        """A new preview if the text has grown enough for one and looks like JSON; else None."""
+        if buffer.chars < self.next_at:
+            return None
+        self.next_at = int(buffer.chars * self._growth) + 1
+        return partial_value(buffer.text)
+
+
+def partial_value(text: str) -> Any:
+    """The container that `text` begins, as far as it goes; None if there is none yet."""
+    thoughts = [found.end() for found in THINK_CLOSE.finditer(text)]
+    begin = thoughts[-1] if thoughts else 0
+    starts = [at for at in (text.find("{", begin), text.find("[", begin)) if at >= 0]
+    if not starts:
+        return None
+    try:
+        return from_json(text[min(starts) :], allow_partial="trailing-strings", allow_inf_nan=False)
+    except (ValueError, TypeError):
+        return None

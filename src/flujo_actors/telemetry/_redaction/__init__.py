@@ -1,0 +1,1 @@
+"""The redactor: takes secrets out of what is told."""

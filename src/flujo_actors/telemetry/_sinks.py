@@ -1,0 +1,191 @@
+"""Where events go, and what is done to them on the way.
+
+Rules:
+1. `Telemetry` is the only way to a sink: content is left out (unless it is switched on) and secrets are
+   hidden once, before the first sink sees the event.
+2. Without sinks nothing is done at all; `enabled` lets an emitter save itself the making of the event.
+3. A sink that fails is reported once and never harms the run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, overload
+
+import attrs
+
+from .._core.event_kinds import EventKind
+from .._core.events import EVENT_TYPES, AgentUsage, Event, content_fields, detail_fields, facts
+from ._redaction.live_redaction import LiveRedactor
+from ._redaction.redactor import Redactor
+
+_log = logging.getLogger("flujo_actors")
+
+_CONTENT = {kind: content_fields(event_type) for kind, event_type in EVENT_TYPES.items()}
+_DETAIL = {kind: detail_fields(event_type) for kind, event_type in EVENT_TYPES.items()}
+# What can hold no secret: numbers, words from a closed list, and the run's id, which ties the sinks together.
+_FIXED = frozenset({"run_id", "at", "status", "stage", "attempt", "usage"})
+_FREE = {
+    kind: [name for name in attrs.fields_dict(event_type) if name not in _FIXED]
+    for kind, event_type in EVENT_TYPES.items()
+}
+
+E = TypeVar("E")
+T = TypeVar("T")
+
+
+class Sink(Protocol):
+    """Takes note of events."""
+
+    def emit(self, event: Event) -> None:
+        """Take note at once: no waiting, no I/O that can stall. Content and secrets are already out."""
+
+
+def _as_tuple(sinks: Any) -> tuple[Sink, ...]:
+    return tuple(sinks)
+
+
+@attrs.frozen(eq=False)
+class Telemetry:
+    """Gives each event to every sink, without secrets and, unless `content` is on, without content."""
+
+    sinks: tuple[Sink, ...] = attrs.field(default=(), converter=_as_tuple)
+    redactor: Redactor | LiveRedactor = attrs.field(factory=Redactor)
+    content: bool = attrs.field(default=False, kw_only=True)
+    verbose: bool = attrs.field(default=False, kw_only=True)
+    _reported: set[int] = attrs.field(factory=set, repr=False, kw_only=True)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anyone listens."""
+        return bool(self.sinks)
+
+    def redact(self, text: str) -> str:
+        """The text of an error without secrets."""
+        return self.redactor.text(text)
+
+    def tell(self, kind: EventKind, **facts: Any) -> None:
+        """Make the event of this kind, and tell every sink."""
+        self.emit(EVENT_TYPES[kind](**facts))
+
+    def emit(self, event: Event) -> None:
+        """Tell every sink."""
+        if not self.sinks:
+            return
+        clean = self._guarded(self.redactor, self._clean, event) or self._without_content(event)
+        for sink in self.sinks:
+            self._guarded(sink, sink.emit, clean)
+
+    def _guarded(self, part: object, act: Callable[[Event], T], event: Event) -> T | None:
+        # A sink is foreign code that runs inside every step, and so are the fields of the objects that
+        # content is copied from: whatever they raise must not become the outcome of a run.
+        try:
+            return act(event)
+        except Exception as error:
+            self._report(part, error)
+            return None
+
+    def _report(self, part: object, error: Exception) -> None:
+        if id(part) not in self._reported:
+            self._reported.add(id(part))
+            said = self.redactor.text(f"{type(error).__name__}: {error}")
+            name = type(part).__name__
+            _log.warning("telemetry: %s failed with %s; it is not reported again", name, said)
+
+    def _clean(self, event: Event) -> Event:
+        return self._redacted(event, content=self.content, verbose=self.verbose)
+
+    def _without_content(self, event: Event) -> Event:
+        return self._redacted(event, content=False, verbose=False)
+
+    def _redacted(self, event: Event, *, content: bool, verbose: bool) -> Event:
+        left_out = (() if content else _CONTENT[event.kind]) + (() if verbose else _DETAIL[event.kind])
+        changes: dict[str, Any] = {name: None for name in left_out if getattr(event, name) is not None}
+        redactor = self.redactor.current()
+        for name in _FREE[event.kind]:
+            value = getattr(event, name)
+            if name not in left_out and (clean := _hidden(redactor, value)) is not value:
+                changes[name] = clean
+        return attrs.evolve(event, **changes) if changes else event
+
+
+def _hidden(redactor: Redactor, value: object) -> object:
+    if isinstance(value, str):
+        return redactor.text(value)
+    # Counts and amounts hold no text.
+    return value if value is None or isinstance(value, int | float) else redactor.value(value)
+
+
+class MemorySink:
+    """Keeps the events, for tests."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        """Keep the event."""
+        self.events.append(event)
+
+    def kinds(self) -> list[str]:
+        """The kinds of the events, in order."""
+        return [event.kind for event in self.events]
+
+    @overload
+    def of(self, kind: str) -> list[Event]: ...
+    @overload
+    def of(self, kind: type[E]) -> list[E]: ...
+    def of(self, kind: str | type[Any]) -> list[Any]:
+        """The events of one kind, given as its name or its class."""
+        if isinstance(kind, str):
+            return [event for event in self.events if event.kind == kind]
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+_TROUBLE = frozenset({"step.retry", "step.fallback", "step.unstoppable", "hook.failed", "aros.repair.failed"})
+_MILESTONES = frozenset({"run.started", "run.ended", "run.paused", "run.resumed", "step.ended"})
+
+
+class LogSink:
+    """One structured line per event: `step.ended run_id=… path=… status=success`.
+
+    Trouble is logged as a warning, milestones as information, the rest for debugging. Each record carries the
+    same facts as a dict in its attribute `flujo`, for formatters that write JSON.
+    """
+
+    def __init__(self, logger: logging.Logger | None = None) -> None:
+        self._logger = logger or logging.getLogger("flujo_actors.events")
+
+    def emit(self, event: Event) -> None:
+        """Log the event."""
+        level = log_level(event)
+        if self._logger.isEnabledFor(level):
+            said = facts(event)
+            self._logger.log(level, "%s", log_line(said), extra={"flujo": said})
+
+
+def log_level(event: Event) -> int:
+    """How loud an event is; an answer that counted no tokens is trouble, too."""
+    failed = getattr(event, "status", None) in ("failure", "failed")
+    if failed or event.kind in _TROUBLE or (isinstance(event, AgentUsage) and event.zero_tokens):
+        return logging.WARNING
+    return logging.INFO if event.kind in _MILESTONES else logging.DEBUG
+
+
+def log_line(said: dict[str, object]) -> str:
+    """The facts as `kind key=value …` on one line; a value that is not a plain word stands in JSON quotes."""
+    pairs = (f"{name}={_on_one_line(value)}" for name, value in said.items() if name not in ("kind", "at"))
+    return " ".join((str(said["kind"]), *pairs))
+
+
+def _on_one_line(value: object) -> str:
+    if not _is_word(value):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+def _is_word(value: object) -> bool:
+    if isinstance(value, str):
+        return value.isprintable() and not any(character in value for character in ' "=')
+    return isinstance(value, int | float)
