@@ -11,7 +11,7 @@ CONSTRAINTS ?= constraints.txt
 help:
 	@echo "make demo    run a pipeline offline and see it"
 	@echo "make test    run all tests (make test-fast: those that take no time, in a minute or so)"
-	@echo "make check   ruff, mypy --strict, import contracts, and whether the wheel installs"
+	@echo "make check   ruff, mypy --strict, pyright, import contracts, and whether the wheel installs"
 	@echo "make matrix  run all tests on every supported Python that is here (TARGET=test-fast: the quick ones)"
 	@echo "make docs    write the page of settings and the picture of a run"
 	@echo "make bench   measure the runtime beside raw trio (make bench-peers: beside its peers,"
@@ -48,6 +48,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/wheel.py
 

@@ -23,9 +23,9 @@ FOR_EVERY_RUN = {
     "_context": {"freeform", "isolation"},
     "_core": {
         *{"attempts", "backoff", "default_settings", "degraded", "error_info", "event_kinds", "known_models", "ledger"},
-        *{"near_names", "outcomes", "paths", "pause_tokens", "quota", "seconds", "usage"},
+        *{"near_names", "outcomes", "paths", "pause_tokens", "quota", "seconds", "type_parameters", "usage"},
     },
-    "_dsl": {"call_plan", "declared", "pipeline", "processing", "step", "tree"},
+    "_dsl": {"call_plan", "chaining", "declared", "pipeline", "processing", "step", "tree"},
     "telemetry": {"_log_records", "_silence"},
     "": {"errors", "_handle", "_lazy_names", "_runner", "_wiring"},
 }

@@ -20,7 +20,7 @@ import contextlib
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import trio
 from outcome import Error, Value
@@ -28,6 +28,7 @@ from outcome import Error, Value
 from ._bridge.guard import asyncio_cancellation
 from ._bridge.host import Host, current_host
 from ._core.outcomes import PipelineResult, StepOutcome
+from ._core.type_parameters import Ctx, Generic, Out
 from .actors._mailbox import Mailbox
 
 OUTCOME_BUFFER = 64
@@ -39,7 +40,7 @@ Drive: TypeAlias = Callable[[Host, Outlet | None], Awaitable[PipelineResult]]
 """Runs a pipeline on a host, showing its outcomes to an outlet if there is one."""
 
 
-class RunHandle(Coroutine[Any, Any, PipelineResult]):
+class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]):
     """One run: `await` it for its result, iterate it for its outcomes, or enter it for both."""
 
     def __init__(self, drive: Drive) -> None:
@@ -49,7 +50,7 @@ class RunHandle(Coroutine[Any, Any, PipelineResult]):
         self._stepped: Coroutine[Any, Any, PipelineResult] | None = None
         self._used = False
 
-    def __await__(self) -> Generator[Any, Any, PipelineResult]:
+    def __await__(self) -> Generator[Any, Any, PipelineResult[Out, Ctx]]:
         return self._result().__await__()
 
     def send(self, value: Any) -> Any:
@@ -75,7 +76,7 @@ class RunHandle(Coroutine[Any, Any, PipelineResult]):
     def __aiter__(self) -> OutcomeIterator:
         return OutcomeIterator(self)
 
-    async def __aenter__(self) -> RunHandle:
+    async def __aenter__(self) -> Self:
         await self.background()
         return self
 
@@ -87,7 +88,7 @@ class RunHandle(Coroutine[Any, Any, PipelineResult]):
         if error is None:
             background.raise_untold()
 
-    async def _result(self) -> PipelineResult:
+    async def _result(self) -> PipelineResult[Out, Ctx]:
         self._used = True
         if self._background is not None:
             background = self._background

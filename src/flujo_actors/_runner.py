@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import trio
 
@@ -16,6 +16,7 @@ from ._context.isolation import check_context_model, isolated, make_context
 from ._core.default_settings import BACKEND, default_settings
 from ._core.error_info import message_of
 from ._core.outcomes import PipelineResult, RunId
+from ._core.type_parameters import NOTHING, Ctx, Generic, In, Out
 from ._core.usage import UsageLimits
 from ._dsl.pipeline import Pipeline, StepLike, as_step
 from ._dsl.step import Step
@@ -38,19 +39,53 @@ from ._wiring import (
 from .errors import DeclarationError, InvalidAnswer, NotPaused, RunNotFound
 
 if TYPE_CHECKING:
+    from ._context.freeform import Context
     from ._core.default_settings import Backend
     from ._core.hook_payloads import HookPayload
     from ._core.recovery import RecoveryReport
     from ._core.settings import Settings
+    from ._dsl.typed_parts import Answers, I, O, Returns, TypedStep
     from ._durable.changes import ResumeMode
     from ._run.hooks import Hooks
+    from .stores._port import Store
+
+    C = TypeVar("C")
+    Hook: TypeAlias = Callable[[Any], Any]
+
+    class FlujoOptions(TypedDict, total=False):
+        """What a pipeline needs to run, apart from the type of its context."""
+
+        initial_context_data: Mapping[str, Any] | None
+        resources: Any
+        usage_limits: UsageLimits | None
+        hooks: Hook | Iterable[Hook]
+        store: Store | str | None
+        settings: Settings | Mapping[str, Any] | None
+
 
 logger = logging.getLogger("flujo_actors")
 
 
-class Flujo:
+class Flujo(Generic[In, Out, Ctx]):
     """Runs one pipeline, any number of times and concurrently, from sync code, trio, or anyio on either backend."""
 
+    @overload
+    def __init__(
+        self: Flujo[I, O, Context], pipeline: TypedStep[I, O] | Answers[I, O], **options: Unpack[FlujoOptions]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Flujo[I, O, C],
+        pipeline: TypedStep[I, O] | Answers[I, O],
+        context_model: type[C],
+        **options: Unpack[FlujoOptions],
+    ) -> None: ...
+    @overload
+    def __init__(self: Flujo[I, O, Context], pipeline: Returns[I, O], **options: Unpack[FlujoOptions]) -> None: ...
+    @overload
+    def __init__(
+        self: Flujo[I, O, C], pipeline: Returns[I, O], context_model: type[C], **options: Unpack[FlujoOptions]
+    ) -> None: ...
     def __init__(
         self,
         pipeline: StepLike,
@@ -58,9 +93,9 @@ class Flujo:
         initial_context_data: Mapping[str, Any] | None = None,
         resources: Any = None,
         usage_limits: UsageLimits | None = None,
-        hooks: Iterable[Callable[[Any], Any]] | Callable[[Any], Any] = (),
-        store: Any = None,
-        settings: Any = None,
+        hooks: Hook | Iterable[Hook] = (),
+        store: Store | str | None = None,
+        settings: Settings | Mapping[str, Any] | None = None,
     ) -> None:
         self.pipeline = Pipeline.from_step(as_step(pipeline, where="what Flujo runs"))
         load_for_steps(self.pipeline)
@@ -79,7 +114,9 @@ class Flujo:
 
     # --- running ---
 
-    def run(self, data: Any = None, *, run_id: str | None = None, backend: Backend | None = None) -> PipelineResult:
+    def run(
+        self, data: In = NOTHING, *, run_id: str | None = None, backend: Backend | None = None
+    ) -> PipelineResult[Out, Ctx]:
         """Run the pipeline from synchronous code and return its result.
 
         `backend` is the library that the steps are written for: `"trio"` or `"asyncio"`, by default the setting
@@ -87,11 +124,11 @@ class Flujo:
         """
         return in_own_loop(self._start(data, run_id), backend=self.backend(backend), instead="run_async")
 
-    def run_async(self, data: Any = None, *, run_id: str | None = None) -> RunHandle:
+    def run_async(self, data: In = NOTHING, *, run_id: str | None = None) -> RunHandle[Out, Ctx]:
         """A handle on a run: await it for the result, iterate it for the outcomes, or enter it."""
         return RunHandle(self._start(data, run_id))
 
-    def run_outcomes_async(self, data: Any = None, *, run_id: str | None = None) -> RunHandle:
+    def run_outcomes_async(self, data: In = NOTHING, *, run_id: str | None = None) -> RunHandle[Out, Ctx]:
         """The same as `run_async`, under the name that says it is iterated."""
         return self.run_async(data, run_id=run_id)
 
@@ -113,7 +150,7 @@ class Flujo:
         mode: ResumeMode = "strict",
         wait: bool = True,
         backend: Backend | None = None,
-    ) -> PipelineResult:
+    ) -> PipelineResult[Out, Ctx]:
         """Continue a run from synchronous code, on the `backend` that `run` would take.
 
         With an answer, `token` is the `state_token` of a pause; without one it is the id of a run that a process left
@@ -126,7 +163,7 @@ class Flujo:
 
     def resume_async(
         self, token: str, answer: Any = NO_ANSWER, *, mode: ResumeMode = "strict", wait: bool = True
-    ) -> RunHandle:
+    ) -> RunHandle[Out, Ctx]:
         """A handle on the rest of a run; the arguments are those of `resume`."""
         return RunHandle(functools.partial(self._run_on, token, answer, checked_mode(mode), wait))
 

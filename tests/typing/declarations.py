@@ -16,7 +16,6 @@ from flujo_actors import (
     Failure,
     Flujo,
     Paused,
-    Pipeline,
     PipelineResult,
     Step,
     StepOutcome,
@@ -27,7 +26,6 @@ from flujo_actors import (
     step,
     to_json,
 )
-from flujo_actors._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
 from flujo_actors.errors import ControlError, MergeConflict, UnsettledSteps
 
 
@@ -38,6 +36,10 @@ class Notes:
 
 async def double(x: int) -> int:
     return 2 * x
+
+
+async def show(x: int) -> str:
+    return str(x)
 
 
 def select(data: Any, context: Notes) -> str:
@@ -68,54 +70,31 @@ plain = Step(
     usage_limits=UsageLimits(total_cost_usd_limit=1.0, total_tokens_limit=1000),
     meta={"owner": "me"},
 )
-assert_type(shout, Step)
-assert_type(louder, Step)
-assert_type(Step.from_callable(double, "named", max_retries=1), Step)
-assert_type(plain >> shout, Pipeline)
-assert_type((plain >> shout) >> louder, Pipeline)
-assert_type(plain >> (shout >> louder), Pipeline)
-assert_type(Pipeline.from_step(plain), Pipeline)
-assert_type(Pipeline([plain, shout], name="both").name, str | None)
-assert_type(Step.parallel("p", {"a": plain, "b": plain >> shout}, merge="overwrite"), Parallel)
-assert_type(Step.map_over("m", plain, items=[1, 2], max_concurrency=3), MapOver)
-assert_type(Step.branch_on("b", select, {"a": plain}, default=shout), BranchOn)
-assert_type(Step.loop_until("l", plain, lambda output, context: True, max_loops=3), LoopUntil)
-assert_type(Step.human_in_the_loop("h", "Sure?", input_schema=bool), HumanInTheLoop)
-
-Step.parallel("p", {"a": plain}, merge="guess")  # type: ignore[arg-type]
-assert_type(Step.parallel("p", {"a": double}), Parallel)
-assert_type(plain >> double, Pipeline)
-assert_type(double >> plain, Pipeline)
-assert_type((plain >> shout) >> double, Pipeline)
-Step("s", double, fallback=double)
-Flujo(double)
-Step.parallel("p", {"a": 7})  # type: ignore[dict-item]
-plain >> 7  # type: ignore[operator]
 plain.name = "other"  # type: ignore[misc]
 UsageLimits(1.0)
 
 # --- running ---
 
-flujo = Flujo(plain >> shout, context_model=Notes, initial_context_data={"lines": []}, resources=object())
+flujo = Flujo(plain >> show >> shout, context_model=Notes, initial_context_data={"lines": []}, resources=object())
 result = flujo.run("text", run_id="mine")
-assert_type(result, PipelineResult)
+assert_type(result, PipelineResult[str, Notes])
 assert_type(result.success, bool)
 assert_type(result.step_history, tuple[StepResult, ...])
 assert_type(result.total_tokens, int)
 assert_type(result.total_cost_usd, float)
 assert_type(result.step_history[0].metadata, Mapping[str, Any])
-assert_type(flujo.resume("token", "answer"), PipelineResult)
+assert_type(flujo.resume("token", "answer"), PipelineResult[str, Notes])
 
 
 async def run_in_every_way() -> None:
-    assert_type(await flujo.run_async("text"), PipelineResult)
+    assert_type(await flujo.run_async("text"), PipelineResult[str, Notes])
     async for outcome in flujo.run_async("text"):
         assert_type(outcome, StepOutcome)
     async for outcome in flujo.run_outcomes_async("text"):
         assert_type(said(outcome), str)
     async with flujo.run_async("text") as run:
-        assert_type(await run, PipelineResult)
-    assert_type(await flujo.resume_async("token", 5), PipelineResult)
+        assert_type(await run, PipelineResult[str, Notes])
+    assert_type(await flujo.resume_async("token", 5), PipelineResult[str, Notes])
 
 
 def said(outcome: StepOutcome) -> str:

@@ -2,35 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, Tool
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
 from .._core.seconds import checked_seconds
+from .._core.type_parameters import Out
+
+if TYPE_CHECKING:
+    from pydantic_ai.agent import EndStrategy
+    from pydantic_ai.capabilities import AgentCapability
+    from pydantic_ai.output import OutputSpec
+    from pydantic_ai.tools import ToolFuncEither
+    from pydantic_ai.toolsets import AgentToolset
+
+O = TypeVar("O")  # noqa: E741
 
 
-class StepAgent(Agent[Any, Any]):
+class AgentConfig(TypedDict, total=False):
+    """What pydantic-ai's `Agent` takes besides."""
+
+    instructions: Any
+    description: str | None
+    validation_context: Any
+    toolsets: Sequence[AgentToolset[Any]] | None
+    capabilities: Sequence[AgentCapability[Any]] | None
+    end_strategy: EndStrategy
+    metadata: Any
+    tool_timeout: float | None
+    max_concurrency: Any
+
+
+class StepAgent(Agent[Any, Out]):
     """A pydantic-ai agent whose calls by steps take at most `timeout_s`, tools included."""
 
     timeout_s: float | None = None
 
 
+@overload
+def make_agent_async(
+    model: Model | str,
+    system_prompt: str | Sequence[str] = (),
+    *,
+    name: str | None = None,
+    tools: Sequence[Tool[Any] | ToolFuncEither[Any, ...]] = (),
+    model_settings: ModelSettings | None = None,
+    timeout_s: float | None = None,
+    retries: int = 1,
+    deps_type: Any = None,
+    **config: Unpack[AgentConfig],
+) -> StepAgent[str]: ...
+@overload
+def make_agent_async(
+    model: Model | str,
+    system_prompt: str | Sequence[str] = (),
+    output_type: OutputSpec[O] = ...,
+    *,
+    name: str | None = None,
+    tools: Sequence[Tool[Any] | ToolFuncEither[Any, ...]] = (),
+    model_settings: ModelSettings | None = None,
+    timeout_s: float | None = None,
+    retries: int = 1,
+    deps_type: Any = None,
+    **config: Unpack[AgentConfig],
+) -> StepAgent[O]: ...
 def make_agent_async(
     model: Model | str,
     system_prompt: str | Sequence[str] = (),
     output_type: Any = str,
     *,
     name: str | None = None,
-    tools: Sequence[Callable[..., Any]] = (),
+    tools: Sequence[Any] = (),
     model_settings: ModelSettings | None = None,
     timeout_s: float | None = None,
     retries: int = 1,
     deps_type: Any = None,
     **config: Any,
-) -> StepAgent:
+) -> StepAgent[Any]:
     """A stateless agent for a step: it gets the step's data as its prompt, never `context` or `resources`.
 
     `model` is a pydantic-ai model name or `Model`; a name is resolved at the first call, so no key is needed to
@@ -39,7 +90,7 @@ def make_agent_async(
     output that pydantic-ai refuses. What else pydantic-ai's `Agent` takes (toolsets, instructions, capabilities, …)
     is handed on.
     """
-    agent: StepAgent = StepAgent(
+    agent: StepAgent[Any] = StepAgent(
         model,
         output_type=output_type,
         system_prompt=system_prompt,

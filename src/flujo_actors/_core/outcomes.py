@@ -11,6 +11,7 @@ from typing import Any, Literal, NewType, TypeAlias
 import attrs
 
 from ..errors import RunAborted, RunFailed, RunPaused
+from .type_parameters import NOTHING, Ctx, Generic, Out
 from .usage import NO_USAGE, Usage
 
 RunId = NewType("RunId", str)
@@ -58,11 +59,11 @@ def _as_tuple(results: Iterable[StepResult]) -> tuple[StepResult, ...]:
 
 
 @attrs.frozen(kw_only=True)
-class StepResult:
+class StepResult(Generic[Out]):
     """What one step did, over all its attempts and with everything nested in it."""
 
     name: str
-    output: Any = None
+    output: Out = NOTHING
     success: bool = True
     attempts: int = 1
     latency_s: float = 0.0
@@ -76,10 +77,10 @@ class StepResult:
 
 
 @attrs.frozen(kw_only=True)
-class Success:
+class Success(Generic[Out]):
     """The step has its output."""
 
-    step_result: StepResult
+    step_result: StepResult[Out]
 
 
 @attrs.frozen(kw_only=True)
@@ -127,16 +128,16 @@ TerminalOutcome: TypeAlias = Success | Failure | Paused | Aborted
 
 
 @attrs.frozen(kw_only=True)
-class PipelineResult:
+class PipelineResult(Generic[Out, Ctx]):
     """What a run came to."""
 
     run_id: str
     status: RunStatus
-    output: Any = None
+    output: Out = NOTHING
     step_history: tuple[StepResult, ...] = attrs.field(default=(), converter=_as_tuple)
     total_cost_usd: float = 0.0
     total_tokens: int = 0
-    final_context: Any = None
+    final_context: Ctx = NOTHING
     feedback: str | None = None
     state_token: str | None = None
     """Where to send the answer, if the run is paused."""
@@ -151,7 +152,7 @@ class PipelineResult:
     def _completed(self) -> bool:
         return self.status == "completed"
 
-    def unwrap(self) -> Any:
+    def unwrap(self) -> Out:
         """The output of a completed run; for any other, an exception that says why there is none.
 
         A failed run raises the original exception, with its traceback and a note that names run, path and attempt;

@@ -13,12 +13,14 @@ import attrs
 from .._core.backoff import Backoff
 from .._core.near_names import nearest
 from .._core.seconds import checked_seconds
+from .._core.type_parameters import In, Out
 from .._core.usage import UsageLimits
 from ..errors import DeclarationError, UnknownOption
 from .call_plan import CallPlan, check_takes_pair, plan_callable
+from .chaining import Chained
 
 if TYPE_CHECKING:
-    from .pipeline import AnyStep, Pipeline, StepLike
+    from .pipeline import AnyStep, StepLike
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
@@ -76,13 +78,13 @@ def of_type(expected: type, wanted: str) -> Callable[[Any, attrs.Attribute[Any],
 
 
 def _as_fallback(value: StepLike | None) -> AnyStep | None:
-    from .pipeline import step_of  # see `__rshift__`
+    from .pipeline import step_of  # see `Chained`
 
     return None if value is None else step_of(value)
 
 
 def _checked_fallback(instance: Any, _: object, value: object) -> None:
-    from .pipeline import as_step  # see `__rshift__`
+    from .pipeline import as_step  # see `Chained`
 
     if value is not None:
         as_step(value, where=f"the fallback of step {instance.name!r}")
@@ -158,7 +160,7 @@ def frozen_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
 # Declarations compare by identity: two steps that look alike are still two steps, and a deep pipeline must
 # not be walked to compare it.
 @attrs.frozen(kw_only=True, eq=False)
-class Declared:
+class Declared(Chained[In, Out]):
     """A supervised step of any kind."""
 
     name: str = attrs.field(kw_only=False, validator=checked_name)
@@ -224,16 +226,6 @@ class Declared:
 
     def _check(self) -> None:
         """What one kind of step must have; raises `DeclarationError`."""
-
-    def __rshift__(self, following: StepLike) -> Pipeline:
-        from .pipeline import chain  # the one cycle of the DSL: a step can make a pipeline of itself
-
-        return chain(self, following)
-
-    def __rrshift__(self, preceding: StepLike) -> Pipeline:
-        from .pipeline import chain  # the same
-
-        return chain(preceding, self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import attrs
 
 from .._core.reducers import Reducer, is_reducer
+from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
 from .call_plan import check_takes_pair
 from .declared import Declared, checked_limit, checked_source, frozen_mapping
@@ -105,7 +106,7 @@ def _checked_loops(instance: Any, attribute: attrs.Attribute[Any], value: int | 
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class Parallel(Declared):
+class Parallel(Declared[In, Out]):
     """All branches at once on the same input; the output is a dict by key."""
 
     branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=_as_branches, validator=_checked_branches)
@@ -123,7 +124,7 @@ class Parallel(Declared):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class MapOver(Declared):
+class MapOver(Declared[In, Out]):
     """The body once per item; the output is a list in item order."""
 
     body: AnyStep = attrs.field(kw_only=False, converter=step_of, validator=_checked_body)
@@ -139,7 +140,7 @@ class MapOver(Declared):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class BranchOn(Declared):
+class BranchOn(Declared[In, Out]):
     """One branch, chosen by `select(data, context)`."""
 
     select: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
@@ -158,7 +159,7 @@ class BranchOn(Declared):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class LoopUntil(Declared):
+class LoopUntil(Declared[In, Out]):
     """The body on its own last output until `until(output, context)` is true."""
 
     body: AnyStep = attrs.field(kw_only=False, converter=step_of, validator=_checked_body)
@@ -172,7 +173,7 @@ class LoopUntil(Declared):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class HumanInTheLoop(Declared):
+class HumanInTheLoop(Declared[In, Out]):
     """Pauses the run until somebody answers; the answer is the step's output."""
 
     message: str | Callable[..., str] = attrs.field(kw_only=False)

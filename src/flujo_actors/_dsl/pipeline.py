@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 import attrs
 
+from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
+from .chaining import Chained
 from .declared import Declared
+
+if TYPE_CHECKING:
+    from .typed_parts import Answers, I, O, Returns, Streams, T, TypedStep
 
 
 def as_step(value: object, *, where: str) -> AnyStep:
@@ -26,7 +31,7 @@ def step_of(value: StepLike) -> AnyStep:
     """The step that calls a function; anything else is left as it is, to whoever knows where it stands."""
     if isinstance(value, Declared | Pipeline | type) or not callable(value):
         return cast("AnyStep", value)
-    from .step import Step  # a cycle, as in `Declared.__rshift__`
+    from .step import Step  # a cycle, as in `Chained`
 
     return Step.from_callable(value)
 
@@ -43,7 +48,7 @@ _LONGEST_TITLE = 200
 
 
 @attrs.frozen(eq=False)
-class Pipeline:
+class Pipeline(Chained[In, Out]):
     """Steps in a row; wherever a step may stand, a pipeline may stand."""
 
     steps: tuple[AnyStep, ...] = attrs.field(converter=_as_steps)
@@ -63,10 +68,28 @@ class Pipeline:
                 )
             places[name] = place
 
-    @classmethod
-    def from_step(cls, step: StepLike) -> Pipeline:
+    @overload
+    @staticmethod
+    def from_step(step: TypedStep[I, O]) -> Pipeline[I, O]: ...
+    @overload
+    @staticmethod
+    def from_step(step: Streams[I, str]) -> Pipeline[I, str]: ...  # type: ignore[overload-overlap]
+    @overload
+    @staticmethod
+    def from_step(step: Streams[I, bytes]) -> Pipeline[I, bytes]: ...  # type: ignore[overload-overlap]
+    @overload
+    @staticmethod
+    def from_step(step: Streams[I, T]) -> Pipeline[I, list[T]]: ...
+    @overload
+    @staticmethod
+    def from_step(step: Answers[I, O]) -> Pipeline[I, O]: ...
+    @overload
+    @staticmethod
+    def from_step(step: Returns[I, O]) -> Pipeline[I, O]: ...
+    @staticmethod
+    def from_step(step: StepLike) -> Pipeline:
         """A pipeline of one step, or of one function; a pipeline stays what it is."""
-        return step if isinstance(step, Pipeline) else cls((step,))
+        return step if isinstance(step, Pipeline) else Pipeline((step,))
 
     def step_names(self) -> Iterator[str]:
         """What each step is called here; a nested pipeline without a name is called by its place."""
@@ -84,12 +107,6 @@ class Pipeline:
         """Each step with what it is called here."""
         return tuple(zip(self.steps, self.step_names(), strict=True))
 
-    def __rshift__(self, following: StepLike) -> Pipeline:
-        return chain(self, following)
-
-    def __rrshift__(self, preceding: StepLike) -> Pipeline:
-        return chain(preceding, self)
-
     def __repr__(self) -> str:
         names = list(self.step_names())
         shown = names if len(names) <= 6 else [*names[:3], "…", *names[-2:]]
@@ -104,12 +121,12 @@ StepLike: TypeAlias = AnyStep | Callable[..., Any]
 """Whatever may be given for a step: a function becomes the step that calls it, named after it."""
 
 
-def chain(first: StepLike, following: StepLike) -> Pipeline:
+def chain(first: object, following: object) -> Pipeline:
     """`first >> following`: pipelines without a name dissolve into the sequence, named ones stay steps."""
     return Pipeline((*_links(first, "left"), *_links(following, "right")))
 
 
-def _links(step: StepLike, side: str) -> tuple[AnyStep, ...]:
+def _links(step: object, side: str) -> tuple[AnyStep, ...]:
     if isinstance(step, Pipeline) and step.name is None:
         return step.steps
     return (as_step(step, where=f"the {side}-hand side of >>"),)

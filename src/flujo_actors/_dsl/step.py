@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import attrs
 
+from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
 from .call_plan import CallPlan, plan_agent
 from .declared import Declared, of_type, options_of, refuse_unknown
 from .pipeline import StepLike
 from .processing import NO_PROCESSING, Processing, as_processing
 
+if TYPE_CHECKING:
+    from .options import (
+        AgentOptions,
+        AllOptions,
+        DataOptions,
+        GivenInput,
+        KindOptions,
+        MapOptions,
+        ParallelOptions,
+        WithProcessing,
+        WithProcessors,
+    )
+    from .typed_parts import Answers, I, K, ModelAgent, O, Returns, Runs, StepMaker, Streams, T, TypedStep
+
 if TYPE_CHECKING:  # see where `Step` makes them
     from .kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, OnBranchFailure, Parallel
     from .resumable import OnUncertain, Resumable
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class Step(Declared):
+@attrs.frozen(kw_only=True, eq=False, repr=False, init=False)
+class Step(Declared[In, Out]):
     """One agent: a callable, an object with `async run(data, **kw)`, or a pydantic-ai agent."""
 
     agent: Any = attrs.field(default=None, kw_only=False)
@@ -33,6 +48,53 @@ class Step(Declared):
     mergeable_output: bool = attrs.field(default=False, validator=of_type(bool, "True or False"))
     """Says that the output can be merged into the context, where tools cannot see it."""
     plan: CallPlan = attrs.field(init=False)
+
+    @overload
+    def __init__(self: Step[I, str], name: str, agent: Streams[I, str], **options: Unpack[AgentOptions]) -> None: ...
+    @overload
+    def __init__(
+        self: Step[I, bytes], name: str, agent: Streams[I, bytes], **options: Unpack[AgentOptions]
+    ) -> None: ...
+    @overload
+    def __init__(self: Step[I, list[T]], name: str, agent: Streams[I, T], **options: Unpack[AgentOptions]) -> None: ...
+    @overload
+    def __init__(self: Step[I, O], name: str, agent: Answers[I, O], **options: Unpack[AgentOptions]) -> None: ...
+    @overload
+    def __init__(self: Step[Any, O], name: str, agent: ModelAgent[O], **options: Unpack[AgentOptions]) -> None: ...
+    @overload
+    def __init__(self: Step[I, O], name: str, agent: Runs[I, O], **options: Unpack[AgentOptions]) -> None: ...
+    @overload
+    def __init__(self: Step[I, O], name: str, agent: Returns[I, O], **options: Unpack[AgentOptions]) -> None: ...
+    @overload
+    def __init__(
+        self: Step[Any, O], name: str, agent: Callable[[], Awaitable[O]], **options: Unpack[AgentOptions]
+    ) -> None: ...
+    @overload
+    def __init__(self: Step[Any, O], name: str, agent: Callable[[], O], **options: Unpack[AgentOptions]) -> None: ...
+    @overload
+    def __init__(self: Step[Any, str], name: str, agent: Streams[Any, str], **options: Unpack[GivenInput]) -> None: ...
+    @overload
+    def __init__(
+        self: Step[Any, bytes], name: str, agent: Streams[Any, bytes], **options: Unpack[GivenInput]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Step[Any, list[T]], name: str, agent: Streams[Any, T], **options: Unpack[GivenInput]
+    ) -> None: ...
+    @overload
+    def __init__(self: Step[Any, O], name: str, agent: Answers[Any, O], **options: Unpack[GivenInput]) -> None: ...
+    @overload
+    def __init__(self: Step[Any, O], name: str, agent: ModelAgent[O], **options: Unpack[GivenInput]) -> None: ...
+    @overload
+    def __init__(self: Step[Any, O], name: str, agent: Runs[Any, O], **options: Unpack[GivenInput]) -> None: ...
+    @overload
+    def __init__(self: Step[Any, O], name: str, agent: Returns[Any, O], **options: Unpack[GivenInput]) -> None: ...
+    @overload
+    def __init__(self: Step[Any, Any], name: str, agent: Any, **options: Unpack[WithProcessors]) -> None: ...
+    @overload
+    def __init__(self: Step[Any, Any], name: str, agent: Any, **options: Unpack[WithProcessing]) -> None: ...
+    def __init__(self, name: str, agent: Any = None, **options: Any) -> None:
+        self.__attrs_init__(name, agent, **options)
 
     @plan.default
     def _plan(self) -> CallPlan:
@@ -64,21 +126,73 @@ class Step(Declared):
         once = self.max_retries == 0 and self.fallback is None and self.timeout_s is None
         return once and self.bare
 
-    @classmethod
-    def from_callable(cls, fn: Callable[..., Any], name: str | None = None, **config: Any) -> Step:
+    @overload
+    @staticmethod
+    def from_callable(  # type: ignore[overload-overlap]
+        fn: Streams[I, str], name: str | None = None, **options: Unpack[AgentOptions]
+    ) -> Step[I, str]: ...
+    @overload
+    @staticmethod
+    def from_callable(  # type: ignore[overload-overlap]
+        fn: Streams[I, bytes], name: str | None = None, **options: Unpack[AgentOptions]
+    ) -> Step[I, bytes]: ...
+    @overload
+    @staticmethod
+    def from_callable(
+        fn: Streams[I, T], name: str | None = None, **options: Unpack[AgentOptions]
+    ) -> Step[I, list[T]]: ...
+    @overload
+    @staticmethod
+    def from_callable(fn: Answers[I, O], name: str | None = None, **options: Unpack[AgentOptions]) -> Step[I, O]: ...
+    @overload
+    @staticmethod
+    def from_callable(fn: Returns[I, O], name: str | None = None, **options: Unpack[AgentOptions]) -> Step[I, O]: ...
+    @overload
+    @staticmethod
+    def from_callable(
+        fn: Callable[..., Awaitable[O]], name: str | None = None, **options: Unpack[GivenInput]
+    ) -> Step[Any, O]: ...
+    @overload
+    @staticmethod
+    def from_callable(
+        fn: Callable[..., Any], name: str | None = None, **options: Unpack[AllOptions]
+    ) -> Step[Any, Any]: ...
+    @staticmethod
+    def from_callable(fn: Callable[..., Any], name: str | None = None, **options: Any) -> Step:
         """A step from a function, sync or async, called by its name unless another is given."""
-        return cls(name or name_of(fn), fn, **config)
+        return Step(name or name_of(fn), fn, **options)
 
-    @classmethod
+    @overload
+    @staticmethod
     def granular(
-        cls,
+        name: str,
+        agent: ModelAgent[O],
+        input: Any = None,
+        max_turns: int = 20,
+        on_uncertain: OnUncertain = "rerun",
+        keep_last: int | None = None,
+        **options: Unpack[AgentOptions],
+    ) -> Step[Any, O]: ...
+    @overload
+    @staticmethod
+    def granular(
         name: str,
         agent: Any,
         input: Any = None,
         max_turns: int = 20,
         on_uncertain: OnUncertain = "rerun",
         keep_last: int | None = None,
-        **config: Any,
+        **options: Unpack[DataOptions],
+    ) -> Step[Any, Any]: ...
+    @staticmethod
+    def granular(
+        name: str,
+        agent: Any,
+        input: Any = None,
+        max_turns: int = 20,
+        on_uncertain: OnUncertain = "rerun",
+        keep_last: int | None = None,
+        **options: Any,
     ) -> Step:
         """An agent that resumes after its last committed model turn or tool call, instead of from the beginning.
 
@@ -86,14 +200,9 @@ class Step(Declared):
         """
         from .resumable import Resumable  # here, as below: what a pipeline of plain functions does without
 
-        refuse_unknown(name, config, options_of(cls) | {"max_turns", "on_uncertain", "keep_last"})
-        return cls(
-            name,
-            agent,
-            input=input,
-            resumable=Resumable(max_turns=max_turns, on_uncertain=on_uncertain, keep_last=keep_last),
-            **config,
-        )
+        refuse_unknown(name, options, options_of(Step) | {"max_turns", "on_uncertain", "keep_last"})
+        options["resumable"] = Resumable(max_turns=max_turns, on_uncertain=on_uncertain, keep_last=keep_last)
+        return Step(name, agent, input=input, **options)
 
     def _check(self) -> None:
         if self.resumable is not None and self.plan.shape != "model":
@@ -103,6 +212,16 @@ class Step(Declared):
 
     # The other kinds are loaded with the first of them: building their classes takes a tenth of a plain import.
 
+    @overload
+    @staticmethod
+    def parallel(
+        name: str, branches: Mapping[K, TypedStep[I, O] | Answers[I, O]], **options: Unpack[ParallelOptions]
+    ) -> Parallel[I, dict[K, O]]: ...
+    @overload
+    @staticmethod
+    def parallel(
+        name: str, branches: Mapping[K, StepLike], **options: Unpack[ParallelOptions]
+    ) -> Parallel[Any, dict[K, Any]]: ...
     @staticmethod
     def parallel(
         name: str,
@@ -111,7 +230,7 @@ class Step(Declared):
         merge: Merging = "context_update",
         on_branch_failure: OnBranchFailure = "propagate",
         max_concurrency: int | None = None,
-        **config: Any,
+        **options: Any,
     ) -> Parallel:
         """All branches at once on the same input; the output is a dict by key."""
         from .kinds import Parallel
@@ -122,61 +241,134 @@ class Step(Declared):
             merge=merge,
             on_branch_failure=on_branch_failure,
             max_concurrency=max_concurrency,
-            **config,
+            **options,
         )
 
+    @overload
     @staticmethod
     def map_over(
-        name: str, body: StepLike, items: Any = None, max_concurrency: int | None = None, **config: Any
+        name: str,
+        body: TypedStep[I, O] | Answers[I, O],
+        items: None = None,
+        max_concurrency: int | None = None,
+        **options: Unpack[MapOptions],
+    ) -> MapOver[Iterable[I], list[O]]: ...
+    @overload
+    @staticmethod
+    def map_over(
+        name: str,
+        body: TypedStep[I, O] | Answers[I, O],
+        items: Iterable[I] | Callable[..., Any],
+        max_concurrency: int | None = None,
+        **options: Unpack[MapOptions],
+    ) -> MapOver[Any, list[O]]: ...
+    @overload
+    @staticmethod
+    def map_over(
+        name: str, body: StepLike, items: Any = None, max_concurrency: int | None = None, **options: Unpack[MapOptions]
+    ) -> MapOver[Any, list[Any]]: ...
+    @staticmethod
+    def map_over(
+        name: str, body: StepLike, items: Any = None, max_concurrency: int | None = None, **options: Any
     ) -> MapOver:
         """The body once per item, of `items` or of the incoming data; the output is a list in item order."""
         from .kinds import MapOver
 
-        return MapOver(name, body, items=items, max_concurrency=max_concurrency, **config)
+        return MapOver(name, body, items=items, max_concurrency=max_concurrency, **options)
 
+    @overload
+    @staticmethod
+    def branch_on(
+        name: str,
+        select: Callable[..., Any],
+        branches: Mapping[Any, TypedStep[I, O] | Answers[I, O]],
+        default: TypedStep[I, O] | Answers[I, O] | None = None,
+        **options: Unpack[KindOptions],
+    ) -> BranchOn[I, O]: ...
+    @overload
     @staticmethod
     def branch_on(
         name: str,
         select: Callable[..., Any],
         branches: Mapping[Any, StepLike],
         default: StepLike | None = None,
-        **config: Any,
+        **options: Unpack[KindOptions],
+    ) -> BranchOn[Any, Any]: ...
+    @staticmethod
+    def branch_on(
+        name: str,
+        select: Callable[..., Any],
+        branches: Mapping[Any, StepLike],
+        default: StepLike | None = None,
+        **options: Any,
     ) -> BranchOn:
         """One branch, chosen by `select(data, context)`."""
         from .kinds import BranchOn
 
-        return BranchOn(name, select, branches, default=default, **config)
+        return BranchOn(name, select, branches, default=default, **options)
 
+    @overload
     @staticmethod
     def loop_until(
-        name: str, body: StepLike, until: Callable[..., Any], max_loops: int = 5, **config: Any
+        name: str,
+        body: TypedStep[T, T] | Answers[T, T],
+        until: Callable[..., Any],
+        max_loops: int = 5,
+        **options: Unpack[KindOptions],
+    ) -> LoopUntil[T, T]: ...
+    @overload
+    @staticmethod
+    def loop_until(
+        name: str, body: Returns[T, T], until: Callable[..., Any], max_loops: int = 5, **options: Unpack[KindOptions]
+    ) -> LoopUntil[T, T]: ...
+    @staticmethod
+    def loop_until(
+        name: str, body: StepLike, until: Callable[..., Any], max_loops: int = 5, **options: Any
     ) -> LoopUntil:
         """The body on its own last output until `until(output, context)`; past `max_loops` it fails."""
         from .kinds import LoopUntil
 
-        return LoopUntil(name, body, until, max_loops=max_loops, **config)
+        return LoopUntil(name, body, until, max_loops=max_loops, **options)
 
+    @overload
     @staticmethod
     def human_in_the_loop(
-        name: str, message: str | Callable[..., str], input_schema: Any = None, **config: Any
+        name: str, message: str | Callable[..., str], input_schema: type[T], **options: Unpack[KindOptions]
+    ) -> HumanInTheLoop[Any, T]: ...
+    @overload
+    @staticmethod
+    def human_in_the_loop(
+        name: str, message: str | Callable[..., str], input_schema: Any = None, **options: Unpack[KindOptions]
+    ) -> HumanInTheLoop[Any, Any]: ...
+    @staticmethod
+    def human_in_the_loop(
+        name: str, message: str | Callable[..., str], input_schema: Any = None, **options: Any
     ) -> HumanInTheLoop:
         """Pauses the run, at any depth; the answer is the step's output."""
         from .kinds import HumanInTheLoop
 
-        return HumanInTheLoop(name, message, input_schema=input_schema, **config)
+        return HumanInTheLoop(name, message, input_schema=input_schema, **options)
 
 
 @overload
-def step(fn: Callable[..., Any], /) -> Step: ...
+def step(fn: Streams[I, str], /) -> Step[I, str]: ...  # type: ignore[overload-overlap]
 @overload
-def step(*, name: str | None = None, **config: Any) -> Callable[[Callable[..., Any]], Step]: ...
-def step(
-    fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **config: Any
-) -> Step | Callable[[Callable[..., Any]], Step]:
+def step(fn: Streams[I, bytes], /) -> Step[I, bytes]: ...  # type: ignore[overload-overlap]
+@overload
+def step(fn: Streams[I, T], /) -> Step[I, list[T]]: ...
+@overload
+def step(fn: Answers[I, O], /) -> Step[I, O]: ...
+@overload
+def step(fn: Returns[I, O], /) -> Step[I, O]: ...
+@overload
+def step(*, name: str | None = None, **options: Unpack[AgentOptions]) -> StepMaker: ...
+@overload
+def step(*, name: str | None = None, **options: Unpack[AllOptions]) -> Callable[[Callable[..., Any]], Step]: ...
+def step(fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Make a function a step named after it: `@step`, or `@step(max_retries=2)`."""
     if fn is None:
-        return lambda function: Step.from_callable(function, name, **config)
-    return Step.from_callable(fn, name, **config)
+        return lambda function: Step.from_callable(function, name, **options)
+    return Step.from_callable(fn, name, **options)
 
 
 def name_of(fn: Callable[..., Any]) -> str:
