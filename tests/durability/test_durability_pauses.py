@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from typing import Any
 
 import attrs
@@ -13,6 +15,7 @@ from other_processes import KILLED, PointedStore, Points, all_at_once, in_anothe
 
 from flujo_actors import (
     AlreadyAnswered,
+    Backoff,
     FingerprintMismatch,
     Flujo,
     InvalidAnswer,
@@ -166,7 +169,79 @@ def test_an_answer_that_only_the_pipeline_can_refuse_fails_its_step(place: Place
     result = Flujo(asking(effects, Approval), store=place.open()).resume("run")
     assert result.status == "failed"
     assert "be polite" in (result.feedback or "")
+    assert "still paused" not in (result.feedback or "")
     assert effects.counted() == {}
+
+
+def picky(effects: Effects, **options: Any) -> Pipeline:
+    """A question whose validator takes one answer only, with a processor that writes into the context."""
+
+    def note(answer: Any, *, context: Any) -> Any:
+        context.seen = [*getattr(context, "seen", []), answer]
+        return answer
+
+    async def instead(data: Any) -> str:
+        effects.add("instead")
+        return f"instead of {data}"
+
+    def only_good(answer: Any) -> str | None:
+        return None if answer == "good" else f"{answer!r} is not good"
+
+    ask = Step.human_in_the_loop(
+        "ask", "ok?", validators=only_good, processors={"after": note}, fallback=Step("robot", instead), **options
+    )
+    return Pipeline.from_step(ask)
+
+
+@pytest.mark.parametrize("by", ["resume", "client"])
+def test_a_refused_answer_goes_to_the_fallback_in_another_process(place: Place, effects: Effects, by: str) -> None:
+    """The answer is used up, nothing of it is in the context, and the fallback is done once."""
+    token = paused(place, picky(effects))
+    flujo = Flujo(picky(effects), store=place.open())
+    if by == "client":
+        RunClient(place.open()).answer(token, "bad")
+    result = flujo.resume("run") if by == "client" else flujo.resume(token, "bad")
+    assert (result.status, result.output) == ("completed", "instead of data")
+    assert not hasattr(result.final_context, "seen")
+    assert effects.counted() == {"instead": 1}
+
+
+def test_a_question_that_is_asked_again_survives_its_process(place: Place, effects: Effects) -> None:
+    """Each process refuses one answer; the retries are counted over all of them, and old tokens stay used up."""
+    pipeline = picky(effects, max_retries=2, backoff=Backoff.none())
+    tokens = [paused(place, pipeline)]
+    for answer in ("bad", "worse"):
+        resume = functools.partial(Flujo(pipeline, store=place.open()).resume, tokens[-1], answer)
+        assert in_another_process(resume) == 0
+        tokens.append(RunClient(place.open()).get("run").state_token or "")
+    assert len(set(tokens)) == 3
+    flujo = Flujo(pipeline, store=place.open())
+    with pytest.raises(NotPaused):
+        flujo.resume(tokens[0], "good")
+    result = flujo.resume(tokens[2], "good")
+    assert (result.output, result.step_history[0].attempts, result.final_context.seen) == ("good", 3, ["good"])
+
+
+def test_a_process_that_dies_while_it_refuses_an_answer_loses_nothing(place: Place, effects: Effects) -> None:
+    """Killed at any call to the store: whoever resumes it finds the question asked again, once, and counted."""
+    pipeline = picky(effects, max_retries=1, backoff=Backoff.none())
+    for number in itertools.count(1):
+        run_id = f"run {number}"
+        token = paused(place, pipeline, run_id)
+        dying = Flujo(pipeline, store=PointedStore(place.open(), Points(number)))
+        code = in_another_process(functools.partial(dying.resume, token, "bad"))
+        later = Flujo(pipeline, store=place.open(AN_HOUR_LATER))
+        again = later.resume(run_id)
+        if again.state_token == token:  # it died before the answer was stored
+            again = later.resume(token, "bad")
+        assert again.state_token != token
+        assert "'bad' is not good" in (again.feedback or "")
+        result = later.resume(again.state_token, "good")
+        assert (result.output, result.step_history[0].attempts) == ("good", 2)
+        if code == 0:
+            break
+        assert code == KILLED
+    assert number > 5
 
 
 def test_a_changed_pipeline_takes_no_answer(place: Place, effects: Effects) -> None:

@@ -45,12 +45,13 @@ def _without_colon(text: str) -> str:
     return text.replace("%", "%25").replace(":", "%3A")
 
 
-def approval_hash(message: str, data: Any) -> str:
-    """What distinguishes one question from another: its text and the data it is about."""
+def approval_hash(message: str, data: Any, *, before: int = 0) -> str:
+    """What tells questions apart: the text, the data it is about, how often it was answered before."""
     from .json_codec import json_of  # loads cattrs, which only runs that pause need
 
     try:
         about = json_of(data)
     except NotSerializable:
         about = type(data).__qualname__
-    return hashlib.sha256(f"{message}\0{about}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    again = f"\0{before}" if before else ""
+    return hashlib.sha256(f"{message}\0{about}{again}".encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -57,6 +57,11 @@ class CallPlan:
     stream: CallPlan | None = None
     """The plan of the agent's own `stream` method, used when somebody watches the run."""
 
+    @property
+    def sees_context(self) -> bool:
+        """Whether what is called is given the context."""
+        return "context" in self.keywords or (self.stream is not None and self.stream.sees_context)
+
 
 def plan_agent(agent: Any, *, step_name: str) -> CallPlan:
     """The plan for whatever a user gives as an agent; `DeclarationError` if it cannot be called."""

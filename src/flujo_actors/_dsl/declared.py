@@ -218,7 +218,7 @@ class Declared(Chained[In, Out]):
     @functools.cached_property
     def shows_context(self) -> bool:
         """Whether user code of this step sees the context, so that an attempt needs a copy."""
-        return any("context" in plan.keywords for plan in self.surrounding_plans)
+        return any(plan.sees_context for plan in self.surrounding_plans)
 
     def __attrs_post_init__(self) -> None:
         _refuse_circular_fallback(self)

@@ -105,8 +105,7 @@ class Step(Declared[In, Out]):
     @functools.cached_property
     def shows_context(self) -> bool:
         """Whether the agent, or user code around it, sees the context."""
-        plans = (self.plan, self.plan.stream, *self.surrounding_plans)
-        return any(plan is not None and "context" in plan.keywords for plan in plans)
+        return any(plan.sees_context for plan in (self.plan, *self.surrounding_plans))
 
     @functools.cached_property
     def is_just_a_call(self) -> bool:

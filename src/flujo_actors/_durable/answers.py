@@ -13,8 +13,10 @@ from .._dsl.answer_schema import reader_of
 from ..errors import InvalidAnswer
 from ..structured._output_data import as_data
 
+STILL_PAUSED = "; the run is still paused, answer again"
 
-def checked_answer(answer: Any, schema: Any, *, step_name: str) -> Any:
+
+def checked_answer(answer: Any, schema: Any, *, step_name: str, todo: str = STILL_PAUSED) -> Any:
     """The answer as its schema wants it: validated, and turned into the model if there is one."""
     if schema is None:
         return answer
@@ -23,8 +25,7 @@ def checked_answer(answer: Any, schema: Any, *, step_name: str) -> Any:
         return reader_of(schema)(as_data(answer) if isinstance(schema, Mapping) else answer)
     except (ValueError, cattrs.BaseValidationError, TypeError) as error:
         raise InvalidAnswer(
-            f"the answer to {step_name!r} does not fit its input_schema: {_reason(error)}; "
-            "the run is still paused, answer again"
+            f"the answer to {step_name!r} does not fit its input_schema: {_reason(error)}{todo}"
         ) from error
 
 

@@ -240,6 +240,7 @@ class MemoryJournal:
 
     async def paused(self, pause: Pause) -> None:
         self.questions.pauses[pause.path] = pause
+        self.questions.answers.pop(pause.path, None)  # what was answered before was another question
 
     @property
     def asks(self) -> bool:

@@ -248,6 +248,7 @@ class StoreJournal:
     async def paused(self, pause: Pause) -> None:
         await self._write("paused", pause.path, _pause_body(pause), pauses=(_open_pause(pause),))
         self._pauses[pause.path] = pause
+        self._answers.pop(pause.path, None)
 
     def unasked(self, asked: Iterable[OpenPause]) -> tuple[OpenPause, ...]:
         """What waits by the records, but is not among what the store says was asked: it wrote this down later once."""
@@ -303,8 +304,9 @@ def _as_asked(answered: Answered) -> Answered:
         return answered
     from .answers import checked_answer  # loads pydantic, as above
 
+    pause = answered.pause
     try:
-        answer = checked_answer(answered.answer, answered.pause.input_schema, step_name=answered.pause.step_name)
+        answer = checked_answer(answered.answer, pause.input_schema, step_name=pause.step_name, todo="")
     except InvalidAnswer as error:
         return attrs.evolve(answered, refused=error)
     return attrs.evolve(answered, answer=answer)

@@ -12,6 +12,9 @@ Rules:
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
@@ -33,7 +36,7 @@ from .._run.run import Run
 from .._run.step_events import emit_attempt_ended, note_swallowed_cancellation, report_unstoppable
 from .._run.step_results import told
 from .._run.user_calls import ask, ask_planned, failure_of, told_of
-from .._run.work import Work
+from .._run.work import Work, work_of
 from ..errors import ContextError, StepTimeout, TransactionLost
 from .sequence import Troupe, vetoed
 
@@ -99,27 +102,31 @@ class OneAttempt:
         run = self.run
         run.emit("attempt.started", self.request.path, step_name=step.name, attempt=work.attempt)
         if step.timeout_s is None:
-            ended = await self._work(step, work)
+            ended = told(run, await self._work(step, work))
         else:
-            with trio.move_on_after(step.timeout_s) as scope:
-                ended = await self._work(step, work)
-                if trio.current_time() >= scope.deadline:  # code that blocks leaves trio no moment to see it pass
-                    scope.cancel()
-            if scope.cancel_called:
-                ended = self._timed_out(step, work, ignored=not scope.cancelled_caught)
-                veto = await tell_late(run) if run.untold else None
-                ended = ended if veto is None else vetoed(veto)
-        ended = told(run, ended)
+            ended = await self._in_time(step, work, functools.partial(self._work, step, work))
         if run.telemetry.enabled:
             emit_attempt_ended(run, self.request, ended, work.attempt)
         return ended
 
+    async def _in_time(self, step: Declared, work: Work, do: Callable[[], Awaitable[Attempt]]) -> Attempt:
+        """What an attempt comes to within the step's time limit (rule 2)."""
+        with trio.move_on_after(math.inf if step.timeout_s is None else step.timeout_s) as scope:
+            ended = await do()
+            if trio.current_time() >= scope.deadline:  # code that blocks leaves trio no moment to see it pass
+                scope.cancel()
+        if scope.cancel_called:
+            ended = self._timed_out(step, work, ignored=not scope.cancelled_caught)
+            veto = await tell_late(self.run) if self.run.untold else None
+            ended = ended if veto is None else vetoed(veto)
+        return told(self.run, ended)
+
     async def _work(self, step: Declared, work: Work) -> Attempt:
-        if step.shows_context:
-            copied = await guarded(_isolated, work.context)
-            if isinstance(copied, Error):
-                return failure_of(self.run, copied.error, what="Copying the context")
-            work = attrs.evolve(work, context=copied.value)
+        shown = step.shows_context or (work.plan is not None and work.plan.sees_context)
+        own = await self._on_copy(work) if shown else work
+        if isinstance(own, Failed):
+            return own
+        work = own
         if step.bare:
             return await self._of_its_kind(step, work)
         for plan in step.processors.before_plans:
@@ -130,18 +137,36 @@ class OneAttempt:
         ended = await self._of_its_kind(step, work)
         if not isinstance(ended, Done):
             return ended
-        finished = await self.finish(step, ended)
+        finished = await self._finish(step, ended)
         work.tally.refused += isinstance(finished, Failed)
         return finished
+
+    async def go_on(self, step: Declared, answer: Any) -> Attempt:
+        """The attempt that paused, with the answer for its output: on a copy of the context, and in time, like any."""
+        work = work_of(self.request, answer)
+        return await self._in_time(step, work, functools.partial(self._finish_with_answer, step, work))
+
+    async def _finish_with_answer(self, step: Declared, work: Work) -> Attempt:
+        own = await self._on_copy(work) if step.shows_context else work
+        return own if isinstance(own, Failed) else await self._finish(step, Done(output=own.data, context=own.context))
+
+    async def _on_copy(self, work: Work) -> Work | Failed:
+        """The same work on a copy of the context (rule 1)."""
+        copied = await guarded(_isolated, work.context)
+        if isinstance(copied, Error):
+            return failure_of(self.run, copied.error, what="Copying the context")
+        return attrs.evolve(work, context=copied.value)
 
     async def _of_its_kind(self, step: Declared, work: Work) -> Attempt:
         if isinstance(step, Step):
             return await call_agent(self.run, step, work)
+        if work.plan is not None:  # a validator handed over what a step without an agent came to
+            return await call_agent(self.run, Step(step.name, work.plan.target), work)
         from .composites import attempt_of_kind  # the classes of all other kinds, and how contexts are merged
 
         return await attempt_of_kind(self.troupe, step, work)
 
-    async def finish(self, step: Declared, done: Done) -> Attempt:
+    async def _finish(self, step: Declared, done: Done) -> Attempt:
         """Processors, validators and the context update on an output."""
         output, context = done.output, done.context
         for plan in step.processors.after_plans:

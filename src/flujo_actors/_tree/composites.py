@@ -50,14 +50,21 @@ async def attempt_of_kind(troupe: Troupe, step: Declared, work: Work) -> Attempt
 async def ask_a_person(run: Run, step: HumanInTheLoop, work: Work) -> Attempt:
     """A pause: whoever answers it goes on with the step."""
     if isinstance(step.message, str):
-        return Stopped(outcome=Paused(message=step.message))
+        return _question(step.message, work)
     asked = await with_context_copy(run, step.message, work.data, work.context)
     if isinstance(asked, Error):
         return failure_of(run, asked.error, what=f"The message of step {step.name!r}")
     text = await ask(run, str, asked.value)
     if isinstance(text, Error):
         return failure_of(run, text.error, what=f"The message of step {step.name!r}")
-    return Stopped(outcome=Paused(message=text.value))
+    return _question(text.value, work)
+
+
+def _question(text: str, work: Work) -> Stopped:
+    """What is asked; whoever is asked again is told why the last answer was not taken."""
+    refusal = work.tally.refusal
+    again = "" if refusal is None else f"\n\nThe last answer was not taken: {refusal}"
+    return Stopped(outcome=Paused(message=f"{text}{again}"))
 
 
 # --- one at a time -----------------------------------------------------------------------------------------

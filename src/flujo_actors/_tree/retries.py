@@ -3,7 +3,9 @@
 Rules:
 
 1. What comes after an attempt is decided by `_core.decisions`; here it is carried out.
-2. A step that paused in an earlier part of the run goes on with its answer, and is not tried again.
+2. A step that paused in an earlier part of the run goes on with its answer, as if its attempt had come to it. An answer
+   that a processor or validator refuses is a failed attempt like any other: the step asks again while retries are
+   left, and goes to its fallback after that.
 3. Failed attempts are written down before the next one, so that a resumed step neither repeats nor forgets them.
 4. The fallback is a step of its own below this one; its usage and attempts count here.
 """
@@ -30,7 +32,7 @@ from .._durable.journal import Recorded
 from .._run.messages import Request, Tally
 from .._run.run import Run
 from .._run.step_events import note_swallowed_cancellation
-from .._run.step_results import charge, result_of
+from .._run.step_results import charge, result_in, result_of
 from .._run.user_calls import failure_of, given
 from .._run.work import work_of
 from ..errors import InfiniteRedirectError
@@ -55,7 +57,7 @@ class Attempts:
         """How the last attempt ended, the fallback's included."""
         request, step, tally = self.request, self.step, self.request.tally
         continued = await self._after_pause() if self.run.resumed else None
-        if continued is not None:
+        if continued is not None and not isinstance(continued, Failed):
             return continued
         data = request.data
         if step.input is not None:
@@ -69,9 +71,9 @@ class Attempts:
                 data = input_as_asked(step, data, request.degraded)
         feedback: str | None = None
         turns = Turns(step)
-        earlier = self._failed_earlier() if self.run.resumed else None
+        earlier = self._failed_earlier() if self.run.resumed and continued is None else None
         while True:
-            ended = earlier or await self._next(data, feedback, turns.plan)
+            ended = continued or earlier or await self._next(data, feedback, turns.plan)
             decision = decide(
                 ended,
                 failures=tally.attempts - turns.redirects - tally.lost,
@@ -86,7 +88,7 @@ class Attempts:
             assert isinstance(ended, Failed)
             if earlier is None and ended.redirect is None:  # to which agent it goes cannot be written down
                 await self._remember_failed(ended)
-            earlier, feedback = None, ended.feedback
+            continued, earlier, feedback = None, None, ended.feedback
             match decision:
                 case Restart(after=seconds):
                     self._emit_retry(seconds, feedback)
@@ -105,7 +107,7 @@ class Attempts:
         request, step = self.request, self.step
         answered = self.run.journal.answered(request.path)
         pause = self.run.journal.waiting(request.path) if answered is None else answered.pause
-        if pause is None:
+        if pause is None or pause.attempts <= self._attempts_failed():
             return None
         request.tally.attempts, request.tally.usage = pause.attempts, pause.usage
         charge(request, pause.usage)
@@ -113,7 +115,16 @@ class Attempts:
             return Stopped(outcome=pause.paused)
         if answered.refused is not None:
             return failure_of(self.run, answered.refused, what=f"The answer to step {step.name!r}")
-        return await self._one().finish(step, Done(output=answered.answer, context=request.context))
+        ended = await self._one().go_on(step, answered.answer)
+        if isinstance(ended, Failed) and ended.refusal is not None:
+            request.tally.refusal = ended.refusal
+        return ended
+
+    def _attempts_failed(self) -> int:
+        """How many attempts an earlier part of the run gave up: what they had asked was answered, and refused."""
+        tried = self.run.journal.recall(paths.tried(self.request.path))
+        result = None if tried is None else result_in(tried.outcome)
+        return 0 if result is None else result.attempts
 
     async def _next(self, data: Any, feedback: str | None, plan: CallPlan | None) -> Attempt:
         self.request.tally.attempts += 1

@@ -183,7 +183,7 @@ class StepActors:
         if paused.state_token is not None:
             return paused
         request.tally.pauses = True
-        asked = approval_hash(paused.message, request.data)
+        asked = approval_hash(paused.message, request.data, before=self.run.journal.times_answered(place))
         paused = Paused(message=paused.message, state_token=make_token(self.run.run_id, place, asked=asked))
         schema = getattr(request.step, "input_schema", None)  # only a step that asks a person has one
         await self.run.journal.paused(
