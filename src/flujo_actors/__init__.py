@@ -1,7 +1,8 @@
 """LLM-agent pipelines as supervised trio actors.
 
-What is imported from here is the public API. What every pipeline needs is loaded with the package; names that need
-pydantic-ai, pydantic or a driver, or that only some programs use, are loaded when they are first used.
+What is imported from here is the public API. What every declaration needs is loaded with the package; `Flujo`, which
+needs trio, and names that need pydantic-ai, pydantic or a driver, or that only some programs use, are loaded when they
+are first used: what only reads pipelines, as the command `flujo-actors validate` does, loads no runtime.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ from ._dsl.pipeline import Pipeline as Pipeline
 from ._dsl.processing import Processing as Processing
 from ._dsl.step import Step as Step
 from ._dsl.step import step as step
-from ._handle import RunHandle as RunHandle
 from ._lazy_names import lazy_names as _lazy_names
-from ._runner import Flujo as Flujo
 from .errors import AbortRun as AbortRun
 from .errors import AlreadyAnswered as AlreadyAnswered
 from .errors import ContextError as ContextError
@@ -93,7 +92,9 @@ if TYPE_CHECKING:
     from ._core.settings import Price as Price
     from ._core.settings import Settings as Settings
     from ._dsl.redirect import Redirect as Redirect
+    from ._handle import RunHandle as RunHandle
     from ._json_text import to_json as to_json
+    from ._runner import Flujo as Flujo
     from ._settings import load_settings as load_settings
     from .stores._memory import MemoryStore as MemoryStore
     from .stores._port import Store as Store
@@ -110,6 +111,7 @@ else:
         {
             "Add": "._core.reducers",
             "Append": "._core.reducers",
+            "Flujo": "._runner",
             "HookPayload": "._core.hook_payloads",
             "Merge": "._core.reducers",
             "LeftRun": "._core.recovery",
@@ -124,6 +126,7 @@ else:
             "Price": "._core.settings",
             "RecoveryReport": "._core.recovery",
             "Redirect": "._dsl.redirect",
+            "RunHandle": "._handle",
             "RunClient": "._client",
             "RunInfo": "._client",
             "Settings": "._core.settings",

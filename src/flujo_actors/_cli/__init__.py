@@ -1,0 +1,1 @@
+"""The command `flujo-actors`: one module for each command, loaded when the command is used."""

@@ -1,0 +1,29 @@
+"""Every command by its name: where it is, and what the list of commands says of it.
+
+A command is a click command in a module of its own, `"module:function"` seen from this package, and is imported when
+it is used. What it needs beyond click (yaml, trio, a store) it imports when it is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import attrs
+
+
+@attrs.frozen
+class LateCommand:
+    """A command that is not loaded yet."""
+
+    home: str
+    """`module:function`."""
+    summary: str
+    """Its line in the list of commands: the first line of its own help."""
+
+
+COMMANDS: Mapping[str, LateCommand] = MappingProxyType(
+    {
+        "completion": LateCommand(".completion:completion", "Print a script that completes commands in a shell."),
+    }
+)
