@@ -305,3 +305,22 @@ def test_settings_must_be_settings():
     """Anything else is refused when the Flujo is made."""
     with pytest.raises(DeclarationError, match="settings must be Settings"):
         Flujo(Step("x", lambda data: data), settings=42)
+
+
+def test_the_tables_of_blueprints_and_of_their_linter_are_settings(tmp_path: Path) -> None:
+    """Lists come from the file as lists and from the environment with commas; the store is a text."""
+    file = tmp_path / "flujo.toml"
+    file.write_text('store = "sqlite:///runs.db"\n[blueprints]\nallow = ["shop"]\n[lint]\nignore = ["V-A5"]\n')
+    settings = load_settings(file=file, environ={"FLUJO_BLUEPRINTS__ALLOW": "shop, shop.agents:clerk"})
+    assert settings.blueprints.allow == ("shop", "shop.agents:clerk")
+    assert settings.lint.ignore == ("V-A5",)
+    assert settings.store == "sqlite:///runs.db"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"blueprints": {"allow": [1]}}, {"store": 3}, {"blueprints": {"total_cost_usd_limit": "x"}}]
+)
+def test_settings_of_blueprints_are_checked_as_all_others(wrong: dict[str, Any]) -> None:
+    """A list that holds no texts, a store that is none, a limit that is no number."""
+    with pytest.raises(DeclarationError):
+        load_settings(environ={}, overrides=wrong)

@@ -215,6 +215,57 @@ class RunSettings:
     """The library that the steps are written for."""
 
 
+def _texts(value: Any) -> tuple[str, ...]:
+    """A list of texts; the environment has one text with commas."""
+    parts = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(each, str) for each in parts):
+        raise DeclarationError(f"a setting that is a list of texts cannot be {value!r}")
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _is_text(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise DeclarationError(f"setting {attribute.name} must be a text, not {value!r}")
+
+
+def _read_limit(value: Any) -> Any:
+    """The environment has texts."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+@attrs.frozen(kw_only=True)
+class BlueprintSettings:
+    """`blueprints`: what pipelines written in YAML may name, and spend."""
+
+    allow: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    """What a blueprint may name: modules with all below them (`"shop"`), or one name (`"shop.agents:clerk"`)."""
+    path: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    """Directories, seen from `flujo.toml`, in which those modules are looked for after all others."""
+    total_cost_usd_limit: float | None = attrs.field(
+        default=None, converter=_read_limit, validator=attrs.validators.optional(_at_least(0))
+    )
+    """What a run of a blueprint may cost, whatever the blueprint says."""
+    total_tokens_limit: float | None = attrs.field(
+        default=None, converter=_read_limit, validator=attrs.validators.optional(_at_least(0))
+    )
+    """How many tokens it may take."""
+
+
+@attrs.frozen(kw_only=True)
+class LintSettings:
+    """`lint`: which rules for blueprints are told, by id (`V-A5`), family (`V-T`) or glob (`V-*`)."""
+
+    ignore: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    """Rules that are not told; those of V-Y and V-X always are."""
+    error: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    """Rules that are errors here."""
+    warning: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    """Rules that are warnings here; what cannot run stays an error."""
+
+
 @attrs.frozen(kw_only=True, field_transformer=_sections_from_dicts)
 class Settings:
     """All settings of one `Flujo`."""
@@ -224,5 +275,9 @@ class Settings:
     telemetry: TelemetrySettings = attrs.field(factory=TelemetrySettings)
     durability: DurabilitySettings = attrs.field(factory=DurabilitySettings)
     run: RunSettings = attrs.field(factory=RunSettings)
+    blueprints: BlueprintSettings = attrs.field(factory=BlueprintSettings)
+    lint: LintSettings = attrs.field(factory=LintSettings)
+    store: str | None = attrs.field(default=None, validator=_is_text)
+    """Where the command `flujo-actors` keeps runs: a URL. A `Flujo` is given its store as an argument."""
     sync_step_threads: int = attrs.field(default=SYNC_STEP_THREADS, validator=_at_least(1))
     """How many synchronous steps run at once."""
