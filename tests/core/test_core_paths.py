@@ -62,6 +62,53 @@ def test_two_steps_never_share_an_idempotency_key(one: str, other: str, here: li
     assert first.startswith(f"{second}:") is False
 
 
+ways = st.lists(
+    st.one_of(
+        st.builds(paths.Named, names),
+        st.builds(paths.Item, st.none() | st.integers(0, 12)),
+        st.builds(paths.Retry, st.integers(2, 12)),
+        st.builds(paths.Handler, st.integers(1, 12)),
+        st.builds(paths.Compensation, st.none() | names),
+        st.builds(paths.Conversation, st.integers(0, 3), st.integers(1, 3), st.none() | st.integers(1, 3)),
+        st.sampled_from(paths.Mark),
+    ),
+    max_size=5,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ways, st.none() | st.text(st.sampled_from("ab~/u:%")))
+@example([paths.Named("~u1"), paths.Compensation("a/~c")], "0:/~u1")
+def test_a_path_is_its_segments(way: list[paths.Segment], unit: str | None) -> None:
+    """What is formatted can be parsed, whatever users call their steps and models their calls."""
+    if unit is not None:
+        way = [paths.Named("agent"), *way, paths.Unit(unit)]
+    assert list(paths.parse(paths.formatted(way))) == way
+
+
+@pytest.mark.parametrize("text", ["~", "~x", "~a", "~ione", "~h", "~g1", "~g1.x", "~defaults"])
+def test_what_is_no_segment_is_refused(text: str) -> None:
+    """A letter that stands for nothing, or a number that is none."""
+    with pytest.raises(ValueError, match="is no segment of a path"):
+        paths.parse(f"a/{text}")
+    assert paths.known_segment(text) is None
+    assert paths.in_declaration(StepPath(f"a/{text}")) is None
+
+
+def test_handlers_compensations_and_escalations_have_places_of_their_own() -> None:
+    """They stand beside all attempts of their step."""
+    step = paths.named(ROOT, "pay")
+    found = [
+        paths.handler(step, 1),
+        paths.compensation(step),
+        paths.compensation(step, "0:a/b"),
+        paths.escalation(step),
+    ]
+    assert found == ["pay/~h1", "pay/~c", "pay/~c0:a~1b", "pay/~e"]
+    assert [paths.attempt_of(str(paths.below(step, each))) for each in found] == [None] * 4
+    assert [paths.attempt_of(way) for way in ("~f", "~a3/x", "~i1", "x")] == [None, 3, 1, 1]
+
+
 def test_an_empty_branch_key_has_a_path_of_its_own() -> None:
     """Below a step, which always has a name, the empty text is a name like any other."""
     step = paths.named(ROOT, "choose")

@@ -1,15 +1,37 @@
-"""Where a step stands in the tree of a run.
+"""Where a step stands in the tree of a run: the one grammar of paths.
 
 A path is stable over attempts of the process: the same declaration, run again, gives the same paths, which
-is what lets a run be resumed. Segments are joined by `/`; user-chosen names are escaped as in JSON Pointer
-(`~0` for `~`, `~1` for `/`), so the segments the library adds, which all begin with `~` and a letter, cannot
-collide with a name.
+is what lets a run be resumed. Rules:
+
+1. A path is segments joined by `/`; the empty path is the run itself.
+2. A name that users chose is escaped as in JSON Pointer (`~0` for `~`, `~1` for `/`). The segments that the library
+   adds all begin with `~` and a letter, so that none can collide with a name.
+3. A unit (`~u`) is the last segment and takes all that follows: what models call their calls is not escaped.
+4. `parse` and `formatted` are each other's inverse for every path that the library writes. Nobody else takes a path
+   apart.
+
+| segment | stands for |
+|---|---|
+| a name | the step of that name, or the branch of that key |
+| `~i3` | the third item of a map, or turn of a loop; `~i` in a declaration, for every one of them |
+| `~a2` | the second attempt; the first adds nothing |
+| `~f` | the fallback |
+| `~h1` | the first handler of a failure |
+| `~c` | the compensation of a step; `~ckey` that of one of its units |
+| `~e` | the escalation of a question |
+| `~default` | in a declaration, whatever a selection takes its default for |
+| `~t` | where the failed attempts of a step are remembered |
+| `~g0.2`, `~g0.2r1` | a conversation of a granular step, and a repair of what it ended with |
+| `~ukey` | one model turn or tool call of a conversation |
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NewType
+from enum import Enum
+from typing import NewType, TypeAlias, assert_never
+
+import attrs
 
 StepPath = NewType("StepPath", str)
 """The place of one step in one run, for example `research/~i2/summarize`."""
@@ -17,52 +39,246 @@ StepPath = NewType("StepPath", str)
 ROOT = StepPath("")
 """The run itself."""
 
+# --- segments -----------------------------------------------------------------------------------------------
+
+
+class Mark(Enum):
+    """The segments that are always the same."""
+
+    FALLBACK = "~f"
+    """The step that stands in for a failed one."""
+    ESCALATION = "~e"
+    """The question that is asked when nobody answered in time."""
+    DEFAULT = "~default"
+    """Whatever a selection takes its default for."""
+    TRIED = "~t"
+    """Where the failed attempts of a step are remembered."""
+
+
+@attrs.frozen
+class Named:
+    """The child that the user called so."""
+
+    name: str
+
+
+@attrs.frozen
+class Item:
+    """An item of a map or a turn of a loop; without an index, every one of them."""
+
+    index: int | None = None
+
+
+@attrs.frozen
+class Retry:
+    """Below which the children of a later attempt stand."""
+
+    number: int
+
+
+@attrs.frozen
+class Handler:
+    """One of the steps that are told of a failure, counted from 1."""
+
+    number: int
+
+
+@attrs.frozen
+class Compensation:
+    """The step that undoes another, or one of its units."""
+
+    unit: str | None = None
+
+
+@attrs.frozen
+class Conversation:
+    """A conversation of a granular step with its agent: how many answers were refused before it, and which it is."""
+
+    refused: int
+    question: int
+    repair: int | None = None
+    """Which repair of what the conversation ended with, if it is one."""
+
+
+@attrs.frozen
+class Unit:
+    """One model turn or tool call of a conversation."""
+
+    key: str
+
+
+Segment: TypeAlias = Named | Item | Retry | Handler | Compensation | Conversation | Unit | Mark
+"""One step of the way from the run to a place in it."""
+
+FALLBACK, ESCALATION, DEFAULT = Mark.FALLBACK, Mark.ESCALATION, Mark.DEFAULT
+EACH, COMPENSATION = Item(), Compensation()
+
+_FIXED: dict[str, Segment] = {"~i": EACH, "~c": COMPENSATION, **{mark.value: mark for mark in Mark}}
+
+
+def parse(path: str) -> tuple[Segment, ...]:
+    """The segments of a path; `ValueError` if it is none that the library writes."""
+    way, is_unit, key = path.partition("/~u")
+    segments = tuple(map(segment_of, way.split("/"))) if way else ()
+    return (*segments, Unit(key)) if is_unit else segments
+
+
+def formatted(segments: Iterable[Segment]) -> StepPath:
+    """The path that consists of these segments."""
+    return StepPath("/".join(map(text_of, segments)))
+
+
+def segment_of(text: str) -> Segment:
+    """One segment; `ValueError` if there is none of that form."""
+    if text[:1] != "~" or text[1:2] in ("0", "1"):
+        return Named(unescaped(text))
+    return _FIXED.get(text) or _numbered(text, text[1:2], text[2:])
+
+
+def known_segment(text: str) -> Segment | None:
+    """One segment, of a path that others may have written; `None` if there is none of that form."""
+    try:
+        return segment_of(text)
+    except ValueError:
+        return None
+
+
+def _numbered(text: str, letter: str, rest: str) -> Segment:
+    try:
+        match letter:
+            case "i":
+                return Item(int(rest))
+            case "a":
+                return Retry(int(rest))
+            case "h":
+                return Handler(int(rest))
+            case "c":
+                return Compensation(unescaped(rest))
+            case "g":
+                return _conversation(rest)
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r} is no segment of a path")
+
+
+def _conversation(rest: str) -> Conversation:
+    place, _, repair = rest.partition("r")
+    refused, question = map(int, place.split("."))
+    return Conversation(refused, question, int(repair) if repair else None)
+
+
+def text_of(segment: Segment) -> str:
+    """A segment as it stands in a path."""
+    match segment:
+        case Named(name):
+            return escaped(name)
+        case Item(index):
+            return "~i" if index is None else f"~i{index}"
+        case Retry(number):
+            return f"~a{number}"
+        case Handler(number):
+            return f"~h{number}"
+        case Compensation(unit_key):
+            return "~c" if unit_key is None else f"~c{escaped(unit_key)}"
+        case Conversation(refused, question, nth):
+            return f"~g{refused}.{question}" + ("" if nth is None else f"r{nth}")
+        case Unit(key):
+            return f"~u{key}"
+        case Mark():
+            return segment.value
+        case _:
+            assert_never(segment)
+
+
+def escaped(name: str) -> str:
+    """A name as a segment."""
+    return name.replace("~", "~0").replace("/", "~1") if "~" in name or "/" in name else name
+
+
+def unescaped(segment: str) -> str:
+    """The name behind a segment that a name was made of."""
+    return segment.replace("~1", "/").replace("~0", "~")
+
+
+# --- making paths -------------------------------------------------------------------------------------------
+
+
+def child(parent: StepPath, segment: Segment) -> StepPath:
+    """The place that a segment leads to from its parent."""
+    text = text_of(segment)
+    return StepPath(f"{parent}/{text}" if parent else text)
+
 
 def named(parent: StepPath, name: str) -> StepPath:
-    """The child that the user called `name`."""
-    if "~" in name or "/" in name:
-        name = name.replace("~", "~0").replace("/", "~1")
-    return StepPath(f"{parent}/{name}" if parent else name)
+    """The child that the user called `name`. As `child`, for every step of every run."""
+    return StepPath(f"{parent}/{escaped(name)}" if parent else escaped(name))
 
 
 def item(parent: StepPath, index: int) -> StepPath:
-    """The `index`-th item of a map, or turn of a loop."""
+    """The `index`-th item of a map, or turn of a loop. As `child`, for as many items as there are."""
     return StepPath(f"{parent}/~i{index}")
 
 
 def attempt(path: StepPath, number: int) -> StepPath:
     """Below which the children of the `number`-th attempt stand; the first attempt adds nothing."""
-    return path if number == 1 else StepPath(f"{path}/~a{number}")
+    return path if number == 1 else child(path, Retry(number))
 
 
 def fallback(path: StepPath) -> StepPath:
     """The step that stands in for a failed one."""
-    return StepPath(f"{path}/~f")
+    return child(path, FALLBACK)
 
 
-TRIED = "/~t"
-"""Ends the path at which a step's failed attempts are remembered."""
+def handler(path: StepPath, number: int) -> StepPath:
+    """The `number`-th step that is told of a failure."""
+    return child(path, Handler(number))
+
+
+def compensation(path: StepPath, unit_key: str | None = None) -> StepPath:
+    """The step that undoes another, or one of its units."""
+    return child(path, Compensation(unit_key))
+
+
+def escalation(path: StepPath) -> StepPath:
+    """The question that is asked when nobody answered in time."""
+    return child(path, ESCALATION)
+
+
+_TRIED = "/~t"
 
 
 def tried(path: StepPath) -> StepPath:
     """Where the failed attempts of a step are remembered while it goes on."""
-    return StepPath(f"{path}{TRIED}")
+    return StepPath(f"{path}{_TRIED}")
+
+
+def is_tried(path: StepPath) -> bool:
+    """Whether failed attempts are remembered there."""
+    return path.endswith(_TRIED)
+
+
+def whose(path: StepPath) -> StepPath:
+    """The step whose failed attempts are remembered there; any other path is its own."""
+    return StepPath(path.removesuffix(_TRIED))
 
 
 def conversation(path: StepPath, number: int, question: int) -> StepPath:
     """One of a granular step's conversations with its agent: `number` answers were refused before it, and it is the
     `question`-th that the attempt begins; the first one adds nothing."""
-    return path if (number, question) == (0, 1) else StepPath(f"{path}/~g{number}.{question}")
+    return path if (number, question) == (0, 1) else child(path, Conversation(number, question))
 
 
 def repair(path: StepPath, number: int, question: int, nth: int) -> StepPath:
     """The `nth` repair of what a granular step's conversation ended with: a conversation with the model alone."""
-    return StepPath(f"{path}/~g{number}.{question}r{nth}")
+    return child(path, Conversation(number, question, nth))
 
 
 def unit(path: StepPath, key: str) -> StepPath:
     """One model turn or tool call of a conversation."""
-    return StepPath(f"{path}/~u{key}")
+    return child(path, Unit(key))
+
+
+# --- reading paths ------------------------------------------------------------------------------------------
 
 
 def step_of(path: StepPath) -> StepPath:
@@ -72,30 +288,58 @@ def step_of(path: StepPath) -> StepPath:
     return StepPath(around if is_unit and last.startswith("~g") else step)
 
 
+def parent_of(path: StepPath) -> StepPath:
+    """The place that a path stands in."""
+    return StepPath(path.rpartition("/")[0])
+
+
+def is_top_level(path: StepPath) -> bool:
+    """Whether the run itself is what stands around it."""
+    return "/" not in path
+
+
 def above_of(path: StepPath) -> Iterator[StepPath]:
     """The paths around a path, the nearest first; the run itself is not among them."""
     while "/" in path:
-        path = StepPath(path.rpartition("/")[0])
+        path = parent_of(path)
         yield path
 
 
 def at_or_below(path: StepPath, others: Iterable[StepPath]) -> list[StepPath]:
     """Which of the others are the step, or inside it; `path` may be where its failed attempts are remembered."""
-    step = path.removesuffix(TRIED)
+    step = whose(path)
     return [other for other in others if other == step or other.startswith(f"{step}/")]
 
 
 def below(path: StepPath, other: StepPath) -> str | None:
     """How to get from a step, or from where its failed attempts are remembered, to one inside it."""
-    around = f"{path.removesuffix(TRIED)}/"
+    around = f"{whose(path)}/"
     return other.removeprefix(around) if other.startswith(around) else None
 
 
 def inside(path: StepPath, way: str) -> StepPath:
     """Where `below` leads."""
-    return StepPath(f"{path.removesuffix(TRIED)}/{way}")
+    return StepPath(f"{whose(path)}/{way}")
 
 
-def unescaped(segment: str) -> str:
-    """The name behind a segment that a name was made of."""
-    return segment.replace("~1", "/").replace("~0", "~")
+def attempt_of(way: str) -> int | None:
+    """Of which attempt of the step above a way from it is a part; `None` for what stands beside all attempts."""
+    match known_segment(way.partition("/")[0]):
+        case Retry(number):
+            return number
+        case Mark.FALLBACK | Mark.ESCALATION | Handler() | Compensation():
+            return None
+        case _:
+            return 1
+
+
+def in_declaration(path: StepPath) -> list[Segment] | None:
+    """The way to the declaration of what stands at a path of a run: attempts add nothing to it, and every item is one.
+
+    `None` if there is no such path.
+    """
+    try:
+        segments = parse(path)
+    except ValueError:
+        return None
+    return [EACH if isinstance(each, Item) else each for each in segments if not isinstance(each, Retry)]

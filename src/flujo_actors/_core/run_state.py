@@ -16,7 +16,7 @@ import attrs
 
 from . import record_bodies
 from .outcomes import ErrorInfo, Failure, StepResult, TerminalOutcome
-from .paths import ROOT, TRIED, StepPath, step_of
+from .paths import ROOT, StepPath, above_of, attempt_of, below, is_top_level, is_tried, step_of, whose
 from .records import Record
 from .usage import NO_USAGE, Usage
 
@@ -52,13 +52,13 @@ class RunState:
     @property
     def results(self) -> tuple[StepResult, ...]:
         """The results of the top-level steps."""
-        found = (outcome for path, outcome in self.outcomes.items() if "/" not in path)
+        found = (outcome for path, outcome in self.outcomes.items() if is_top_level(path))
         return tuple(result for each in found if (result := getattr(each, "step_result", None)) is not None)
 
     @property
     def error(self) -> BaseException | ErrorInfo | None:
         """What made the last top-level step that settled fail; `None` if it did not, or nothing was raised."""
-        last = next((each for path, each in reversed(self.outcomes.items()) if "/" not in path), None)
+        last = next((each for path, each in reversed(self.outcomes.items()) if is_top_level(path)), None)
         return last.error if isinstance(last, Failure) else None
 
     @property
@@ -133,12 +133,12 @@ class _Projector:
 
     def _settle(self, path: StepPath, body: dict[str, Any], where: str) -> None:
         outcome = record_bodies.read_settled(path, body, self._outcomes.get, where=where)
-        if path.endswith(TRIED):
-            self._try(StepPath(path.removesuffix(TRIED)), outcome)
+        if is_tried(path):
+            self._try(whose(path), outcome)
             return
         self._open.pop(path, None)
         self._outcomes[path] = outcome
-        if "/" not in path and "context" in body:
+        if is_top_level(path) and "context" in body:
             self._facts["context"] = record_bodies.read_value(body.get("context"), where=where)
 
     def _try(self, path: StepPath, failed: TerminalOutcome) -> None:
@@ -173,25 +173,14 @@ class _Projector:
 
     def _is_counted_above(self, path: StepPath) -> bool:
         """Whether a step around this one has counted it: by having settled, or by having given that attempt up."""
-        return any(
-            above in self._outcomes or (above in self._tried and _attempt_in(below) <= _attempts(self._tried[above]))
-            for above, below in _splits(path)
-        )
+        return any(above in self._outcomes or self._gave_up(above, path) for above in above_of(path))
 
-
-def _splits(path: StepPath) -> Iterator[tuple[StepPath, str]]:
-    """The path cut in two at every place, the part above first."""
-    segments = path.split("/")
-    for place in range(1, len(segments)):
-        yield StepPath("/".join(segments[:place])), "/".join(segments[place:])
-
-
-def _attempt_in(below: str) -> float:
-    """Of which attempt of the step above this is a part; its fallback is part of none."""
-    first = below.partition("/")[0]
-    if first == "~f":
-        return float("inf")
-    return int(first[2:]) if first.startswith("~a") else 1
+    def _gave_up(self, above: StepPath, path: StepPath) -> bool:
+        """Whether the path is part of an attempt that a step around it has given up; its fallback is part of none."""
+        if above not in self._tried:
+            return False
+        number = attempt_of(below(above, path) or "")
+        return number is not None and number <= _attempts(self._tried[above])
 
 
 def _attempts(outcome: TerminalOutcome) -> int:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import attrs
 
 from .._core.backoff import Backoff
 from .._core.near_names import nearest
+from .._core.paths import FALLBACK, Segment
 from .._core.seconds import checked_seconds
 from .._core.type_parameters import In, Out
 from .._core.usage import UsageLimits
@@ -205,10 +206,26 @@ class Declared(Chained[In, Out]):
         """Whether somebody may read the data after an attempt: another attempt, the fallback, another agent."""
         return bool(self.max_retries or self.checks or self.fallback is not None)
 
-    @property
-    def inside(self) -> Iterable[AnyStep]:
-        """The steps directly inside this one, apart from its fallback."""
+    kind: ClassVar[str] = "step"
+    """What this kind of step is called in stored fingerprints; every kind has its own."""
+
+    def children(self) -> Iterator[tuple[Segment, AnyStep]]:
+        """The steps directly inside this one, each with its segment of the path; the fallback last."""
+        yield from self._inside()
+        if self.fallback is not None:
+            yield FALLBACK, self.fallback
+
+    def _inside(self) -> Iterable[tuple[Segment, AnyStep]]:
+        """What `children` of one kind of step are, apart from those that every kind has."""
         return ()
+
+    def deciding(self) -> Iterator[tuple[str, Any]]:
+        """What decides between steps, what they work on, and what a person is asked, by the name of the option."""
+        yield "input", self.input
+
+    def lasting(self) -> Iterator[tuple[str, Any]]:
+        """What else must stay the same for a run to go on, by the name of the option."""
+        return iter(())
 
     @property
     def surrounding_plans(self) -> tuple[CallPlan, ...]:

@@ -1,12 +1,17 @@
-"""The kinds of steps that contain others, and the one that waits for a person."""
+"""The kinds of steps that contain others, and the one that waits for a person.
+
+A kind says itself what stands inside it and where (`_inside`), and what of it must stay the same while a run waits
+(`deciding`, `lasting`): whoever walks, finds or compares steps asks it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import attrs
 
+from .._core.paths import DEFAULT, EACH, Named, Segment
 from .._core.reducers import Reducer, is_reducer
 from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
@@ -114,10 +119,14 @@ class Parallel(Declared[In, Out]):
     on_branch_failure: OnBranchFailure = attrs.field(default="propagate", validator=_checked_on_failure)
     max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
 
-    @property
-    def inside(self) -> Iterable[AnyStep]:
-        """The branches."""
-        return self.branches.values()
+    kind: ClassVar[str] = "parallel"
+
+    def _inside(self) -> Iterator[tuple[Segment, AnyStep]]:
+        return ((Named(str(key)), branch) for key, branch in self.branches.items())
+
+    def lasting(self) -> Iterator[tuple[str, Any]]:
+        """How the branches' contexts are merged."""
+        yield "merge", self.merge
 
     def _check(self) -> None:
         _branch_names_differ(self)
@@ -133,10 +142,15 @@ class MapOver(Declared[In, Out]):
     merge: Merging = attrs.field(default="context_update", converter=_as_merging, validator=_checked_merge)
     max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
 
-    @property
-    def inside(self) -> Iterable[AnyStep]:
-        """The body."""
-        return (self.body,)
+    kind: ClassVar[str] = "map"
+
+    def _inside(self) -> Iterator[tuple[Segment, AnyStep]]:
+        yield EACH, self.body
+
+    def deciding(self) -> Iterator[tuple[str, Any]]:
+        """What every step has, and the items."""
+        yield from Declared.deciding(self)
+        yield "items", self.items
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -147,10 +161,17 @@ class BranchOn(Declared[In, Out]):
     branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=_as_branches, validator=_checked_branches)
     default: AnyStep | None = attrs.field(default=None, converter=attrs.converters.optional(step_of))
 
-    @property
-    def inside(self) -> Iterable[AnyStep]:
-        """The branches, the default last."""
-        return (*self.branches.values(), *(() if self.default is None else (self.default,)))
+    kind: ClassVar[str] = "branch"
+
+    def _inside(self) -> Iterator[tuple[Segment, AnyStep]]:
+        yield from ((Named(str(key)), branch) for key, branch in self.branches.items())
+        if self.default is not None:
+            yield DEFAULT, self.default
+
+    def deciding(self) -> Iterator[tuple[str, Any]]:
+        """What every step has, and the selector."""
+        yield from Declared.deciding(self)
+        yield "select", self.select
 
     def _check(self) -> None:
         _branch_names_differ(self)
@@ -166,10 +187,19 @@ class LoopUntil(Declared[In, Out]):
     until: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
     max_loops: int = attrs.field(default=5, validator=_checked_loops)
 
-    @property
-    def inside(self) -> Iterable[AnyStep]:
-        """The body."""
-        return (self.body,)
+    kind: ClassVar[str] = "loop"
+
+    def _inside(self) -> Iterator[tuple[Segment, AnyStep]]:
+        yield EACH, self.body
+
+    def deciding(self) -> Iterator[tuple[str, Any]]:
+        """What every step has, and the condition."""
+        yield from Declared.deciding(self)
+        yield "until", self.until
+
+    def lasting(self) -> Iterator[tuple[str, Any]]:
+        """How many turns there are at most."""
+        yield "max_loops", self.max_loops
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -180,6 +210,13 @@ class HumanInTheLoop(Declared[In, Out]):
     """What is asked: a text, or a callable `(data, context) -> text`."""
     input_schema: Any = None
     """What an answer must fit: a type, a pydantic model, an attrs class, a dataclass or a JSON Schema."""
+
+    kind: ClassVar[str] = "question"
+
+    def deciding(self) -> Iterator[tuple[str, Any]]:
+        """What every step has, and what is asked."""
+        yield from Declared.deciding(self)
+        yield "message", self.message
 
     def _check(self) -> None:
         if not isinstance(self.message, str) and not callable(self.message):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast, overload
 
 import attrs
 
+from .._core.paths import Named, Segment
 from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
 from .chaining import Chained
@@ -95,6 +96,12 @@ class Pipeline(Chained[In, Out]):
         """What each step is called here; a nested pipeline without a name is called by its place."""
         for place, step in enumerate(self.steps, start=1):
             yield step.name or f"pipeline {place}"
+
+    kind: ClassVar[str] = "pipeline"
+
+    def children(self) -> Iterator[tuple[Segment, AnyStep]]:
+        """The steps in order, each with its segment of the path."""
+        return ((Named(name), step) for step, name in self.named_steps)
 
     @functools.cached_property
     def title(self) -> str:

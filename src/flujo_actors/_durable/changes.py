@@ -17,9 +17,9 @@ from typing import Any, Literal, TypeAlias, assert_never, get_args
 
 import attrs
 
-from .._core.paths import ROOT, StepPath, above_of
+from .._core.paths import DEFAULT, ROOT, Segment, StepPath, above_of, child, in_declaration, is_tried, parent_of, whose
 from .expressions import is_same
-from .fingerprint import EACH, OTHERWISE, Facts
+from .fingerprint import Facts
 
 ResumeMode: TypeAlias = Literal["strict", "compat", "force"]
 """What to do if the pipeline has changed since the run was started: refuse; refuse if what is done has changed;
@@ -78,28 +78,22 @@ class _Done:
 
     @classmethod
     def of(cls, done: Iterable[StepPath], declared: Steps) -> _Done:
-        settled = {place for path in done if not path.endswith("/~t") and (place := _declared_at(path, declared))}
-        begun = {place for path in done if (place := _declared_at(path.removesuffix("/~t"), declared))}
+        settled = {place for path in done if not is_tried(path) and (place := _declared_at(path, declared))}
+        begun = {place for path in done if (place := _declared_at(whose(path), declared))}
         return cls(settled, begun | {above for place in begun for above in above_of(place)})
 
 
-def _declared_at(path: str, declared: Steps) -> StepPath | None:
+def _declared_at(path: StepPath, declared: Steps) -> StepPath | None:
     """Where the declaration has the step that stood at a path of a run."""
-    place = ""
-    for segment in path.split("/"):
-        if not segment.startswith("~a"):
-            place = _below(place, EACH if segment.startswith(EACH) else segment, declared)
-    return StepPath(place) if place in declared else None
+    place = ROOT
+    for segment in in_declaration(path) or ():
+        place = _below(place, segment, declared)
+    return place if place in declared else None
 
 
-def _below(place: str, segment: str, declared: Steps) -> str:
-    below = f"{place}/{segment}" if place else segment
-    otherwise = StepPath(f"{place}/{OTHERWISE}")
+def _below(place: StepPath, segment: Segment, declared: Steps) -> StepPath:
+    below, otherwise = child(place, segment), child(place, DEFAULT)
     return otherwise if below not in declared and otherwise in declared else below
-
-
-def _parent(path: StepPath) -> StepPath:
-    return StepPath(path.rpartition("/")[0])
 
 
 class _Comparison:
@@ -147,8 +141,8 @@ class _Comparison:
 
     @staticmethod
     def _place(steps: Steps, path: StepPath) -> tuple[StepPath, int]:
-        siblings = [each for each in steps if _parent(each) == _parent(path)]
-        return _parent(path), siblings.index(path)
+        siblings = [each for each in steps if parent_of(each) == parent_of(path)]
+        return parent_of(path), siblings.index(path)
 
     def _reordered(self) -> Iterator[str]:
         for parent in (ROOT, *self._in_both()):
@@ -169,7 +163,7 @@ class _Comparison:
 
 
 def _is_child(path: StepPath, parent: StepPath) -> bool:
-    return _parent(path) == parent and path != ROOT
+    return parent_of(path) == parent and path != ROOT
 
 
 def _topmost(listed: Iterable[StepPath]) -> list[StepPath]:

@@ -7,17 +7,17 @@ may be long or secret (prompts, schemas) are kept as hashes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 
-from .._core import paths
 from .._core.paths import ROOT, StepPath
 from .._dsl.call_plan import is_model_agent
-from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel
+from .._dsl.kinds import HumanInTheLoop
 from .._dsl.pipeline import AnyStep, Pipeline
 from .._dsl.step import Step
+from .._dsl.tree import walk_places
 from .expressions import digest, expression, named, named_as_it_ran
 
 Facts = Mapping[str, Any]
@@ -25,12 +25,6 @@ Facts = Mapping[str, Any]
 
 FORM = 2
 """The form of the fingerprints that this code writes."""
-
-EACH = "~i"
-"""Stands in a fingerprint for every item of a map and every turn of a loop."""
-
-OTHERWISE = "~default"
-"""Stands in a fingerprint for whatever a selection takes its default for."""
 
 
 @attrs.frozen
@@ -44,7 +38,8 @@ class Fingerprint:
     def of(cls, pipeline: Pipeline, *, form: int = FORM) -> Fingerprint:
         """The fingerprint of a declaration, with the facts that were written in that form."""
         facts = _facts if form == FORM else _facts_of_form_1
-        return cls(dict(_facts_by_path(pipeline, facts)), pipeline.title)
+        steps = {path: facts(step) for path, step in walk_places(pipeline) if path != ROOT}
+        return cls(steps, pipeline.title)
 
     def data(self) -> dict[str, Any]:
         """The fingerprint as JSON data; facts that several steps share are told once, and counted from 0."""
@@ -83,52 +78,11 @@ def _are_facts(facts: Any) -> bool:
     return isinstance(facts, dict) and isinstance(facts.get("kind"), str)
 
 
-def _facts_by_path(pipeline: Pipeline, facts_of: Callable[[AnyStep], Facts]) -> Iterator[tuple[StepPath, Facts]]:
-    pending: list[tuple[StepPath, AnyStep]] = [(ROOT, pipeline)]
-    while pending:
-        path, step = pending.pop()
-        if path != ROOT:
-            yield path, facts_of(step)
-        pending.extend(reversed(list(_children(path, step))))
-
-
-def _children(path: StepPath, step: AnyStep) -> Iterable[tuple[StepPath, AnyStep]]:
-    if isinstance(step, Pipeline):
-        for name, child in zip(step.step_names(), step.steps, strict=True):
-            yield paths.named(path, name), child
-        return
-    match step:
-        case Parallel() | BranchOn():
-            for key, child in step.branches.items():
-                yield paths.named(path, str(key)), child
-        case MapOver() | LoopUntil():
-            yield StepPath(f"{path}/{EACH}"), step.body
-    if isinstance(step, BranchOn) and step.default is not None:
-        yield StepPath(f"{path}/{OTHERWISE}"), step.default
-    if step.fallback is not None:
-        yield paths.fallback(path), step.fallback
-
-
 def _facts(step: AnyStep) -> Facts:
     facts = _known_facts(step)
-    facts.update((name, expression(value)) for name, value in _deciding(step) if value is not None)
+    if not isinstance(step, Pipeline):
+        facts.update((name, expression(value)) for name, value in step.deciding() if value is not None)
     return facts
-
-
-def _deciding(step: AnyStep) -> Iterator[tuple[str, Any]]:
-    """What decides between steps, what they work on, and what a person is asked."""
-    if isinstance(step, Pipeline):
-        return
-    yield "input", step.input
-    match step:
-        case LoopUntil():
-            yield "until", step.until
-        case BranchOn():
-            yield "select", step.select
-        case MapOver():
-            yield "items", step.items
-        case HumanInTheLoop():
-            yield "message", step.message
 
 
 def _facts_of_form_1(step: AnyStep) -> Facts:
@@ -143,25 +97,19 @@ def _facts_of_form_1(step: AnyStep) -> Facts:
 
 
 def _known_facts(step: AnyStep) -> dict[str, Any]:
-    match step:
-        case Pipeline():
-            return {"kind": "pipeline"}
-        case Step():
-            return {"kind": "step", **_agent_facts(step.agent)}
-        case LoopUntil():
-            return {"kind": "loop", "max_loops": step.max_loops}
-        case HumanInTheLoop():
-            return {"kind": "question"}
-        case Parallel():
-            return {"kind": "parallel", "merge": _merging(step.merge)}
-        case _:
-            return {"kind": {"MapOver": "map", "BranchOn": "branch"}.get(type(step).__name__, type(step).__name__)}
+    facts: dict[str, Any] = {"kind": step.kind}
+    if isinstance(step, Step):
+        facts.update(_agent_facts(step.agent))
+    elif not isinstance(step, Pipeline):
+        facts.update((name, _lasting_fact(value)) for name, value in step.lasting())
+    return facts
 
 
-def _merging(merge: Merging) -> Any:
-    if isinstance(merge, str):
-        return merge
-    return {key: getattr(reducer, "name", None) or named(reducer) for key, reducer in merge.items()}
+def _lasting_fact(value: Any) -> Any:
+    """An option as it is compared: reducers are known by their names."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: getattr(reducer, "name", None) or named(reducer) for key, reducer in value.items()}
 
 
 def _agent_facts(agent: Any) -> Facts:

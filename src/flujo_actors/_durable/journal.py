@@ -64,8 +64,8 @@ class CountedUnits:
 
     def settled(self, path: StepPath) -> None:
         """A step settled, or it was written down how its attempts failed so far."""
-        if path.endswith(paths.TRIED):
-            self._counted.update(self._new.pop(StepPath(path.removesuffix(paths.TRIED)), ()))
+        if paths.is_tried(path):
+            self._counted.update(self._new.pop(paths.whose(path), ()))
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -20,7 +20,7 @@ class RecordedResults:
     def note(self, path: StepPath, outcome: TerminalOutcome) -> None:
         """The record of the step at `path` holds its result."""
         result = getattr(outcome, "step_result", None)
-        if result is not None and not path.endswith(paths.TRIED):  # where the next failure replaces it
+        if result is not None and not paths.is_tried(path):  # where the next failure replaces it
             self._places[id(result)] = (path, result)
 
     def below(self, path: StepPath) -> Place:

@@ -31,7 +31,7 @@ from .._core.records import Admission, Append, Lease, Record, RunQuery, StoredRu
 from .._core.settings import DurabilitySettings
 from .._dsl.kinds import HumanInTheLoop
 from .._dsl.pipeline import Pipeline
-from .._dsl.places import find_step
+from .._dsl.tree import find_step
 from ..errors import (
     AlreadyAnswered,
     CorruptRecord,

@@ -23,6 +23,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from sniffio import AsyncLibraryNotFoundError, current_async_library
 
+from ..._core.paths import StepPath, parent_of
 from ..._core.usage import NO_USAGE, Usage
 from ._semantic_conventions import Attributes
 
@@ -141,7 +142,7 @@ def _places_above(key: Key) -> Iterator[Key]:
     if level in ("model", "tool", "attempt"):
         yield "step", path, ""
     while path:
-        path = path.rpartition("/")[0]
+        path = parent_of(StepPath(path))
         yield "attempt", path, ""
         yield "step", path, ""
     yield RUN
