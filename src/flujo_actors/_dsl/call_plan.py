@@ -35,6 +35,9 @@ FORWARDED = frozenset({"context", "resources"})
 OFFERED = FORWARDED | {"feedback", "transaction", "idempotency_key"}
 """Everything a call may receive by keyword."""
 
+SCOPE = frozenset({"steps", "item", "run_input"})
+"""What a function `(data, context)` may ask for by keyword: outputs of settled steps, the item of a map, the input."""
+
 _NOBODY = (Never, NoReturn)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -133,12 +136,22 @@ def check_takes_pair(fn: Callable[..., Any], *, what: str, first: str) -> None:
     if parameters is None:
         return
     try:
-        inspect.Signature(list(parameters.values())).bind(object(), object())
+        inspect.Signature(list(parameters.values())).bind(object(), object(), **dict.fromkeys(asked_of_scope(fn)))
     except TypeError as error:
         named = ", ".join(parameters) or "nothing"
         raise DeclarationError(
-            f"{what} is called with two arguments, ({first}, context), but this one takes {named}: {error}"
+            f"{what} is called with two arguments, ({first}, context), but this one takes {named}: {error}; by keyword "
+            f"it may ask for {', '.join(sorted(SCOPE))}"
         ) from None
+
+
+def asked_of_scope(fn: Callable[..., Any]) -> frozenset[str]:
+    """Which of `steps`, `item` and `run_input` a function `(data, context)` asks for, besides these two."""
+    named = [each for each in (_parameters(fn) or {}).values() if each.kind is not inspect.Parameter.VAR_POSITIONAL]
+    positional = [each.name for each in named if each.kind in _POSITIONAL]
+    return frozenset(
+        each.name for each in named if each.name in SCOPE and _names(fn, each.name) and each.name not in positional[:2]
+    )
 
 
 def is_model_agent(agent: Any) -> bool:

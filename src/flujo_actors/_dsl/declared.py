@@ -17,12 +17,13 @@ from .._core.seconds import checked_seconds
 from .._core.type_parameters import In, Out
 from .._core.usage import UsageLimits
 from ..errors import DeclarationError, UnknownOption
-from .call_plan import CallPlan, check_takes_pair, plan_callable
+from .call_plan import CallPlan, asked_of_scope, check_takes_pair, plan_callable
 from .chaining import Chained
 
 if TYPE_CHECKING:
     from .pipeline import AnyStep, StepLike
 
+NOTHING_ASKED: frozenset[str] = frozenset()
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -222,6 +223,12 @@ class Declared(Chained[In, Out]):
     def deciding(self) -> Iterator[tuple[str, Any]]:
         """What decides between steps, what they work on, and what a person is asked, by the name of the option."""
         yield "input", self.input
+
+    @functools.cached_property
+    def asks_of_scope(self) -> frozenset[str]:
+        """Which of `steps`, `item` and `run_input` the step's own functions ask for."""
+        functions = [each for _, each in self.deciding() if callable(each) and not isinstance(each, type)]
+        return frozenset().union(*map(asked_of_scope, functions)) if functions else NOTHING_ASKED
 
     def lasting(self) -> Iterator[tuple[str, Any]]:
         """What else must stay the same for a run to go on, by the name of the option."""

@@ -110,6 +110,14 @@ class Pipeline(Chained[In, Out]):
         return title if len(title) <= _LONGEST_TITLE else title[: _LONGEST_TITLE - 1] + "…"
 
     @functools.cached_property
+    def asks_of_scope(self) -> frozenset[str]:
+        """Which of `steps`, `item` and `run_input` anybody inside asks for: only that is kept while it runs."""
+        from .tree import walk_steps  # it walks pipelines
+
+        inside = (step.asks_of_scope for step in walk_steps(self) if isinstance(step, Declared))
+        return frozenset().union(*inside)
+
+    @functools.cached_property
     def named_steps(self) -> tuple[tuple[AnyStep, str], ...]:
         """Each step with what it is called here."""
         return tuple(zip(self.steps, self.step_names(), strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -13,6 +13,9 @@ from .._core.quota import Quota
 from .._core.usage import NO_USAGE, Usage
 from .._dsl.pipeline import AnyStep
 from .._durable.journal import OpenTransaction
+
+if TYPE_CHECKING:  # only runs whose functions ask for it have one
+    from .scope import Scope
 
 
 class Tally:
@@ -85,6 +88,8 @@ class Request:
     quotas: tuple[Quota, ...] = ()
     """The budgets the step draws on: its run's, and those of limited steps around it."""
     tally: Tally = attrs.field(factory=Tally)
+    scope: Scope | None = None
+    """What its functions may ask for; `None` if nobody in the run asks."""
     degraded: frozenset[str] = NO_TEXTS
     """The texts in the data that stand for values: whoever asks for a dict gets one made of them."""
 

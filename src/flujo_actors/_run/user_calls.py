@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outcome import Error, Value
 
@@ -13,6 +13,9 @@ from .._core.attempts import Failed
 from .._core.error_info import message_of, put_note, said_by
 from .._dsl.call_plan import CallPlan
 from .run import Run
+
+if TYPE_CHECKING:  # only runs whose functions ask for it have one
+    from .scope import Scope
 
 
 async def ask(run: Run, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Value[Any] | Error:
@@ -32,17 +35,21 @@ async def ask_planned(run: Run, plan: CallPlan, value: Any, context: Any) -> Val
     return await ask(run, plan.target, value, **keywords)
 
 
-async def given(run: Run, declared: Any, data: Any, context: Any) -> Value[Any] | Error:
+async def given(run: Run, declared: Any, data: Any, context: Any, scope: Scope | None = None) -> Value[Any] | Error:
     """A copy of the value as declared, or what the declared callable `(previous, context)` makes of it."""
     if not callable(declared) or isinstance(declared, type):
         return Value(own(declared))
-    return await with_context_copy(run, declared, data, context)
+    return await with_context_copy(run, declared, data, context, scope)
 
 
-async def with_context_copy(run: Run, fn: Callable[..., Any], data: Any, context: Any) -> Value[Any] | Error:
-    """Call `fn(data, context)` on a copy of the context: looking must not change it."""
+async def with_context_copy(
+    run: Run, fn: Callable[..., Any], data: Any, context: Any, scope: Scope | None = None
+) -> Value[Any] | Error:
+    """Call `fn(data, context)` on a copy of the context, since looking must not change it; with what it asks for."""
     copied = await guarded(_isolated, context)
-    return copied if isinstance(copied, Error) else await ask(run, fn, data, copied.value)
+    if isinstance(copied, Error):
+        return copied
+    return await ask(run, fn, data, copied.value, **({} if scope is None else scope.asked_by(fn)))
 
 
 async def _isolated(context: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -15,6 +15,9 @@ from .._dsl.call_plan import CallPlan
 from .._dsl.pipeline import AnyStep
 from .._durable.journal import OpenTransaction
 from .messages import Request, Tally
+
+if TYPE_CHECKING:  # only runs whose functions ask for it have one
+    from .scope import Scope
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -39,6 +42,8 @@ class Work:
     """The texts in the data that stand for values."""
     transaction: OpenTransaction | None = None
     """What the step writes through, if it asks for a transaction."""
+    scope: Scope | None = None
+    """What functions may ask for; `None` if nobody in the run asks."""
 
     @property
     def caller(self) -> str:
@@ -62,6 +67,7 @@ class Work:
         context: Any,
         index: int = 0,
         degraded: frozenset[str] = NO_TEXTS,
+        scope: Scope | None = None,
     ) -> Request:
         """The request for a child of this attempt."""
         return Request(
@@ -74,6 +80,7 @@ class Work:
             index=index,
             quotas=self.quotas,
             degraded=degraded,
+            scope=scope or self.scope,
         )
 
 
@@ -92,4 +99,5 @@ def work_of(request: Request, data: Any, *, feedback: str | None = None, plan: C
         quotas=request.quotas,
         plan=plan,
         degraded=request.degraded,
+        scope=request.scope,
     )

@@ -51,7 +51,7 @@ async def ask_a_person(run: Run, step: HumanInTheLoop, work: Work) -> Attempt:
     """A pause: whoever answers it goes on with the step."""
     if isinstance(step.message, str):
         return _question(step.message, work)
-    asked = await with_context_copy(run, step.message, work.data, work.context)
+    asked = await with_context_copy(run, step.message, work.data, work.context, work.scope)
     if isinstance(asked, Error):
         return failure_of(run, asked.error, what=f"The message of step {step.name!r}")
     text = await ask(run, str, asked.value)
@@ -82,7 +82,7 @@ async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
             if not isinstance(settled.verdict, Success):
                 return ended_by(work.name, f"turn {turn}", settled)
             data, context, degraded = output_of(settled), settled.context, texts_in(settled)
-            met = await with_context_copy(troupe.run, loop.until, data, context)
+            met = await with_context_copy(troupe.run, loop.until, data, context, work.scope)
             met = met if isinstance(met, Error) else await ask(troupe.run, bool, met.value)
             if isinstance(met, Error):
                 return failure_of(troupe.run, met.error, what=f"The condition of loop {loop.name!r}")
@@ -95,7 +95,7 @@ async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
 
 async def branch_on(troupe: Troupe, branching: BranchOn, work: Work) -> Attempt:
     """The one branch that `select` names."""
-    chosen = await with_context_copy(troupe.run, branching.select, work.data, work.context)
+    chosen = await with_context_copy(troupe.run, branching.select, work.data, work.context, work.scope)
     chosen = chosen if isinstance(chosen, Error) else await ask(troupe.run, _chosen, branching, chosen.value)
     if isinstance(chosen, Error):
         return failure_of(troupe.run, chosen.error, what=f"The selection of {branching.name!r}")
@@ -148,7 +148,7 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
     if step.items is None:
         items = work.data
     else:
-        found = await given(troupe.run, step.items, work.data, work.context)
+        found = await given(troupe.run, step.items, work.data, work.context, work.scope)
         if isinstance(found, Error):
             return failure_of(troupe.run, found.error, what=f"The items of {step.name!r}")
         items = found.value
@@ -160,7 +160,14 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
     listed = _unshared(found.value)
     requests = (
         work.child(
-            step.body, f"{step.name}[{index}]", paths.item(work.path, index), item, work.context, index, work.degraded
+            step.body,
+            f"{step.name}[{index}]",
+            paths.item(work.path, index),
+            item,
+            work.context,
+            index,
+            work.degraded,
+            None if work.scope is None else work.scope.of_item(item),
         )
         for index, item in enumerate(listed)
     )

@@ -61,7 +61,7 @@ class Attempts:
             return continued
         data = request.data
         if step.input is not None:
-            resolved = await given(self.run, step.input, data, request.context)
+            resolved = await given(self.run, step.input, data, request.context, request.scope)
             if isinstance(resolved, Error):
                 return failure_of(self.run, resolved.error, what=f"The input of step {step.name!r}")
             data = resolved.value
@@ -177,6 +177,7 @@ class Attempts:
                     context=request.context,
                     quotas=request.quotas,
                     degraded=request.degraded,
+                    scope=request.scope,
                 )
             )
             settled = await children.settled()

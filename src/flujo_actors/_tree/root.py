@@ -23,6 +23,7 @@ from .step import StepActors
 
 if TYPE_CHECKING:
     from .._durable.halt import Halt
+    from .._run.scope import Scope
 
 _CUT_SHORT = Stopped(outcome=Aborted(reason="the run was cut short"))
 
@@ -53,7 +54,8 @@ async def drive(
     tally = Tally()
     tally.attempts, tally.context = 1, context
     quotas = () if limits is None else (run.quota(limits, owner=f"run {run.run_id}"),)
-    work = Work(name="", span=ROOT, path=ROOT, data=data, context=context, tally=tally, quotas=quotas)
+    scope = _scope_of(data) if pipeline.asks_of_scope else None
+    work = Work(name="", span=ROOT, path=ROOT, data=data, context=context, tally=tally, quotas=quotas, scope=scope)
     try:
         ended = await _ended(run, pipeline, work, resumed=resumed, halt=halt)
         result = _result(run, ended, tally)
@@ -66,6 +68,12 @@ async def drive(
         ended, result = await _told_at_rest(run, ended, result, tally, rest)
     veto = await _announce(run, result, tally.usage)
     return _delivered(result, ended, veto)
+
+
+def _scope_of(data: Any) -> Scope:
+    from .._run.scope import Scope  # only for pipelines whose functions ask for what is in it
+
+    return Scope.of_run(data)
 
 
 async def _told_at_rest(

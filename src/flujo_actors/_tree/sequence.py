@@ -32,16 +32,22 @@ class Troupe(Protocol):
 async def sequence(troupe: Troupe, pipeline: Pipeline, work: Work) -> Attempt:
     """The steps in order, each on the output of the one before."""
     data, context, degraded = work.data, work.context, work.degraded
+    scope = work.scope
+    if scope is not None and "steps" in pipeline.asks_of_scope:
+        scope = scope.inner()
     async with troupe.children(work.tally) as children:
         for step, name in pipeline.named_steps:
             path = paths.named(work.path, name)
-            children.spawn(work.child(step, name, path, data, context, degraded=degraded))
+            children.spawn(work.child(step, name, path, data, context, degraded=degraded, scope=scope))
             settled = await children.settled()
             work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):
                 return ended_by(work.name, name, settled)
             data, context, degraded = output_of(settled), settled.context, texts_in(settled)
             work.tally.context = context
+            if scope is not work.scope:
+                assert scope is not None
+                scope.settle(name, data)
     return Done(output=data, context=context, metadata=marks(data, degraded))
 
 
