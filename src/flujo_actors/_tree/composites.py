@@ -15,9 +15,10 @@ from outcome import Error
 from .._context.isolation import own
 from .._context.merging import merged
 from .._core import paths
-from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
+from .._core.attempts import Attempt, Done, Failed, Stopped
 from .._core.degraded import marks
-from .._core.outcomes import Aborted, ErrorInfo, Failure, Paused, Success
+from .._core.outcomes import Paused, Success
+from .._core.siblings import Survived, gathered, stops_siblings
 from .._dsl.declared import Declared
 from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel
 from .._dsl.pipeline import AnyStep
@@ -212,7 +213,7 @@ async def _fan_out(
             while children.waiting:
                 settled = await children.settled()
                 reports[settled.index] = settled
-                if _stops_siblings(settled, patient=patient):
+                if stops_siblings(settled, patient=patient):
                     children.stop()
                     break
                 following = next(requests, None)
@@ -228,58 +229,23 @@ async def _fan_out(
     return dict(sorted(reports.items()))
 
 
-def _stops_siblings(settled: Settled, *, patient: bool) -> bool:
-    match settled.verdict:
-        case Success() | Paused():
-            return False
-        case Failure(error=error):
-            return not patient or escalating(error) is not None
-        case Aborted():
-            return True
-
-
 def _gathered(
     work: Work, reports: dict[int, Settled], names: Any, output: Any, merge: Merging, *, patient: bool
 ) -> Attempt:
-    """One attempt out of all the reports: control first, then abort, failure, pause, and only then success.
-
-    Where failures are ignored, one branch that succeeded or waits for an answer is enough to go on.
-    A child that was cut short says nothing: whoever stopped it has reported why.
-    """
-    failures = {i: s.verdict for i, s in reports.items() if isinstance(s.verdict, Failure)}
-    succeeded = [(names[i], s.context) for i, s in reports.items() if _succeeded(s)]
-    control = next((found for each in failures.values() if (found := escalating(each.error))), None)
-    aborted = next((s.verdict for s in reports.values() if isinstance(s.verdict, Aborted) and not s.cut_short), None)
-    if aborted is not None and control is None:
-        return Stopped(outcome=aborted)
-    paused = next((s.verdict for s in reports.values() if isinstance(s.verdict, Paused)), None)
-    alive = bool(succeeded) or paused is not None
-    if control is not None or (failures and not (patient and alive)):
-        return _all_failed(work.name, {names[i]: failure for i, failure in failures.items()}, output, control)
-    if paused is not None:
-        return Stopped(outcome=paused)
+    """One attempt out of all the reports, and one context out of those that succeeded."""
+    by_name = {names[index]: settled for index, settled in reports.items()}
+    decided = gathered(work.name, by_name, output, patient=patient)
+    if not isinstance(decided, Survived):
+        return decided
+    succeeded = {name: settled for name, settled in by_name.items() if _succeeded(settled)}
     try:
-        context = merged(work.context, succeeded, strategy=merge, where=work.name)
+        left = [(name, settled.context) for name, settled in succeeded.items()]
+        context = merged(work.context, left, strategy=merge, where=work.name)
     except ContextError as error:
         return Failed(error=error, feedback=str(error), output=output)
-    ignored = {names[i]: failure.feedback for i, failure in failures.items()}
-    texts = frozenset().union(*(texts_in(settled) for settled in reports.values() if _succeeded(settled)))
-    noted = {"failed_branches": ignored} if ignored else {}
+    texts = frozenset().union(*map(texts_in, succeeded.values()))
+    noted = {"failed_branches": decided.ignored} if decided.ignored else {}
     return Done(output=output, context=context, metadata={**noted, **marks(output, texts)})
-
-
-def _all_failed(name: str, failures: dict[str, Failure], output: Any, control: BaseException | None) -> Failed:
-    text = "; ".join(f"branch {key!r} of {name!r} failed: {each.feedback}" for key, each in failures.items())
-    return Failed(error=control or _one_error(name, failures), feedback=text, output=output, of_child=True)
-
-
-def _one_error(name: str, failures: dict[str, Failure]) -> BaseException | ErrorInfo | None:
-    """The original exception of the branch that failed; a group of them, if several did."""
-    errors = [each.error for each in failures.values() if each.error is not None]
-    if len(errors) < 2:
-        return errors[0] if errors else None
-    originals = [error for error in errors if isinstance(error, BaseException)]
-    return BaseExceptionGroup(f"{len(failures)} branches of {name!r} failed", originals) if originals else errors[0]
 
 
 # --- reading reports ----------------------------------------------------------------------------------------
