@@ -26,6 +26,7 @@ PUBLIC = [
     "AlreadyAnswered",
     "Append",
     "Backoff",
+    "Budget",
     "Chunk",
     "compact_history",
     "Context",

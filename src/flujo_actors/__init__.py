@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from ._bridge.threads import abandoned_threads as abandoned_threads
     from ._client import RunClient as RunClient
     from ._client import RunInfo as RunInfo
+    from ._core.budgets import Budget as Budget
     from ._core.hook_payloads import HookPayload as HookPayload
     from ._core.hook_payloads import OnPause as OnPause
     from ._core.hook_payloads import OnStepFailure as OnStepFailure
@@ -110,6 +111,7 @@ else:
         __name__,
         {
             "Add": "._core.reducers",
+            "Budget": "._core.budgets",
             "Append": "._core.reducers",
             "Flujo": "._runner",
             "HookPayload": "._core.hook_payloads",
@@ -157,6 +159,7 @@ __all__ = [
     "AlreadyAnswered",
     "Append",
     "Backoff",
+    "Budget",
     "Chunk",
     "Context",
     "ContextError",

@@ -18,7 +18,8 @@ from ._core.error_info import message_of
 from ._core.outcomes import PipelineResult, RunId
 from ._core.type_parameters import NOTHING, Ctx, Generic, In, Out
 from ._core.usage import UsageLimits
-from ._dsl.pipeline import Pipeline, StepLike, as_step
+from ._dsl.call_plan import BUDGET
+from ._dsl.pipeline import AnyStep, Pipeline, StepLike, as_step
 from ._dsl.step import Step
 from ._dsl.tree import walk_steps
 from ._durable.runs import NO_ANSWER, OpenRun, Runs, RunsInMemory
@@ -103,7 +104,7 @@ class Flujo(Generic[In, Out, Ctx]):
         self._new_context = functools.partial(make_context, context_model, initial_context_data)
         self._first_context = self._new_context()
         self._resources = resources
-        self._limits = _checked_limits(usage_limits)
+        self._limits = _checked_limits(usage_limits) or _counting(self.pipeline)
         self._make_hooks = hooks_of(hooks)
         self._configured = settings_of(settings)
         self._telemetry = telemetry_of(self._configured, self.pipeline, resources)
@@ -314,6 +315,17 @@ def _checked_id(run_id: str | None) -> RunId:
     if not isinstance(run_id, str) or not run_id:
         raise DeclarationError(f"run_id must be a non-empty text or None, not {run_id!r}")
     return RunId(run_id)
+
+
+def _counting(pipeline: Pipeline) -> UsageLimits | None:
+    """Limits that limit nothing, for a pipeline that asks what was spent."""
+    return UsageLimits() if any(map(_asks_for_budget, walk_steps(pipeline))) else None
+
+
+def _asks_for_budget(step: AnyStep) -> bool:
+    if isinstance(step, Pipeline):
+        return False
+    return bool(step.asks_for_budget) or (isinstance(step, Step) and BUDGET in step.plan.named)
 
 
 def _checked_limits(limits: UsageLimits | None) -> UsageLimits | None:

@@ -51,6 +51,11 @@ class MockDetectionError(ControlError):
 class UsageLimitExceededError(ControlError):
     """A usage limit would be passed by the next call, or was passed by the last one."""
 
+    limits: tuple[str, ...] = ()
+    """The names of all limits that are short, in the order of the fields of `UsageLimits`."""
+    reached: Any = None
+    """The budget that ran out, for the run that stops at it."""
+
 
 class PricingNotConfiguredError(ControlError):
     """A cost is needed and no price is known for the model."""

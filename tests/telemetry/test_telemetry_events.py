@@ -29,6 +29,7 @@ def test_the_vocabulary_holds_the_documented_kinds() -> None:
         "model.started", "model.ended", "tool.started", "tool.ended",
         "aros.repair.started", "aros.repair.success", "aros.repair.failed", "aros.fallback.stage",
         "hook.failed",
+        "budget.level",
     }  # fmt: skip
 
 

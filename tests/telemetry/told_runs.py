@@ -11,7 +11,7 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart
 from pydantic_ai.models.function import FunctionModel
 
-from flujo_actors import Backoff, Flujo, Pipeline, Step, make_agent_async
+from flujo_actors import Backoff, Flujo, Pipeline, Step, UsageLimits, make_agent_async
 from flujo_actors.testing import Billed, CallTool, scripted_model
 
 PRICES = {"scripted": {"input_usd": 1_000.0, "output_usd": 2_000.0}}
@@ -118,7 +118,15 @@ def with_a_broken_hook(settings: dict[str, Any]) -> None:
     Flujo(Step("a", same), hooks=hook, settings=settings).run(1)
 
 
+def spending(settings: dict[str, Any]) -> None:
+    """A step that uses up most of a budget of its own."""
+    limits = UsageLimits(total_tokens_limit=1000)
+    model = scripted_model(Billed("dear", input_tokens=800))
+    Flujo(Step("ask", make_agent_async(model), usage_limits=limits), settings=settings).run("?")
+
+
 ALL = [
     *(report, asking, falling_back, failing, left_in_a_thread, swallowing, mending, counting),
     with_a_broken_hook,
+    spending,
 ]

@@ -30,13 +30,14 @@ from pydantic_ai.usage import RequestUsage, RunUsage
 
 from .._core.error_info import message_of
 from .._core.events import AgentSystem, AgentUsage, ModelEnded, ModelStarted, StepStatus
-from .._core.quota import QUOTA_LOCK, Amount, Quota
+from .._core.quota import ONE_TOOL_CALL, QUOTA_LOCK, Amount, Quota
 from .._core.usage import NO_USAGE, Usage
 from .model_pool import model_named
 from .per_agent import PerAgent
 from .pricing import Pricing, estimated_cost
 from .provider_errors import raw_text
 from .reckoning import sure_amount
+from .tool_count import ToolCount
 from .unstreamed import streamed
 from .waiting_requests import WaitingRequests
 
@@ -49,6 +50,9 @@ _current: ContextVar[AgentCall | None] = ContextVar("flujo_actors agent call", d
 
 
 _waiting = WaitingRequests()
+
+_FAILED_REQUEST = Usage(failed_requests=1)
+_FAILED_TOOL_CALL = Usage(failed_tool_calls=1)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -76,6 +80,8 @@ class AgentCall:
     told: Usage = NO_USAGE
     """What telemetry was told of, in this process or in an earlier one."""
     _responses: list[ModelResponse] = attrs.field(factory=list)
+    tools: ToolCount = attrs.field(factory=ToolCount)
+    """The tool calls that were counted as they began."""
 
     @property
     def model_name(self) -> str | None:
@@ -119,10 +125,36 @@ class AgentCall:
         """The call has ended: charge what was not metered, and say what was used in all."""
         nested = self.nested()
         if self.quotas:
+            uncounted = self.tools.uncounted(nested)
             with QUOTA_LOCK:
                 for quota in self.quotas:
-                    quota.spend(nested)
+                    quota.spend(uncounted)
         return self.usage + nested
+
+    # --- tool calls ---
+
+    async def begin_tool_call(self) -> None:
+        """Count a tool call that begins; `UsageLimitExceededError` if it may not, once no other is under way."""
+        with QUOTA_LOCK:
+            refusing = next((quota for quota in self.quotas if not quota.allows(ONE_TOOL_CALL)), None)
+            if refusing is None:
+                self.count_tool_call()
+                return
+        await self.tools.none_under_way()
+        raise refusing.error(needed=ONE_TOOL_CALL)
+
+    def count_tool_call(self) -> None:
+        """Count a tool call, which may have been made in an earlier process."""
+        with QUOTA_LOCK:
+            for quota in self.quotas:
+                quota.begin(ONE_TOOL_CALL)
+        self.tools.begin()
+
+    def end_tool_call(self, *, returned: bool) -> None:
+        """A tool call that was counted has ended."""
+        self.tools.end(returned=returned)
+        if not returned and self.quotas:
+            self.usage += _FAILED_TOOL_CALL
 
     def untold_tool_calls(self) -> int:
         """How many tool calls have ended since usage was told last."""
@@ -230,7 +262,7 @@ class MeteredRequest:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self.response is None:
-            self.call.settle(self.reserved, NO_USAGE)
+            self.call.settle(self.reserved, _FAILED_REQUEST if self.call.quotas else NO_USAGE)
             self._tell_ended({}, error)
         else:
             self._settle(self.response(), error)

@@ -28,8 +28,8 @@ from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_core import to_json
 
 from .factory import StepAgent
-from .metering import AgentCall, Emit, Metering, metered_model
-from .tool_span import ToolSpan
+from .metering import AgentCall, Metering, metered_model
+from .tool_span import ToolSpan, no_telemetry
 
 _CONTENT = (str, ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent)
 
@@ -70,7 +70,8 @@ class AgentRequest:
         return self.agent.timeout_s if isinstance(self.agent, StepAgent) else None
 
     def _tool_events(self) -> list[AbstractCapability[Any]]:
-        return [] if self.call.emit is None else [ToolEvents(self.call.emit)]
+        watched = self.call.emit is not None or bool(self.call.quotas)
+        return [ToolCalls(self.call)] if watched else []
 
     async def run(self) -> AgentRunResult[Any]:
         """The agent's result, on the running asyncio loop."""
@@ -144,15 +145,21 @@ def refusal_note(reason: str | None) -> str | None:
     return None if reason is None else f"Your previous answer was not accepted: {reason}"
 
 
-class ToolEvents(AbstractCapability[Any]):
-    """Tells telemetry of an agent's tool calls."""
+class ToolCalls(AbstractCapability[Any]):
+    """Counts an agent's tool calls against limits, and tells telemetry of them."""
 
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
+    def __init__(self, call: AgentCall) -> None:
+        self._call = call
 
     async def wrap_tool_execute(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
     ) -> Any:
-        with ToolSpan(self._emit, call.tool_name, call.tool_call_id, args) as span:
-            span.result = await handler(args)
+        await self._call.begin_tool_call()
+        returned = False
+        try:
+            with ToolSpan(self._call.emit or no_telemetry, call.tool_name, call.tool_call_id, args) as span:
+                span.result = await handler(args)
+            returned = True
+        finally:
+            self._call.end_tool_call(returned=returned)
         return span.result

@@ -19,9 +19,9 @@ from .._core.error_info import message_of
 from .._core.outcomes import Aborted, Failure, Paused, StepResult, Success
 from .._core.pause_tokens import idempotency_key
 from .._core.usage import NO_USAGE, Usage
-from .._dsl.call_plan import CallPlan
+from .._dsl.call_plan import BUDGET, CallPlan
 from .._dsl.step import Step
-from .._run.limits import refusal, within_limits
+from .._run.limits import budget_of, refusal, within_limits
 from .._run.messages import Tally
 from .._run.run import Run
 from .._run.step_events import report_left_thread
@@ -162,6 +162,8 @@ def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, Any]:
         keywords["feedback"] = work.feedback
     if "idempotency_key" in plan.named:
         keywords["idempotency_key"] = idempotency_key(run.run_id, work.span)
+    if BUDGET in plan.named:
+        keywords[BUDGET] = budget_of(work.quotas)
     if "transaction" in plan.named and work.transaction is not None:
         keywords["transaction"] = work.transaction.connection
     return keywords

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
 from ..errors import ControlError
 from .outcomes import Aborted, ErrorInfo, Paused
 from .paths import StepPath
+
+if TYPE_CHECKING:  # what only runs need that ask for more than a text
+    from .questions import Question
 
 NOTHING: Mapping[str, Any] = {}
 """The metadata of an attempt that has none to report."""
@@ -50,6 +53,8 @@ class Stopped:
     outcome: Paused | Aborted
     place: StepPath | None = None
     """What waits, if it is something inside the step: a tool call."""
+    question: Question | None = None
+    """What is asked besides the message, if anything."""
 
 
 Attempt: TypeAlias = Done | Failed | Stopped

@@ -29,5 +29,6 @@ EventKind: TypeAlias = Literal[
     "aros.repair.failed",
     "aros.fallback.stage",
     "hook.failed",
+    "budget.level",
 ]
 """Names an event without its class, which only runs that somebody listens to have to load."""

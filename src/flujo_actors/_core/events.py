@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import attrs
 
+from .budgets import BudgetLevel
 from .event_kinds import EventKind
 from .outcomes import RunStatus
 from .usage import NO_USAGE, Usage
@@ -313,6 +314,17 @@ class HookFailed(_InRun):
     feedback: str | None = None
 
 
+@attrs.frozen(kw_only=True)
+class BudgetLevelChanged(_InRun):
+    """What is left of a budget passed from one level to another; `path` is that of the step whose budget it is."""
+
+    kind: ClassVar[Literal["budget.level"]] = "budget.level"
+    step_name: str = ""
+    level: BudgetLevel
+    before: BudgetLevel
+    fraction: float
+
+
 RunEvent = RunStarted | RunEnded | RunPaused | RunResumed
 StepEvent = StepStarted | StepEnded | StepRetry | StepFallback | StepUnstoppable
 AttemptEvent = AttemptStarted | AttemptEnded
@@ -320,7 +332,9 @@ AgentEvent = AgentSystem | AgentInput | AgentResponse | AgentUsage
 CallEvent = ModelStarted | ModelEnded | ToolStarted | ToolEnded
 ArosEvent = ArosRepairStarted | ArosRepairSuccess | ArosRepairFailed | ArosFallbackStage
 
-Event = RunEvent | StepEvent | AttemptEvent | AgentEvent | CallEvent | ArosEvent | HookFailed
+GovernanceEvent = BudgetLevelChanged
+
+Event = RunEvent | StepEvent | AttemptEvent | AgentEvent | CallEvent | ArosEvent | HookFailed | GovernanceEvent
 """Everything a sink can be told."""
 
 EVENT_TYPES: Mapping[EventKind, type[Any]] = {event_type.kind: event_type for event_type in get_args(Event)}

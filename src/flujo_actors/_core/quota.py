@@ -10,6 +10,8 @@ answer it may ask for. It reserves that, or a guess if that is more. Rules:
 4. With no other call under way, a call is refused if what it is reckoned at does not fit. A guess refuses nobody.
 5. What a call really used replaces its reservation when it settles.
 6. Sizes that an earlier part of the run has learned are known from the start.
+7. Requests, tool calls and steps have the size 1 and are spent when they begin: as many as the limit says are begun,
+   and the next is refused at once, whatever is under way.
 
 So calls of equal size consume a limit exactly and never pass it, however many race for it. A call passes it only if
 it is larger than what its caller, or before it anybody, has called for until then, and than it says itself.
@@ -18,59 +20,120 @@ it is larger than what its caller, or before it anybody, has called for until th
 from __future__ import annotations
 
 import threading
-from typing import Literal, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import attrs
 
 from ..errors import UsageLimitExceededError
+from .paths import ROOT, StepPath
 from .usage import NO_USAGE, Usage, UsageLimits
+
+if TYPE_CHECKING:
+    from .budgets import Resources
 
 Verdict: TypeAlias = Literal["granted", "wait", "refused"]
 
 
 @attrs.frozen(kw_only=True)
 class Amount:
-    """Tokens and dollars together, as limits see them."""
+    """What is spent or about to be, as limits see it."""
 
     tokens: float = 0
     cost_usd: float = 0.0
+    requests: int = 0
+    tool_calls: int = 0
+    steps: int = 0
 
     def __add__(self, other: Amount) -> Amount:
-        return Amount(tokens=self.tokens + other.tokens, cost_usd=self.cost_usd + other.cost_usd)
+        return Amount(
+            tokens=self.tokens + other.tokens,
+            cost_usd=self.cost_usd + other.cost_usd,
+            requests=self.requests + other.requests,
+            tool_calls=self.tool_calls + other.tool_calls,
+            steps=self.steps + other.steps,
+        )
 
     def __sub__(self, other: Amount) -> Amount:
-        return Amount(tokens=self.tokens - other.tokens, cost_usd=self.cost_usd - other.cost_usd)
+        return Amount(
+            tokens=self.tokens - other.tokens,
+            cost_usd=self.cost_usd - other.cost_usd,
+            requests=self.requests - other.requests,
+            tool_calls=self.tool_calls - other.tool_calls,
+            steps=self.steps - other.steps,
+        )
 
     def largest(self, other: Amount) -> Amount:
-        """The larger of both in each respect."""
+        """The larger of both in tokens and dollars, which is what the size of a call is about."""
         return Amount(tokens=max(self.tokens, other.tokens), cost_usd=max(self.cost_usd, other.cost_usd))
+
+    @property
+    def size(self) -> Amount:
+        """Its tokens and dollars alone."""
+        return Amount(tokens=self.tokens, cost_usd=self.cost_usd)
 
 
 QUOTA_LOCK = threading.RLock()
 """Held while quotas are asked and changed: model calls may be made on another thread than the run."""
 
 NOTHING = Amount()
+ONE_REQUEST = Amount(requests=1)
+ONE_TOOL_CALL = Amount(tool_calls=1)
+ONE_STEP = Amount(steps=1)
 _ROUNDING = 1e-9
+
+_LIMITED: dict[str, str] = {
+    "total_cost_usd_limit": "cost_usd",
+    "total_tokens_limit": "tokens",
+    "request_limit": "requests",
+    "tool_calls_limit": "tool_calls",
+    "step_limit": "steps",
+    "time_limit_s": "time_s",
+}
+"""What each limit is about, in the order of the fields."""
+
+_UNITS = {"tokens": "tokens", "requests": "requests", "tool_calls": "tool calls", "steps": "steps", "time_s": "s"}
 
 
 def amount_of(usage: Usage) -> Amount:
     """What a usage weighs against limits."""
-    return Amount(tokens=usage.tokens, cost_usd=usage.cost_usd)
+    return Amount(
+        tokens=usage.tokens,
+        cost_usd=usage.cost_usd,
+        requests=usage.requests + usage.failed_requests,
+        tool_calls=usage.tool_calls + usage.failed_tool_calls,
+        steps=usage.steps,
+    )
 
 
 class Quota:
     """The budget of one run or one step; see the module's rules."""
 
-    def __init__(self, limits: UsageLimits, *, owner: str, guess: Amount, spent: Usage = NO_USAGE) -> None:
+    def __init__(
+        self,
+        limits: UsageLimits,
+        *,
+        owner: str,
+        guess: Amount,
+        spent: Usage = NO_USAGE,
+        path: StepPath = ROOT,
+        watch: Callable[[Quota], None] | None = None,
+    ) -> None:
         self.limits = limits
         self.owner = owner
         """Whose limits these are, for messages."""
+        self.path = path
+        """Where they stand: the run itself, or a step of it."""
         self.spent = amount_of(spent)
+        self.worked: Callable[[], float] = _no_time
+        """How long was worked so far, where time is limited."""
         self._guess = guess
+        self._watch = watch
         self._reserved = NOTHING
         self._under_way = 0
         self._known: dict[str, Amount] = {}
         self._largest: Amount | None = None
+        self._sized = limits.total_tokens_limit is not None or limits.total_cost_usd_limit is not None
 
     @property
     def exceeded(self) -> bool:
@@ -78,7 +141,11 @@ class Quota:
         return not self._fits(self.spent)
 
     def ask(self, caller: str, sure: Amount = NOTHING) -> Verdict:
-        """Whether `caller` may make a call that uses at least what is `sure`; nothing is reserved yet."""
+        """Whether `caller` may make a request that uses at least what is `sure`; nothing is reserved yet."""
+        if not self._allows(self.spent + self._reserved + ONE_REQUEST):
+            return "refused"
+        if not self._sized:
+            return "granted"
         if caller not in self._known and self._reached():
             return "refused"
         if self._under_way and self._largest is None:
@@ -91,25 +158,32 @@ class Quota:
 
     def reserve(self, caller: str, sure: Amount = NOTHING) -> Amount:
         """Set aside what a granted call is expected to use."""
-        expected = self._expected(caller, sure)
+        expected = self._expected(caller, sure) + ONE_REQUEST
         self._reserved += expected
         self._under_way += 1
         return expected
 
     def settle(self, caller: str, reserved: Amount, used: Usage) -> None:
         """Replace a reservation by what the call used."""
-        actual = amount_of(used)
         self._reserved -= reserved
         self._under_way -= 1
-        self.spent += actual
-        if used is not NO_USAGE:
-            self._learn(caller, actual)
+        self._spend(amount_of(used))
+        if _tells_a_size(used):
+            self._learn(caller, amount_of(used).size)
 
     def spend(self, used: Usage, caller: str | None = None) -> None:
         """Count usage that was not reserved."""
-        self.spent += amount_of(used)
-        if caller is not None and used is not NO_USAGE:
-            self._learn(caller, amount_of(used))
+        self._spend(amount_of(used))
+        if caller is not None and _tells_a_size(used):
+            self._learn(caller, amount_of(used).size)
+
+    def allows(self, one: Amount) -> bool:
+        """Whether one more tool call, or one more step, may begin."""
+        return self._allows(self.spent + self._reserved + one)
+
+    def begin(self, one: Amount) -> None:
+        """Count a tool call or a step that begins."""
+        self._spend(one)
 
     def learn(self, caller: str | None, size: Amount) -> None:
         """Know how large a call was that an earlier part of the run has made, of this caller or of anybody."""
@@ -120,28 +194,87 @@ class Quota:
         """Whether a call that cannot wait must not be made: its size is known and does not fit, or nothing is left."""
         return self.exceeded or (caller in self._known and not self._fits(self.spent + self._known[caller]))
 
+    # --- for people and for code that looks ---
+
+    def used(self) -> Resources:
+        """What was spent so far."""
+        from .budgets import Resources  # what only runs with limits need
+
+        spent = self.spent
+        return Resources(
+            cost_usd=spent.cost_usd,
+            tokens=spent.tokens,
+            requests=spent.requests,
+            tool_calls=spent.tool_calls,
+            steps=spent.steps,
+            time_s=self.worked(),
+        )
+
+    def limited(self) -> dict[str, tuple[float, float]]:
+        """For each resource that has a limit: what was spent, and the limit."""
+        used, pairs = self.used(), {}
+        for limit, resource in _LIMITED.items():
+            allowed = getattr(self.limits, limit)
+            if allowed is not None:
+                pairs[resource] = (getattr(used, resource), allowed)
+        return pairs
+
+    @property
+    def fraction(self) -> float:
+        """The share that is left of the resource of which least is left."""
+        from .budgets import share_left  # as above
+
+        return min((share_left(spent, limit) for spent, limit in self.limited().values()), default=1.0)
+
     def describe(self) -> str:
-        """The limit and the spend, for people."""
-        parts = []
-        if self.limits.total_tokens_limit is not None:
-            parts.append(f"{self.spent.tokens:g} of {self.limits.total_tokens_limit:g} tokens (total_tokens_limit)")
-        if self.limits.total_cost_usd_limit is not None:
-            spent, limit = self.spent.cost_usd, self.limits.total_cost_usd_limit
-            parts.append(f"${spent:.6g} of ${limit:.6g} (total_cost_usd_limit)")
+        """The limits and the spend, for people."""
+        names = {resource: limit for limit, resource in _LIMITED.items()}
+        ordered = sorted(self.limited().items(), key=lambda pair: pair[0] == "cost_usd")
+        parts = [f"{_measured(each, *pair)} ({names[each]})" for each, pair in ordered]
         return f"{self.owner} has used {' and '.join(parts)}"
 
-    def error(self, refused: str | None = None, sure: Amount = NOTHING) -> UsageLimitExceededError:
-        """The error of a limit that was reached, or would be with the next call of the caller that was refused."""
+    def error(
+        self, refused: str | None = None, sure: Amount = NOTHING, *, needed: Amount = NOTHING
+    ) -> UsageLimitExceededError:
+        """The error of a limit that was reached, or would be with what was refused: a call of `refused`, `needed`."""
         size = NOTHING if refused is None else self._reckoned(refused, sure)
-        hidden = size == NOTHING or self.exceeded
-        reckoned = "" if hidden else f"; the next call was reckoned at {self._measured(size)}"
-        return UsageLimitExceededError(f"usage limit reached: {self.describe()}{reckoned}")
+        hidden = not self._sized or size == NOTHING or self.exceeded
+        reckoned = "" if hidden else f"; the next call was reckoned at {self._sizes(size)}"
+        error = UsageLimitExceededError(f"usage limit reached: {self.describe()}{reckoned}")
+        error.limits = self._short(size + (needed if refused is None else needed + ONE_REQUEST))
+        error.reached = self
+        return error
 
-    def _measured(self, amount: Amount) -> str:
-        """An amount in what the limits are given in, for people."""
+    def _short(self, needed: Amount) -> tuple[str, ...]:
+        """The limits that the next call would pass, or of which nothing is left for it."""
+        wanted, short = self.spent + needed, []
+        for limit, resource in _LIMITED.items():
+            allowed = getattr(self.limits, limit)
+            if allowed is None:
+                continue
+            if resource == "time_s":
+                passed = self.worked() >= allowed
+            elif resource in ("tokens", "cost_usd"):
+                left = _rounding(allowed) if resource == "cost_usd" else 0.0
+                spent = getattr(self.spent, resource)
+                passed = getattr(wanted, resource) > allowed + left or spent >= allowed - left
+            else:
+                passed = getattr(wanted, resource) > allowed
+            short.extend([limit] if passed else [])
+        return tuple(short)
+
+    def _sizes(self, amount: Amount) -> str:
+        """The size of a call in what the limits are given in, for people."""
         tokens, cost = self.limits.total_tokens_limit, self.limits.total_cost_usd_limit
         parts = [] if tokens is None else [f"{amount.tokens:g} tokens"]
         return " and ".join(parts if cost is None else [*parts, f"${amount.cost_usd:.6g}"])
+
+    # --- reckoning ---
+
+    def _spend(self, amount: Amount) -> None:
+        self.spent += amount
+        if self._watch is not None:
+            self._watch(self)
 
     def _learn(self, caller: str | None, actual: Amount) -> None:
         if caller is not None:
@@ -164,11 +297,35 @@ class Quota:
             return False
         return cost is None or amount.cost_usd <= cost + _rounding(cost)
 
+    def _allows(self, amount: Amount) -> bool:
+        """Whether so many requests, tool calls and steps are allowed."""
+        limits = self.limits
+        return (
+            (limits.request_limit is None or amount.requests <= limits.request_limit)
+            and (limits.tool_calls_limit is None or amount.tool_calls <= limits.tool_calls_limit)
+            and (limits.step_limit is None or amount.steps <= limits.step_limit)
+        )
+
     def _reached(self) -> bool:
         tokens, cost = self.limits.total_tokens_limit, self.limits.total_cost_usd_limit
         if tokens is not None and self.spent.tokens >= tokens:
             return True
         return cost is not None and self.spent.cost_usd >= cost - _rounding(cost)
+
+
+def _no_time() -> float:
+    return 0.0
+
+
+def _tells_a_size(used: Usage) -> bool:
+    """Whether something was answered: a request that failed says nothing of how large the next one is."""
+    return used is not NO_USAGE and bool(used.requests or used.tokens or used.cost_usd)
+
+
+def _measured(resource: str, spent: float, limit: float) -> str:
+    if resource == "cost_usd":
+        return f"${spent:.6g} of ${limit:.6g}"
+    return f"{spent:g} of {limit:g} {_UNITS[resource]}"
 
 
 def _rounding(cost_usd: float) -> float:

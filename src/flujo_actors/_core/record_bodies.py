@@ -67,6 +67,22 @@ def _refuse_if_too_long(body: str) -> None:
         )
 
 
+_WORKED = ',"worked":'
+
+
+def with_worked(body: str, worked: dict[str, float]) -> str:
+    """The body, with how long was worked so far where that is limited."""
+    return f"{body[:-1]}{_WORKED}{_write(worked)}}}" if worked else body
+
+
+def worked_in(body: str) -> dict[str, float]:
+    """How long was worked when the body was written; empty if nobody wanted to know."""
+    if not body.endswith("}}") or _WORKED not in body:
+        return {}
+    found = read_body(body, where="a record").get("worked")
+    return found if isinstance(found, dict) else {}
+
+
 @contextlib.contextmanager
 def reading(where: str) -> Iterator[None]:
     """Whatever goes wrong in the block is a `CorruptRecord` that names `where`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
@@ -25,6 +25,12 @@ class Usage:
     """The tokens of the largest request among them: what the next one is reckoned at."""
     largest_request_usd: float = attrs.field(default=0.0, eq=False, repr=False)
     """The dollars of the dearest request among them."""
+    failed_requests: int = attrs.field(default=0, eq=False, repr=False)
+    """Requests that were made under a limit and got no answer: these are spent, too."""
+    failed_tool_calls: int = attrs.field(default=0, eq=False, repr=False)
+    """Tool calls that began and did not return."""
+    steps: int = attrs.field(default=0, eq=False, repr=False)
+    """The steps of agents, as far as a limit counts them."""
 
     @property
     def tokens(self) -> int:
@@ -45,6 +51,9 @@ class Usage:
             cost_usd=self.cost_usd + other.cost_usd,
             largest_request_tokens=max(self.largest_request_tokens, other.largest_request_tokens),
             largest_request_usd=max(self.largest_request_usd, other.largest_request_usd),
+            failed_requests=self.failed_requests + other.failed_requests,
+            failed_tool_calls=self.failed_tool_calls + other.failed_tool_calls,
+            steps=self.steps + other.steps,
         )
 
     def __sub__(self, other: Usage) -> Usage:
@@ -73,9 +82,33 @@ def _positive(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         raise DeclarationError(f"UsageLimits.{attribute.name} must be a finite number >= 0 or None, not {value!r}")
 
 
+def _count(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise DeclarationError(f"UsageLimits.{attribute.name} must be a whole number >= 0 or None, not {value!r}")
+
+
+WhenReached: TypeAlias = Literal["fail", "pause"]
+"""What happens at a limit: the run ends with an error, or it asks for another limit."""
+
+
+def _known_end(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value not in ("fail", "pause"):
+        raise DeclarationError(f"UsageLimits.when_reached must be 'fail' or 'pause', not {value!r}")
+
+
 @attrs.frozen
 class UsageLimits:
     """What a step or a run may spend; `None` is no limit."""
 
     total_cost_usd_limit: float | None = attrs.field(default=None, validator=_positive)
     total_tokens_limit: int | None = attrs.field(default=None, validator=_positive)
+    request_limit: int | None = attrs.field(default=None, validator=_count)
+    """How many requests are made to models."""
+    tool_calls_limit: int | None = attrs.field(default=None, validator=_count)
+    """How many tool calls begin, whether they succeed or not."""
+    step_limit: int | None = attrs.field(default=None, validator=_count)
+    """How many steps of agents are done; trying one again is the same step."""
+    time_limit_s: float | None = attrs.field(default=None, validator=_positive)
+    """How long is worked in all: not the time in which the run is paused, nor between a crash and going on."""
+    when_reached: WhenReached = attrs.field(default="fail", validator=_known_end)
+    """`"pause"` asks for new limits instead of failing; the answer is new limits, or `False`."""

@@ -32,11 +32,14 @@ Shape: TypeAlias = Literal["async", "sync", "stream", "model"]
 FORWARDED = frozenset({"context", "resources"})
 """What `**kwargs` receives."""
 
-OFFERED = FORWARDED | {"feedback", "transaction", "idempotency_key"}
+OFFERED = FORWARDED | {"feedback", "transaction", "idempotency_key", "budget"}
 """Everything a call may receive by keyword."""
 
 SCOPE = frozenset({"steps", "item", "run_input"})
 """What a function `(data, context)` may ask for by keyword: outputs of settled steps, the item of a map, the input."""
+
+BUDGET = "budget"
+"""What a function of data and context may ask for besides."""
 
 _NOBODY = (Never, NoReturn)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -136,7 +139,8 @@ def check_takes_pair(fn: Callable[..., Any], *, what: str, first: str) -> None:
     if parameters is None:
         return
     try:
-        inspect.Signature(list(parameters.values())).bind(object(), object(), **dict.fromkeys(asked_of_scope(fn)))
+        asked = [each for name, each in parameters.items() if name != BUDGET or not _names(fn, BUDGET)]
+        inspect.Signature(asked).bind(object(), object(), **dict.fromkeys(asked_of_scope(fn)))
     except TypeError as error:
         named = ", ".join(parameters) or "nothing"
         raise DeclarationError(
@@ -152,6 +156,11 @@ def asked_of_scope(fn: Callable[..., Any]) -> frozenset[str]:
     return frozenset(
         each.name for each in named if each.name in SCOPE and _names(fn, each.name) and each.name not in positional[:2]
     )
+
+
+def asks_for_budget(fn: Any) -> bool:
+    """Whether a function of data and context wants to know the budget, too."""
+    return callable(fn) and not isinstance(fn, type) and _names(fn, BUDGET) and not _binds(fn, BUDGET)
 
 
 def is_model_agent(agent: Any) -> bool:

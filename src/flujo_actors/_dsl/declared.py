@@ -17,7 +17,7 @@ from .._core.seconds import checked_seconds
 from .._core.type_parameters import In, Out
 from .._core.usage import UsageLimits
 from ..errors import DeclarationError, UnknownOption
-from .call_plan import CallPlan, asked_of_scope, check_takes_pair, plan_callable
+from .call_plan import CallPlan, asked_of_scope, asks_for_budget, check_takes_pair, plan_callable
 from .chaining import Chained
 
 if TYPE_CHECKING:
@@ -215,6 +215,11 @@ class Declared(Chained[In, Out]):
         yield from self._inside()
         if self.fallback is not None:
             yield FALLBACK, self.fallback
+
+    @functools.cached_property
+    def asks_for_budget(self) -> frozenset[str]:
+        """Which of the functions that decide something want to know the budget."""
+        return frozenset(name for name, each in self.deciding() if asks_for_budget(each))
 
     def _inside(self) -> Iterable[tuple[Segment, AnyStep]]:
         """What `children` of one kind of step are, apart from those that every kind has."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -12,6 +13,10 @@ from .._core.outcomes import Paused, TerminalOutcome
 from .._core.paths import StepPath
 from .._core.usage import Usage
 from ..errors import InvalidAnswer, StoreError, TransactionLost
+
+if TYPE_CHECKING:  # what only runs with limits, deadlines or approvals need
+    from .._core.questions import Question
+    from .worked_time import WorkedTime
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -34,6 +39,13 @@ class Pause:
     input_schema: Any = None
     attempts: int = 1
     usage: Usage
+    question: Question | None = None
+    """What is asked besides the message, if anything."""
+
+    @property
+    def is_about_limits(self) -> bool:
+        """Whether the step waits for other limits, and not for what to do."""
+        return self.question is not None and self.question.kind == "limits"
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -137,13 +149,43 @@ class Journal(Protocol):
     async def paused(self, pause: Pause) -> None:
         """Remember that a step waits; from then on it can be answered."""
 
+    def raised(self, path: StepPath) -> Mapping[str, Any]:
+        """The limits that were set anew for the run, or for the step at `path`, when they were reached."""
+
+    @property
+    def times(self) -> WorkedTime:
+        """How long was worked, where that is limited."""
+
+
+class RaisedLimits:
+    """The limits that were set anew, by whose they are."""
+
+    __slots__ = ("_raised",)
+
+    def __init__(self) -> None:
+        self._raised: dict[str, dict[str, Any]] = {}
+
+    def of(self, path: StepPath) -> Mapping[str, Any]:
+        """Those of the run, or of the step at `path`."""
+        return self._raised.get(path, {})
+
+    def take(self, answered: Answered) -> None:
+        """Keep what an answer sets, if that is what it is about."""
+        question = answered.pause.question
+        if question is not None and answered.pause.is_about_limits:
+            from .._core.questions import raised_by  # see above
+
+            owner = question.facts["owner"]
+            self._raised[owner] = {**self._raised.get(owner, {}), **raised_by(answered.answer)}
+
 
 class Questions:
     """What a run in memory has asked, and what it was told."""
 
-    __slots__ = ("answers", "pauses", "told")
+    __slots__ = ("answers", "pauses", "raised", "told")
 
     def __init__(self) -> None:
+        self.raised = RaisedLimits()
         self.pauses: dict[StepPath, Pause] = {}
         self.answers: dict[StepPath, Answered] = {}
         self.told: Counter[StepPath] = Counter()
@@ -172,10 +214,11 @@ class MemoryJournal:
     when they are needed.
     """
 
-    __slots__ = ("_questions", "_settled", "_units")
+    __slots__ = ("_questions", "_settled", "_times", "_units")
     durable = False
 
     def __init__(self) -> None:
+        self._times: WorkedTime | None = None
         self._settled: dict[StepPath, tuple[TerminalOutcome, Any, bool]] = {}
         self._questions: Questions | None = None
         self._units: UnitsInMemory | None = None
@@ -193,6 +236,18 @@ class MemoryJournal:
         if self._units is None:
             self._units = UnitsInMemory()
         return self._units
+
+    @property
+    def times(self) -> WorkedTime:
+        """The clocks."""
+        if self._times is None:
+            from .worked_time import WorkedTime  # see above
+
+            self._times = WorkedTime()
+        return self._times
+
+    def raised(self, path: StepPath) -> Mapping[str, Any]:
+        return {} if self._questions is None else self._questions.raised.of(path)
 
     def unit(self, path: StepPath) -> KeptUnit | None:
         return self.units.done.get(path)
@@ -251,6 +306,7 @@ class MemoryJournal:
         """Take the answer to a pause; it is used when the run continues."""
         book = self.questions
         book.answers[path] = Answered(pause=book.pauses.pop(path), answer=answer)
+        book.raised.take(book.answers[path])
         book.told[path] += 1
 
     def begin_part(self) -> None:

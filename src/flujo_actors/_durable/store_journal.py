@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -22,15 +22,17 @@ from .._core import record_bodies
 from .._core.known_models import read_by
 from .._core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
 from .._core.paths import ROOT, StepPath, above_of, at_or_below
+from .._core.questions import read_question
 from .._core.records import Append, Lease, OpenPause, Record, RecordKind
 from .._core.usage import Usage
 from ..errors import CorruptRecord, InvalidAnswer
 from ..stores._port import Store
 from .group_commit import JournalWriter
-from .journal import Answered, CountedUnits, KeptUnit, Pause, Recorded
+from .journal import Answered, CountedUnits, KeptUnit, Pause, RaisedLimits, Recorded
 from .recorded_results import RecordedResults
 from .store_transaction import StoreTransaction
 from .store_wait import call_store
+from .worked_time import WorkedTime
 
 SchemaOf = Callable[[StepPath], Any]
 """What the pipeline declares as `input_schema` of the step at a path."""
@@ -66,6 +68,8 @@ class StoreJournal:
         self._intents: set[StepPath] = set()
         self._units: dict[StepPath, Record | KeptUnit] = {}
         self._counted = CountedUnits()
+        self._raised = RaisedLimits()
+        self.times = WorkedTime()
 
     # --- what was ---
 
@@ -80,6 +84,7 @@ class StoreJournal:
             self._results.note(path, recorded.outcome)
 
     def _take_in(self, record: Record) -> None:
+        self.times.take_in(record_bodies.worked_in(record.body))
         match record.kind:
             case "settled":
                 self._take_settled(record)
@@ -144,15 +149,17 @@ class StoreJournal:
     def _pause_from(self, record: Record) -> Pause:
         where = self._where(record)
         body = record_bodies.read_body(record.body, where=where)
+        question = read_question(body.get("question"))
         return Pause(
             path=record.path,
             step_name=record_bodies.text_in(body, "step_name"),
             paused=Paused(
                 message=record_bodies.text_in(body, "message"), state_token=record_bodies.text_in(body, "token")
             ),
-            input_schema=self._schema_of(record.path),
+            input_schema=self._schema_of(record.path) if question is None else question.schema,
             attempts=record_bodies.number_in(body, "attempts"),
             usage=record_bodies.read_usage(body["usage"], where=where),
+            question=question,
         )
 
     def _take_answer(self, record: Record) -> None:
@@ -163,7 +170,11 @@ class StoreJournal:
         body = record_bodies.read_body(record.body, where=where)
         given = Answered(pause=pause, answer=record_bodies.read_value(body.get("answer"), where=where))
         self._answers[record.path] = _as_asked(given) if body.get("as_given") else given
+        self._raised.take(self._answers[record.path])
         self._told[record.path] += 1
+
+    def raised(self, path: StepPath) -> Mapping[str, Any]:
+        return self._raised.of(path)
 
     def _where(self, record: Record) -> str:
         return f"record {record.seq} of run {self.lease.run_id!r}"
@@ -221,7 +232,8 @@ class StoreJournal:
         return await StoreTransaction.begin(self._store, step_name, self._settled_append)
 
     def _settled_append(self, path: StepPath, record: Recorded) -> Append:
-        settled = Record(kind="settled", path=path, body=self._settled_body(path, record))
+        body = record_bodies.with_worked(self._settled_body(path, record), self.times.now())
+        settled = Record(kind="settled", path=path, body=body)
         self._started.pop(path, None)
         return Append(lease=self.lease, records=(*self._take_started(), settled))
 
@@ -267,7 +279,7 @@ class StoreJournal:
         return bool(self._pauses)
 
     async def _write(self, kind: RecordKind, path: StepPath, body: str, **changes: Any) -> None:
-        record = Record(kind=kind, path=path, body=body)
+        record = Record(kind=kind, path=path, body=record_bodies.with_worked(body, self.times.now()))
         append = Append(lease=self.lease, records=(record,), **changes)
         await self._writer.write(append, self._take_started)
 
@@ -280,6 +292,7 @@ def _pause_body(pause: Pause) -> str:
         attempts=pause.attempts,
         usage=record_bodies.usage_data(pause.usage),
         schema=_json_schema(pause.input_schema),
+        **({} if pause.question is None else {"question": pause.question.data()}),
     )
 
 

@@ -15,7 +15,7 @@ from .._core.default_settings import SYNC_STEP_THREADS, default_settings
 from .._core.event_kinds import EventKind
 from .._core.ledger import Ledger
 from .._core.outcomes import RunId, StepOutcome
-from .._core.paths import StepPath
+from .._core.paths import ROOT, StepPath
 from .._core.quota import Amount, Quota
 from .._core.usage import UsageLimits
 from .._durable.journal import Journal
@@ -74,11 +74,19 @@ class Run:
         if self.telemetry.enabled:
             self.telemetry.tell(kind, run_id=self.run_id, path=path, at=trio.current_time(), **facts)
 
-    def quota(self, limits: UsageLimits, *, owner: str) -> Quota:
-        """A budget under this run's settings."""
+    def quota(self, limits: UsageLimits, *, owner: str, path: StepPath = ROOT, step_name: str = "") -> Quota:
+        """A budget under this run's settings, with the limits that were raised since."""
         usage = self.settings.usage
         guess = Amount(tokens=usage.first_call_tokens, cost_usd=usage.first_call_usd)
-        return Quota(limits, owner=owner, guess=guess)
+        raised = self.journal.raised(path) if self.resumed else None
+        if raised:
+            limits = attrs.evolve(limits, **raised)
+        watch = None
+        if self.telemetry.enabled:
+            from .budget_levels import LevelWatch  # what only runs with limits and listeners need
+
+            watch = LevelWatch(self, path, step_name).look
+        return Quota(limits, owner=owner, guess=guess, path=path, watch=watch)
 
     def redact(self, text: str) -> str:
         """The text without secrets: the only change ever made to what an error says."""

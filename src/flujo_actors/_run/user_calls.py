@@ -35,21 +35,23 @@ async def ask_planned(run: Run, plan: CallPlan, value: Any, context: Any) -> Val
     return await ask(run, plan.target, value, **keywords)
 
 
-async def given(run: Run, declared: Any, data: Any, context: Any, scope: Scope | None = None) -> Value[Any] | Error:
+async def given(
+    run: Run, declared: Any, data: Any, context: Any, scope: Scope | None = None, **asked: Any
+) -> Value[Any] | Error:
     """A copy of the value as declared, or what the declared callable `(previous, context)` makes of it."""
     if not callable(declared) or isinstance(declared, type):
         return Value(own(declared))
-    return await with_context_copy(run, declared, data, context, scope)
+    return await with_context_copy(run, declared, data, context, scope, **asked)
 
 
 async def with_context_copy(
-    run: Run, fn: Callable[..., Any], data: Any, context: Any, scope: Scope | None = None
+    run: Run, fn: Callable[..., Any], data: Any, context: Any, scope: Scope | None = None, **asked: Any
 ) -> Value[Any] | Error:
     """Call `fn(data, context)` on a copy of the context, since looking must not change it; with what it asks for."""
     copied = await guarded(_isolated, context)
     if isinstance(copied, Error):
         return copied
-    return await ask(run, fn, data, copied.value, **({} if scope is None else scope.asked_by(fn)))
+    return await ask(run, fn, data, copied.value, **({} if scope is None else scope.asked_by(fn)), **asked)
 
 
 async def _isolated(context: Any) -> Any:

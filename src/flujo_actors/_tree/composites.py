@@ -22,6 +22,7 @@ from .._core.siblings import Survived, gathered, stops_siblings
 from .._dsl.declared import Declared
 from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel
 from .._dsl.pipeline import AnyStep
+from .._run.limits import budget_for
 from .._run.messages import Request, Settled, Tally
 from .._run.notify import tell_late
 from .._run.run import Run
@@ -52,7 +53,8 @@ async def ask_a_person(run: Run, step: HumanInTheLoop, work: Work) -> Attempt:
     """A pause: whoever answers it goes on with the step."""
     if isinstance(step.message, str):
         return _question(step.message, work)
-    asked = await with_context_copy(run, step.message, work.data, work.context, work.scope)
+    budget = budget_for(step, "message", work.quotas)
+    asked = await with_context_copy(run, step.message, work.data, work.context, work.scope, **budget)
     if isinstance(asked, Error):
         return failure_of(run, asked.error, what=f"The message of step {step.name!r}")
     text = await ask(run, str, asked.value)
@@ -83,7 +85,8 @@ async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
             if not isinstance(settled.verdict, Success):
                 return ended_by(work.name, f"turn {turn}", settled)
             data, context, degraded = output_of(settled), settled.context, texts_in(settled)
-            met = await with_context_copy(troupe.run, loop.until, data, context, work.scope)
+            asked = budget_for(loop, "until", work.quotas)
+            met = await with_context_copy(troupe.run, loop.until, data, context, work.scope, **asked)
             met = met if isinstance(met, Error) else await ask(troupe.run, bool, met.value)
             if isinstance(met, Error):
                 return failure_of(troupe.run, met.error, what=f"The condition of loop {loop.name!r}")
@@ -96,7 +99,8 @@ async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
 
 async def branch_on(troupe: Troupe, branching: BranchOn, work: Work) -> Attempt:
     """The one branch that `select` names."""
-    chosen = await with_context_copy(troupe.run, branching.select, work.data, work.context, work.scope)
+    asked = budget_for(branching, "select", work.quotas)
+    chosen = await with_context_copy(troupe.run, branching.select, work.data, work.context, work.scope, **asked)
     chosen = chosen if isinstance(chosen, Error) else await ask(troupe.run, _chosen, branching, chosen.value)
     if isinstance(chosen, Error):
         return failure_of(troupe.run, chosen.error, what=f"The selection of {branching.name!r}")
@@ -149,7 +153,8 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
     if step.items is None:
         items = work.data
     else:
-        found = await given(troupe.run, step.items, work.data, work.context, work.scope)
+        asked = budget_for(step, "items", work.quotas)
+        found = await given(troupe.run, step.items, work.data, work.context, work.scope, **asked)
         if isinstance(found, Error):
             return failure_of(troupe.run, found.error, what=f"The items of {step.name!r}")
         items = found.value

@@ -25,10 +25,12 @@ from .._core import paths
 from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
 from .._core.decisions import Accept, Escalate, HandOver, Restart, UseFallback, decide
 from .._core.outcomes import Aborted, Failure, Paused, StepResult, Success
+from .._core.usage import NO_USAGE
 from .._dsl.call_plan import CallPlan, plan_agent
 from .._dsl.declared import Declared
 from .._dsl.step import Step
 from .._durable.journal import Recorded
+from .._run.limits import budget_for
 from .._run.messages import Request, Tally
 from .._run.run import Run
 from .._run.step_events import note_swallowed_cancellation
@@ -61,7 +63,8 @@ class Attempts:
             return continued
         data = request.data
         if step.input is not None:
-            resolved = await given(self.run, step.input, data, request.context, request.scope)
+            asked = budget_for(step, "input", request.quotas)
+            resolved = await given(self.run, step.input, data, request.context, request.scope, **asked)
             if isinstance(resolved, Error):
                 return failure_of(self.run, resolved.error, what=f"The input of step {step.name!r}")
             data = resolved.value
@@ -103,11 +106,14 @@ class Attempts:
                     assert_never(decision)
 
     async def _after_pause(self) -> Attempt | None:
-        """How a step that paused in an earlier part of the run goes on: with its answer, or waiting."""
+        """How a step that paused in an earlier part of the run goes on: with its answer, or waiting.
+
+        What it asked about its limits is for `limited` to go on with.
+        """
         request, step = self.request, self.step
         answered = self.run.journal.answered(request.path)
         pause = self.run.journal.waiting(request.path) if answered is None else answered.pause
-        if pause is None or pause.attempts <= self._attempts_failed():
+        if pause is None or pause.attempts <= self._attempts_failed() or pause.is_about_limits:
             return None
         request.tally.attempts, request.tally.usage = pause.attempts, pause.usage
         charge(request, pause.usage)
@@ -156,9 +162,11 @@ class Attempts:
             return None
         failure, result = tried.outcome, tried.outcome.step_result
         tally = request.tally
-        tally.attempts, tally.usage, tally.history = result.attempts, result.usage, list(result.step_history)
+        tally.attempts, tally.history = result.attempts, list(result.step_history)
         tally.refused, tally.refusal = result.metadata.get("refused", 0), result.metadata.get("refusal")
-        charge(request, tally.usage, tally.history)
+        if tally.usage is NO_USAGE:  # otherwise it was counted with what the step asked about its limits
+            tally.usage = result.usage
+            charge(request, tally.usage, tally.history)
         return Failed(error=failure.error, feedback=failure.feedback or "")
 
     async def _fall_back(self, failed: Failed, data: Any) -> Attempt:

@@ -13,7 +13,7 @@ from .._core.outcomes import Aborted, Failure, Paused, PipelineResult, RunStatus
 from .._core.paths import ROOT
 from .._core.usage import Usage, UsageLimits
 from .._dsl.pipeline import Pipeline
-from .._run.messages import Tally
+from .._run.messages import Request, Tally
 from .._run.notify import tell_late, tell_pauses
 from .._run.run import Run
 from .._run.work import Work
@@ -29,6 +29,9 @@ _CUT_SHORT = Stopped(outcome=Aborted(reason="the run was cut short"))
 
 Rest: TypeAlias = Callable[[PipelineResult], Awaitable[None]]
 """Puts the run away with its result: from then on others may have it. Called again if a hook is against a pause."""
+
+Ended: TypeAlias = Callable[[], Awaitable[Attempt]]
+"""Works until there is an end."""
 
 HOOK_GRACE_S = 5.0
 """How long `post_run` hooks may take after the run was cancelled."""
@@ -111,7 +114,10 @@ async def _ended(run: Run, pipeline: Pipeline, work: Work, *, resumed: bool, hal
             return vetoed(veto)
     run.ledger.start(ROOT)
     try:
-        steps = functools.partial(sequence, StepActors(run), pipeline, work)
+        actors = StepActors(run)
+        steps: Ended = functools.partial(sequence, actors, pipeline, work)
+        if work.quotas and work.quotas[0].limits.time_limit_s is not None:
+            steps = functools.partial(_timed, actors, pipeline, work, steps)
         ended = await (steps() if halt is None else _halted_or_ended(run, halt, steps))
     except BaseExceptionGroup as group:
         raise _first_cause(group) from None
@@ -121,7 +127,23 @@ async def _ended(run: Run, pipeline: Pipeline, work: Work, *, resumed: bool, hal
     return ended
 
 
-async def _halted_or_ended(run: Run, halt: Halt, steps: Callable[[], Awaitable[Attempt]]) -> Attempt:
+async def _timed(actors: StepActors, pipeline: Pipeline, work: Work, steps: Ended) -> Attempt:
+    """How the steps ended, within the time that the run may work in all."""
+    from .limited import asked_before, at_root, within_time  # what only runs with limits need
+
+    before = asked_before(actors.run) if actors.run.resumed else None
+    if before is not None:
+        return before
+    ended = await within_time(actors.run, work.quotas[0], steps)
+    asks = at_root(actors.run, ended)
+    if asks is None or not isinstance(asks.outcome, Paused):
+        return ended
+    request = Request(step=pipeline, name="", path=ROOT, parent=None, data=None, context=work.context, tally=work.tally)
+    paused = await actors.pause(request, asks.outcome, ROOT, asks.question)
+    return Stopped(outcome=paused)
+
+
+async def _halted_or_ended(run: Run, halt: Halt, steps: Ended) -> Attempt:
     ended = await halt.unless_told(steps)
     if run.untold:
         await tell_late(run)  # of the steps that were cut short: others than a caller that leaves want to know

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -38,6 +39,7 @@ from .children import Children
 from .sequence import sequence
 
 if TYPE_CHECKING:
+    from .._core.questions import Question
     from .._run.hooks import Hooks
 
 
@@ -79,7 +81,7 @@ class StepActors:
         limits = None if isinstance(request.step, Pipeline) else request.step.usage_limits
         if limits is None:
             return request
-        quota = self.run.quota(limits, owner=f"step {request.name!r}")
+        quota = self.run.quota(limits, owner=f"step {request.name!r}", path=request.path, step_name=request.name)
         return attrs.evolve(request, quotas=(*request.quotas, quota))
 
     def abandon(self, request: Request) -> Settled:
@@ -148,16 +150,23 @@ class StepActors:
 
     async def _outcome(self, request: Request) -> tuple[TerminalOutcome, Any]:
         begun = trio.current_time()
+        if request.quotas:
+            from .limited import limited  # what only runs with limits need
+
+            ended = await limited(self.run, request, functools.partial(self._ended, request))
+        else:
+            ended = await self._ended(request)
+        return await self._concluded(request, ended, trio.current_time() - begun)
+
+    async def _ended(self, request: Request) -> Attempt:
         if isinstance(request.step, Pipeline):
             request.tally.attempts = 1
-            ended = await sequence(self, request.step, work_of(request, request.data))
-        elif self._is_just_a_question(request):
-            ended = await self._just_ask(request)
-        else:
-            from .retries import Attempts  # what is around a call: retries, composites, threads, transactions
+            return await sequence(self, request.step, work_of(request, request.data))
+        if self._is_just_a_question(request):
+            return await self._just_ask(request)
+        from .retries import Attempts  # what is around a call: retries, composites, threads, transactions
 
-            ended = await Attempts(self, request, request.step).ended()
-        return await self._concluded(request, ended, trio.current_time() - begun)
+        return await Attempts(self, request, request.step).ended()
 
     async def _concluded(self, request: Request, ended: Attempt, latency_s: float) -> tuple[TerminalOutcome, Any]:
         match told(self.run, ended):
@@ -171,21 +180,23 @@ class StepActors:
                 if not of_child:
                     self._report(request, error, text)
                 return Failure(error=error, feedback=text, step_result=result), request.context
-            case Stopped(outcome=Paused() as paused, place=place):
-                return await self._paused(request, paused, place or request.path), request.context
+            case Stopped(outcome=Paused() as paused, place=place, question=question):
+                return await self.pause(request, paused, place or request.path, question), request.context
             case Stopped(outcome=aborted):
                 return aborted, request.context
             case unknown:
                 assert_never(unknown)
 
-    async def _paused(self, request: Request, paused: Paused, place: StepPath) -> Paused:
+    async def pause(
+        self, request: Request, paused: Paused, place: StepPath, question: Question | None = None
+    ) -> Paused:
         """The step that pauses gets a token; those around it hand it on."""
         if paused.state_token is not None:
             return paused
         request.tally.pauses = True
         asked = approval_hash(paused.message, request.data, before=self.run.journal.times_answered(place))
         paused = Paused(message=paused.message, state_token=make_token(self.run.run_id, place, asked=asked))
-        schema = getattr(request.step, "input_schema", None)  # only a step that asks a person has one
+        schema = getattr(request.step, "input_schema", None) if question is None else question.schema
         await self.run.journal.paused(
             Pause(
                 path=place,
@@ -194,6 +205,7 @@ class StepActors:
                 input_schema=schema,
                 attempts=request.tally.attempts,
                 usage=request.tally.usage,
+                question=question,
             )
         )
         self.run.emit("run.paused", request.path, step_name=request.name, message=paused.message)

@@ -144,6 +144,22 @@ class GranularCall:
         self.count(usage)
         self.call.told += usage
 
+    # --- tool calls ---
+
+    async def begin_tool(self) -> None:
+        """Count a tool call that begins; a limit that is reached stops the attempt."""
+        try:
+            await self.call.begin_tool_call()
+        except FlujoError as error:
+            raise self.stop(error) from None
+
+    def count_recalled_tool(self, usage: Usage, *, returned: bool) -> None:
+        """Count a tool call of an earlier process, and what it used."""
+        if self.call.quotas:
+            self.call.count_tool_call()
+            self.call.end_tool_call(returned=returned)
+        self.count_recalled(usage)
+
     # --- model turns ---
 
     def recalled_response(

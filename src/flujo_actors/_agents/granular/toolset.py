@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from ..._core.usage import Usage
 from ...errors import DeclarationError, UncertainUnit
-from ..tool_span import ToolSpan
+from ..tool_span import ToolSpan, no_telemetry
 from .conversation import GranularCall, run_usage_of
 from .tool_outcomes import Returned, ToolOutcome, name_of, outcome_from_json, outcome_of, outcome_to_json, unwrap
 from .units import ON_UNCERTAIN_KEY, OnUncertain, RecordedUnit, RunAgain, Unit, UnitKey, current_unit, entered
@@ -62,7 +62,7 @@ class _ToolCall:
     def _recalled(self, recorded: RecordedUnit) -> ToolOutcome:
         call, outcome = self.toolset.call, outcome_from_json(recorded.result)
         if not recorded.counted:
-            call.count_recalled(recorded.usage)
+            call.count_recalled_tool(recorded.usage, returned=isinstance(outcome, Returned))
         self.ctx.usage.incr(_nested(recorded.usage, outcome))
         call.note_tool(self.tool_call_id, ended=name_of(outcome), usage=recorded.usage, recalled=True)
         return outcome
@@ -75,7 +75,7 @@ class _ToolCall:
             own = _context_of_unit(self.ctx)
             before = _copied(own.usage)
             with entered(unit), durable_unit_scope():
-                outcome = await outcome_of(self._called(own))
+                outcome = await self._counted(own)
             result, usage = outcome_to_json(outcome, tool=self.name), _usage_of(own.usage - before, outcome)
             call.count(usage)
             await call.commit(key, result, usage)
@@ -83,9 +83,21 @@ class _ToolCall:
         call.note_tool(self.tool_call_id, ended=name_of(outcome), usage=usage, recalled=False)
         return outcome_from_json(result)
 
+    async def _counted(self, own: RunContext[Any]) -> ToolOutcome:
+        """How the call ended, counted against limits from its beginning."""
+        counted = self.toolset.call.call
+        await self.toolset.call.begin_tool()
+        returned = False
+        try:
+            outcome = await outcome_of(self._called(own))
+            returned = isinstance(outcome, Returned)
+        finally:
+            counted.end_tool_call(returned=returned)
+        return outcome
+
     async def _called(self, own: RunContext[Any]) -> Any:
         """What the tool returns, told to telemetry."""
-        emit = self.toolset.call.call.emit or _no_telemetry
+        emit = self.toolset.call.call.emit or no_telemetry
         with ToolSpan(emit, self.name, self.tool_call_id, self.args) as span:
             span.result = await self.toolset.wrapped.call_tool(self.name, self.args, own, self.tool)
         return span.result
@@ -106,10 +118,6 @@ def policy_of(tool: ToolsetTool[Any], default: OnUncertain) -> OnUncertain:
             f"it must be one of {', '.join(map(repr, get_args(OnUncertain)))}"
         )
     return policy
-
-
-def _no_telemetry(kind: type, **facts: object) -> None:
-    """Nobody listens."""
 
 
 class _NoQueue(list[Any]):
@@ -137,6 +145,7 @@ def _usage_of(nested: RunUsage, outcome: ToolOutcome) -> Usage:
         cached_tokens=nested.cache_read_tokens,
         requests=nested.requests,
         tool_calls=nested.tool_calls + isinstance(outcome, Returned),
+        failed_tool_calls=int(not isinstance(outcome, Returned)),
         cost_usd=float(nested.cost or 0.0),
     )
 

@@ -133,6 +133,7 @@ def _trace(spans: OpenSpans, event: ev.Event) -> None:
             | ev.ArosRepairFailed()
             | ev.ArosFallbackStage()
             | ev.HookFailed()
+            | ev.BudgetLevelChanged()
         ):
             _note(spans, event)
         case ev.RunStarted() | ev.RunResumed() | ev.RunEnded():
