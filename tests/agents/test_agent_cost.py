@@ -16,7 +16,7 @@ from pydantic_ai.models.test import TestModel
 from flujo_actors import Flujo, Settings, Step
 from flujo_actors._agents import metering, output_schema
 from flujo_actors._agents.per_agent import PerAgent
-from flujo_actors._bridge.to_asyncio import _Trip, helper_loop
+from flujo_actors._bridge.to_asyncio import ThreadCall, helper_loop
 from flujo_actors._core.outcomes import PipelineResult
 from flujo_actors._core.settings import TelemetrySettings
 from flujo_actors.telemetry._sinks import MemorySink
@@ -141,10 +141,10 @@ async def look(number: int) -> int:
 async def test_a_call_from_trio_crosses_threads_once_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many turns and tools an agent needs: all of its work is done on asyncio's side."""
     bridge, crossings = helper_loop(), []
-    there, back = bridge.loop.call_soon_threadsafe, _Trip._arrive
+    there, back = bridge.loop.call_soon_threadsafe, ThreadCall._arrive
     loop_thread = lambda *args, **more: (crossings.append("there"), there(*args, **more))[1]  # noqa: E731
     monkeypatch.setattr(bridge.loop, "call_soon_threadsafe", loop_thread)
-    monkeypatch.setattr(_Trip, "_arrive", lambda trip, result: (crossings.append("back"), back(trip, result))[1])
+    monkeypatch.setattr(ThreadCall, "_arrive", lambda call, result: (crossings.append("back"), back(call, result))[1])
     await called(Flujo(Step("talk", talker())), 1)
     assert crossings == ["there", "back"]
 

@@ -27,7 +27,7 @@ def _as_guest(main: Main) -> Any:
         loop = host.asyncio()
 
         async def on_trio() -> Any:
-            return await main(loop, TrioCaller(loop.vigil))
+            return await main(loop, TrioCaller(loop.keep_awake))
 
         return await host.enter(on_trio)
 
@@ -39,7 +39,7 @@ def _beside_a_helper(main: Main) -> Any:
 
     async def program() -> Any:
         loop = helper_loop()
-        return await main(loop, TrioCaller(loop.vigil))
+        return await main(loop, TrioCaller(loop.keep_awake))
 
     return trio.run(program)
 

@@ -66,7 +66,7 @@ class AsyncioStream(Generic[T]):
         reader = trio.lowlevel.current_task()
 
         def wake() -> None:
-            rounds.vigil.wake()
+            rounds.keep_awake.wake()
             trio.lowlevel.reschedule(reader)
 
         def give_up(_: object) -> Abort:
@@ -76,7 +76,7 @@ class AsyncioStream(Generic[T]):
                 self._pump.give_up()
             return Abort.SUCCEEDED
 
-        rounds.vigil.keep()
+        rounds.keep_awake.keep()
         self._pump.tell = wake
         await trio.lowlevel.wait_task_rescheduled(give_up)
 

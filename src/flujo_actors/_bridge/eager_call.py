@@ -36,7 +36,7 @@ TASK_NAME = "flujo_actors step"
 """What the tasks are called in a list of all tasks."""
 
 
-class Errand(Generic[T]):
+class EagerCall(Generic[T]):
     """One call from a trio task to the loop of its own thread."""
 
     __slots__ = (
@@ -45,10 +45,10 @@ class Errand(Generic[T]):
         "_coroutine",
         "_loop",
         "_parked",
-        "_passenger",
         "_raise_cancel",
         "_result",
         "_rounds",
+        "_task",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rounds: Rounds, coroutine: Coroutine[Any, Any, T]) -> None:
@@ -56,12 +56,12 @@ class Errand(Generic[T]):
         self._caller = current_task()
         self._begun = self._parked = False
         self._result: Value[T] | Error | None = None
-        self._passenger: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._raise_cancel: Callable[[], Any] | None = None
 
     async def run(self) -> T:
         """The trio side of what most often answers at once (rule 2)."""
-        self._set_out()
+        self._leave()
         if not _runs_inside_itself(self._loop):
             await cancel_shielded_checkpoint()
         if self._result is None:
@@ -71,19 +71,19 @@ class Errand(Generic[T]):
 
     async def run_long(self) -> T:
         """The trio side of what is known to wait: no round is spent on an answer that does not come at once."""
-        self._set_out()
+        self._leave()
         await self._park()
         assert self._result is not None
         return self._result.unwrap()
 
-    def _set_out(self) -> None:
+    def _leave(self) -> None:
         if self._loop.is_closed():
             self._coroutine.close()
             raise RuntimeError("the asyncio loop that this call needs is closed")
         self._rounds.at_the_end(self._begin)
 
     async def _park(self) -> None:
-        self._rounds.vigil.keep()
+        self._rounds.keep_awake.keep()
         self._parked = True
         await wait_task_rescheduled(self._abort)
         if self._raise_cancel is not None and was_cancelled(self._result):
@@ -95,18 +95,18 @@ class Errand(Generic[T]):
             return Abort.SUCCEEDED  # nobody is left to answer
         self._raise_cancel = raise_cancel
         self._rounds.give_way()
-        if self._begun and self._passenger is not None:
-            cancel_once(self._passenger)
+        if self._begun and self._task is not None:
+            cancel_once(self._task)
         return Abort.FAILED
 
     # --- on the loop ---
 
     def _begin(self) -> None:
-        ride, context = self._ride(), context_for_asyncio(self._caller.context)
+        coroutine, context = self._main(), context_for_asyncio(self._caller.context)
         try:
-            self._passenger = task = self._loop.create_task(ride, name=TASK_NAME, context=context)
+            self._task = task = self._loop.create_task(coroutine, name=TASK_NAME, context=context)
         except BaseException as error:  # of the program's own task factory; carried to the trio side
-            ride.close()
+            coroutine.close()
             self._coroutine.close()
             self._arrive(Error(error))
             return
@@ -115,7 +115,7 @@ class Errand(Generic[T]):
         if _runs_inside_itself(self._loop):
             task.add_done_callback(self._make_sure)
         else:
-            _run_inside(self._loop, task, context, ride)
+            _run_inside(self._loop, task, context, coroutine)
 
     def _make_sure(self, _: asyncio.Task[None]) -> None:
         """Somebody else may cancel a task to which the loop has not come yet, as a loop does that shuts down."""
@@ -123,7 +123,7 @@ class Errand(Generic[T]):
             self._coroutine.close()
             self._arrive(Error(asyncio.CancelledError("cancelled before it began")))
 
-    async def _ride(self) -> None:
+    async def _main(self) -> None:
         self._begun = True
         try:
             awaited = self._coroutine.send(None)
@@ -132,13 +132,13 @@ class Errand(Generic[T]):
         except BaseException as error:  # carried to the trio side, which is where it is dealt with
             self._arrive(Error(error))
         else:
-            await self._go_on(awaited)
+            await self._finish(awaited)
             return
         await _the_end_of_the_first_part
 
-    async def _go_on(self, awaited: Any) -> None:
-        if self._raise_cancel is not None and (passenger := asyncio.current_task()) is not None:
-            cancel_once(passenger)  # whose caller was cancelled before it began
+    async def _finish(self, awaited: Any) -> None:
+        if self._raise_cancel is not None and (task := asyncio.current_task()) is not None:
+            cancel_once(task)  # whose caller was cancelled before it began
         try:
             result: Value[T] | Error = Value(await _rest(self._coroutine, awaited))
         except BaseException as error:  # the same
@@ -149,7 +149,7 @@ class Errand(Generic[T]):
         self._result = result
         del self._coroutine  # ten thousand branches that answered may wait for the round in which they go on
         if self._parked:
-            self._rounds.vigil.wake()
+            self._rounds.keep_awake.wake()
             reschedule(self._caller)
 
 
@@ -165,12 +165,12 @@ def _run_inside(
     loop: asyncio.AbstractEventLoop,
     task: asyncio.Task[None],
     context: contextvars.Context,
-    ride: Coroutine[Any, Any, None],
+    coroutine: Coroutine[Any, Any, None],
 ) -> None:
     """Run the first part of a task's coroutine without waiting for the loop, with the task as the current one."""
     _enter_task(loop, task)
     try:
-        context.run(ride.send, None)
+        context.run(coroutine.send, None)
     finally:
         _leave_task(loop, task)
 

@@ -1,4 +1,4 @@
-"""Trio as a guest on an asyncio loop: one guest run per loop, shared by every caller.
+"""Trio in guest mode on an asyncio event loop: one guest run per loop, shared by every caller.
 
 Rules:
 
@@ -20,13 +20,14 @@ import queue
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import trio
 from outcome import Error, Outcome, Value
 
-from .box import Box
 from .guest_rounds import Rounds
+from .host import Box
+from .to_trio import TrioCall
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Guest:
         self._ended = asyncio.Event()
         self._scope = trio.CancelScope()
         self._interrupt: KeyboardInterrupt | None = None
-        self._calls: set[_Call[Any]] = set()
+        self._calls: set[TrioCall[Any]] = set()
         self._watch = self._until_loop_shutdown()
 
     # --- from the first call to the last ---
@@ -86,7 +87,7 @@ class Guest:
             async with trio.open_nursery() as self.nursery:
                 self._ready.set_result(None)
                 try:
-                    await self.rounds.vigil.watch()
+                    await self.rounds.keep_awake.watch()
                 except KeyboardInterrupt as interrupt:
                     self._interrupt = interrupt
                     self._scope.cancel()
@@ -140,14 +141,23 @@ class Guest:
 
     async def call(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Await a trio function from asyncio; see the module's rules."""
-        call: _Call[T] = _Call(self, self._loop, fn, args)
+        call: TrioCall[T] = TrioCall(self, self._loop, fn, args)
         self.spawn(call.work)
         self._calls.add(call)
         try:
-            answer = await call.answer()
+            reply = await call.reply()
         finally:
             self._calls.discard(call)
-        return answer.unwrap()
+        return reply.unwrap()
+
+    def into_trio(self, fn: Callable[..., object], *args: object) -> None:
+        """Call `fn` in the trio run's thread, which is the loop's."""
+        fn(*args)
+
+    def into_asyncio(self, _: asyncio.AbstractEventLoop, fn: Callable[..., object], *args: object) -> None:
+        """The same the other way."""
+        fn(*args)
+        self.rounds.keep_awake.keep()  # the caller may well have another call to make
 
     async def receive(self, box: Box[T]) -> T:
         """The next item of a box that trio tasks put into, without a task of the guest's to wait for it."""
@@ -171,73 +181,8 @@ class Guest:
         """Start a trio task with the caller's contextvars."""
         if self._ended.is_set():
             raise asyncio.CancelledError("the loop is shutting down: its trio run has ended")
-        self.rounds.vigil.wake()
+        self.rounds.keep_awake.wake()
         self.nursery.start_soon(fn, *args)
-
-
-class _Call(Generic[T]):
-    """One call from an asyncio task to the guest and back."""
-
-    __slots__ = ("_answer", "_args", "_fn", "_guest", "_loop", "_scope", "_waiter")
-
-    def __init__(
-        self,
-        guest: Guest,
-        loop: asyncio.AbstractEventLoop,
-        fn: Callable[..., Awaitable[T]],
-        args: tuple[Any, ...],
-    ) -> None:
-        self._guest, self._loop, self._fn, self._args = guest, loop, fn, args
-        self._scope = trio.CancelScope()
-        self._waiter: asyncio.Future[None] = loop.create_future()
-        self._answer: Value[T] | Error | None = None
-
-    async def work(self) -> None:
-        """The trio task: it never raises, except when the guest itself is ending."""
-        try:
-            with self._scope:
-                try:
-                    self._answer = Value(await self._fn(*self._args))
-                except trio.Cancelled:
-                    raise
-                except BaseException as error:  # carried to the asyncio caller, where it is raised again
-                    self._answer = Error(error)
-        finally:
-            self._answer = self._answer or Error(self._why_cut_short())
-            self._wake()
-            self._guest.rounds.vigil.keep()  # the caller may well have another call to make
-
-    def lose(self, result: Outcome[None]) -> None:
-        """The guest is gone: if the work never ended, it never will."""
-        if self._answer is None:
-            self._answer = result if isinstance(result, Error) else Error(self._why_cut_short())
-            self._wake()
-
-    def _wake(self) -> None:
-        if not self._waiter.done() and not self._loop.is_closed():
-            self._waiter.set_result(None)
-
-    def _why_cut_short(self) -> BaseException:
-        if self._scope.cancel_called:
-            return asyncio.CancelledError("the run was cancelled")
-        return self._guest.why_cut_short()
-
-    async def answer(self) -> Value[T] | Error:
-        """Wait for the end of the work, whoever cancels; the first cancellation is raised when it is over."""
-        cancelled: asyncio.CancelledError | None = None
-        while self._answer is None:
-            try:
-                await self._waiter
-            except asyncio.CancelledError as error:
-                cancelled = cancelled or error
-                self._scope.cancel()
-                self._waiter = self._loop.create_future()
-        try:
-            if cancelled is not None:
-                raise cancelled
-            return self._answer
-        finally:
-            del cancelled  # it holds this frame, and the frame holds it
 
 
 _guests: dict[asyncio.AbstractEventLoop, Guest] = {}

@@ -1,4 +1,4 @@
-"""The scheduling rounds of a guest run, and when they take place on the host's loop.
+"""The scheduling rounds of a trio run in guest mode, and when they take place on the host's event loop.
 
 Rules:
 
@@ -6,7 +6,7 @@ Rules:
    round, and a run that needs nothing from the loop need not pay for it.
 2. After `TURN_S` the loop has its turn, whatever trio has left to do; and at once after a round that cancelled
    something on the loop, which is to hear of it within a round.
-3. While the vigil is awake, somebody waits for asyncio: then every round has a turn of its own.
+3. While the guest is kept awake, somebody waits for asyncio: then every round has a turn of its own.
 4. What was left for the end of a round happens outside of trio's tasks, where only asyncio runs.
 5. A closed loop has no turns; whoever ends the guest takes the rounds as they come.
 6. Between rounds an idle guest is parked on the loop, if the loop can do that, and otherwise waits in a thread.
@@ -19,8 +19,9 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from time import monotonic
 
-from .keep_awake import Vigil
-from .parked_guest import Round, watched_by_loop
+from trio.lowlevel import Abort, Task, cancel_shielded_checkpoint, current_task, reschedule, wait_task_rescheduled
+
+from .parked_guest import ParkedGuest, Round, watched_by_loop
 
 TURN_S = 0.001
 """How long a guest may keep the loop from its other work before it begins no further round."""
@@ -29,10 +30,10 @@ TURN_S = 0.001
 class Rounds:
     """The rounds of one guest run."""
 
-    __slots__ = ("_at_the_end", "_delivered", "_gives_way", "_in_turn", "_loop", "_next", "vigil")
+    __slots__ = ("_at_the_end", "_delivered", "_gives_way", "_in_turn", "_loop", "_next", "keep_awake")
 
     def __init__(self, loop: AbstractEventLoop) -> None:
-        self.vigil = Vigil()
+        self.keep_awake = KeepAwake()
         self._loop = loop
         self._next: Round | None = None
         self._delivered: queue.SimpleQueue[Round] = queue.SimpleQueue()
@@ -42,9 +43,9 @@ class Rounds:
     def take_over(self) -> None:
         """Drive the rounds from now on without a thread, if the loop can do that; after trio asked for its first."""
         assert self._next is not None
-        self.vigil.parked = watched_by_loop(self._next, self._loop, self.soon)
-        if self.vigil.parked is not None:
-            self._next = self.vigil.parked.round
+        self.keep_awake.parked = watched_by_loop(self._next, self._loop, self.soon)
+        if self.keep_awake.parked is not None:
+            self._next = self.keep_awake.parked.round
 
     # --- what trio asks for ---
 
@@ -83,12 +84,12 @@ class Rounds:
 
     def _turn(self) -> None:
         until = monotonic() + TURN_S
-        if self.vigil.parked is not None:
-            self.vigil.parked.look()
+        if self.keep_awake.parked is not None:
+            self.keep_awake.parked.look()
         self._in_turn = True
         try:
             self._take_round()
-            while self._next is not None and not self._gives_way and not self.vigil.awake and monotonic() < until:
+            while self._next is not None and not self._gives_way and not self.keep_awake.awake and monotonic() < until:
                 self._take_round()
         finally:
             self._in_turn = self._gives_way = False
@@ -106,7 +107,7 @@ class Rounds:
 
     def take_without_loop(self, patience_s: float) -> None:
         """Take the next round in the place of a closed loop; `queue.Empty` if there is none for so long."""
-        parked = self.vigil.parked
+        parked = self.keep_awake.parked
         if self._next is None and parked is not None and not parked.wait_without_loop(patience_s):
             raise queue.Empty
         if self._next is None:
@@ -114,3 +115,58 @@ class Rounds:
         if parked is not None:
             parked.look()
         self._take_round()
+
+
+# --- staying awake ----------------------------------------------------------------------------------------------
+#
+# Waking an idle guest in its thread costs more than most calls between the two libraries take. So whoever crosses over
+# keeps the guest awake for a few rounds: one task spins for all of them, and everybody else can park, where
+# cancellation reaches them at once. A guest that is parked on the host's loop is woken instead, for next to nothing.
+
+ROUNDS_AWAKE = 10
+"""How many scheduling rounds a guest stays awake after the last crossing."""
+
+
+class KeepAwake:
+    """Keeps one guest run awake while it is being called."""
+
+    __slots__ = ("_rounds", "_sleeper", "parked")
+
+    def __init__(self) -> None:
+        self.parked: ParkedGuest | None = None
+        """The guest, if it needs no thread to wait in."""
+        self._rounds = 0
+        self._sleeper: Task | None = None
+
+    @property
+    def awake(self) -> bool:
+        """Whether somebody crossed over not long ago."""
+        return self._rounds > 0
+
+    def keep(self) -> None:
+        """Somebody crossed over: stay awake for a few rounds from now."""
+        if self.parked is not None:
+            self.parked.wake()
+            return
+        self._rounds = ROUNDS_AWAKE
+        if self._sleeper is not None:
+            sleeper, self._sleeper = self._sleeper, None
+            reschedule(sleeper)
+
+    def wake(self) -> None:
+        """Somebody in the host's thread is about to give the guest something to do."""
+        if self.parked is not None:
+            self.parked.wake()
+
+    async def watch(self) -> None:
+        """Spin while there are rounds left, sleep while there are none; for ever."""
+        while True:
+            while self._rounds:
+                self._rounds -= 1
+                await cancel_shielded_checkpoint()
+            self._sleeper = current_task()
+            await wait_task_rescheduled(self._give_up)
+
+    def _give_up(self, _: object) -> Abort:
+        self._sleeper = None
+        return Abort.SUCCEEDED

@@ -1,4 +1,4 @@
-"""The program the runtime is embedded in: what it runs on, and how to reach its coroutines."""
+"""The program the runtime is embedded in: which event loop it runs on, and how to reach its coroutines."""
 
 from __future__ import annotations
 
@@ -11,17 +11,31 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_args
 
 import attrs
 import trio
+from outcome import Error, Value
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
 
 from .._core.default_settings import Backend
 from ..errors import LoopAlreadyRunning
 
 if TYPE_CHECKING:
-    from .box import Box
     from .guest import Guest
     from .to_asyncio import AsyncioLoop
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Box(Protocol[T_co]):
+    """A queue that trio tasks put into, as a host reads it; its end is `trio.EndOfChannel`."""
+
+    async def get(self) -> T_co:
+        """From a trio task: the next item."""
+
+    def hand_next_to(self, deliver: Callable[[Value[Any] | Error], None]) -> None:
+        """From anywhere else in the thread: `deliver` gets the next item, or the end, once."""
+
+    def withdraw(self, deliver: Callable[[Value[Any] | Error], None]) -> None:
+        """Let `deliver` wait no longer."""
 
 
 class Host(Protocol):

@@ -28,9 +28,8 @@ from trio.lowlevel import Abort
 
 from .asyncio_stream import STREAM_BUFFER as STREAM_BUFFER
 from .asyncio_stream import AsyncioStream
-from .eager_call import Errand, cancel_once, context_for_asyncio, was_cancelled
-from .guest_rounds import Rounds
-from .keep_awake import Vigil
+from .eager_call import EagerCall, cancel_once, context_for_asyncio, was_cancelled
+from .guest_rounds import KeepAwake, Rounds
 
 T = TypeVar("T")
 
@@ -49,21 +48,21 @@ class AsyncioLoop:
         return self.rounds is not None
 
     @property
-    def vigil(self) -> Vigil | None:
+    def keep_awake(self) -> KeepAwake | None:
         """What keeps the guest run awake."""
-        return None if self.rounds is None else self.rounds.vigil
+        return None if self.rounds is None else self.rounds.keep_awake
 
     async def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Await `make()` on the loop and return its result; see the module's rules."""
         if self.rounds is not None:
-            return await Errand(self.loop, self.rounds, _made(make)).run_long()
-        return await _Trip(self.loop, make).there_and_back()
+            return await EagerCall(self.loop, self.rounds, _made(make)).run_long()
+        return await ThreadCall(self.loop, make).run()
 
     def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         """Await what was made elsewhere on the loop, whose thread this is."""
         assert self.rounds is not None
         coroutine = awaitable if type(awaitable) is CoroutineType else _awaited(awaitable)
-        return Errand(self.loop, self.rounds, coroutine).run()
+        return EagerCall(self.loop, self.rounds, coroutine).run()
 
     def stream(self, make: Callable[[], AsyncIterator[T] | Awaitable[AsyncIterator[T]]]) -> AsyncioStream[T]:
         """The pieces of an asynchronous iterator that lives on the loop."""
@@ -78,33 +77,33 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
-class _Trip(Generic[T]):
+class ThreadCall(Generic[T]):
     """One call from a trio task to a loop in another thread and back."""
 
-    __slots__ = ("_begun", "_cancelled", "_loop", "_make", "_passenger", "_raise_cancel", "_result", "_task", "_token")
+    __slots__ = ("_begun", "_cancelled", "_loop", "_make", "_raise_cancel", "_result", "_running", "_task", "_token")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]]) -> None:
         self._loop, self._make = loop, make
         self._token = trio.lowlevel.current_trio_token()
         self._task = trio.lowlevel.current_task()
         self._result: Value[T] | Error | None = None
-        self._passenger: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
         self._begun = self._cancelled = False
         self._raise_cancel: Callable[[], Any] | None = None
 
-    async def there_and_back(self) -> T:
+    async def run(self) -> T:
         """The trio side."""
         _under_way.add(self)
         try:
-            return await self._travel()
+            return await self._crossed()
         finally:
             _under_way.discard(self)
 
-    async def _travel(self) -> T:
+    async def _crossed(self) -> T:
         if self._loop.is_closed():
             _dismiss(self._make)
             raise RuntimeError("the asyncio loop that this call needs is closed")
-        self._loop.call_soon_threadsafe(self._depart, context_for_asyncio(contextvars.copy_context()))
+        self._loop.call_soon_threadsafe(self._begin, context_for_asyncio(contextvars.copy_context()))
         await trio.lowlevel.wait_task_rescheduled(self._abort)
         assert self._result is not None
         if self._raise_cancel is not None and was_cancelled(self._result):
@@ -124,11 +123,11 @@ class _Trip(Generic[T]):
 
     # --- on the loop ---
 
-    def _depart(self, context: contextvars.Context) -> None:
-        self._passenger = self._loop.create_task(self._ride(), context=context)
-        self._passenger.add_done_callback(self._make_sure)
+    def _begin(self, context: contextvars.Context) -> None:
+        self._running = self._loop.create_task(self._main(), context=context)
+        self._running.add_done_callback(self._make_sure)
 
-    async def _ride(self) -> None:
+    async def _main(self) -> None:
         self._begun = True
         if self._cancelled and (myself := asyncio.current_task()) is not None:
             myself.cancel()
@@ -140,10 +139,10 @@ class _Trip(Generic[T]):
 
     def _cancel(self) -> None:
         self._cancelled = True
-        if self._begun and self._passenger is not None:
-            cancel_once(self._passenger)
+        if self._begun and self._running is not None:
+            cancel_once(self._running)
 
-    def _make_sure(self, passenger: asyncio.Task[None]) -> None:
+    def _make_sure(self, task: asyncio.Task[None]) -> None:
         if not self._begun:
             _dismiss(self._make)
             self._token.run_sync_soon(self._arrive, Error(asyncio.CancelledError("cancelled before it began")))
@@ -156,7 +155,7 @@ def _dismiss(make: Callable[[], Awaitable[Any]]) -> None:
         close()
 
 
-_under_way: set[_Trip[Any]] = set()
+_under_way: set[ThreadCall[Any]] = set()
 
 
 def calls_under_way() -> int:

@@ -1,12 +1,12 @@
-"""Trio functions of a run, awaited by the asyncio code that works for the run.
+"""Calls from asyncio into trio: trio functions of a run, awaited by asyncio code, on a guest run or in another thread.
 
 Rules:
 
-1. The function becomes a task of the trio run, with the caller's contextvars. It is a system task: it outlives the
-   cancellation of the trio task whose asyncio code asked for it, because that code hears of it first and decides.
+1. The function becomes a task of the trio run, with the caller's contextvars.
 2. Cancelling the asyncio caller cancels the function and waits for its end; the caller then gets the very cancellation
    it was given.
 3. What the function raises is raised in the caller. Nothing it raises can harm the trio run.
+4. A call always comes back: also from a trio run that ends before it does.
 """
 
 from __future__ import annotations
@@ -14,105 +14,139 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import trio
-from outcome import Error, Value
+from outcome import Error, Outcome, Value
 
-from .keep_awake import Vigil
+from .guest_rounds import KeepAwake
 
 T = TypeVar("T")
 
 
-class TrioCaller:
-    """The way back into a trio run, made in a task of it for asyncio code in the same thread or another."""
+class Way(Protocol):
+    """How the two libraries reach each other."""
 
-    def __init__(self, vigil: Vigil | None = None) -> None:
-        """`vigil` is that of the guest run, if trio is a guest on the asyncio loop's own thread."""
-        self._vigil = vigil
-        self._token = trio.lowlevel.current_trio_token()
+    def into_trio(self, fn: Callable[..., object], *args: object) -> None:
+        """From the loop's thread: call `fn` in the trio run's thread."""
 
-    async def call(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Await `fn(*args)` on trio, from asyncio; see the module's rules."""
-        visit: _Visit[T] = _Visit(self, fn, args)
-        self.soon(visit.begin, contextvars.copy_context())
-        answer = await visit.answer()
-        if self._vigil is not None:
-            self._vigil.keep()
-        return answer.unwrap()
+    def into_asyncio(self, loop: asyncio.AbstractEventLoop, fn: Callable[..., object], *args: object) -> None:
+        """From a trio task: call `fn` in the loop's thread, if the loop is open."""
 
-    @property
-    def same_thread(self) -> bool:
-        """Whether trio is a guest on the thread of the asyncio loop."""
-        return self._vigil is not None
-
-    def soon(self, fn: Callable[..., object], *args: object) -> None:
-        """Call `fn` in the trio run's thread."""
-        if self._vigil is None:
-            self._token.run_sync_soon(fn, *args)
-        else:
-            self._vigil.keep()
-            fn(*args)
+    def why_cut_short(self) -> BaseException:
+        """What a call raises that ends with the trio run."""
 
 
-class _Visit(Generic[T]):
-    """One call from an asyncio task to the trio run and back."""
+class TrioCall(Generic[T]):
+    """One call from an asyncio task to a trio run and back."""
 
-    __slots__ = ("_answer", "_args", "_caller", "_fn", "_loop", "_scope", "_waiter")
+    __slots__ = ("_args", "_fn", "_loop", "_reply", "_scope", "_waiter", "_way")
 
-    def __init__(self, caller: TrioCaller, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> None:
-        self._caller, self._fn, self._args = caller, fn, args
-        self._loop = asyncio.get_running_loop()
+    def __init__(
+        self, way: Way, loop: asyncio.AbstractEventLoop, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]
+    ) -> None:
+        self._way, self._loop, self._fn, self._args = way, loop, fn, args
         self._scope = trio.CancelScope()
-        self._waiter: asyncio.Future[None] = self._loop.create_future()
-        self._answer: Value[T] | Error | None = None
+        self._waiter: asyncio.Future[None] = loop.create_future()
+        self._reply: Value[T] | Error | None = None
 
     # --- on trio ---
 
-    def begin(self, context: contextvars.Context) -> None:
-        """Start the task."""
-        trio.lowlevel.spawn_system_task(self._work, context=context)
-
-    async def _work(self) -> None:
-        answer: Value[T] | Error = Error(asyncio.CancelledError("the trio run was cancelled"))
+    async def work(self) -> None:
+        """The trio task: it never raises, except when the trio run itself is ending."""
+        reply: Value[T] | Error | None = None
         try:
             with self._scope:
-                answer = Value(await self._fn(*self._args))
+                reply = Value(await self._fn(*self._args))
         except trio.Cancelled:
-            raise  # the trio run itself is ending
+            raise
         except BaseException as error:  # carried to the asyncio caller, where it is raised again
-            answer = Error(error)
+            reply = Error(error)
         finally:
-            self._send_back(answer)
+            self._way.into_asyncio(self._loop, self._arrive, reply or Error(self._why_cut_short()))
 
-    def _send_back(self, answer: Value[T] | Error) -> None:
-        if self._loop.is_closed():
-            return
-        if self._caller.same_thread:
-            self._arrive(answer)
-        else:
-            self._loop.call_soon_threadsafe(self._arrive, answer)
+    def _why_cut_short(self) -> BaseException:
+        if self._scope.cancel_called:
+            return asyncio.CancelledError("the run was cancelled")
+        return self._way.why_cut_short()
 
     # --- on asyncio ---
 
-    def _arrive(self, answer: Value[T] | Error) -> None:
-        self._answer = answer
-        if not self._waiter.done():
+    def lose(self, result: Outcome[None]) -> None:
+        """The trio run is gone with this result: if the work never ended, it never will."""
+        if self._reply is None:
+            self._arrive(result if isinstance(result, Error) else Error(self._why_cut_short()))
+
+    def _arrive(self, reply: Value[T] | Error) -> None:
+        self._reply = reply
+        if not self._waiter.done() and not self._loop.is_closed():
             self._waiter.set_result(None)
 
-    async def answer(self) -> Value[T] | Error:
+    async def reply(self) -> Value[T] | Error:
         """Wait for the end of the work, whoever cancels; the first cancellation is raised when it is over."""
         cancelled: asyncio.CancelledError | None = None
-        while self._answer is None:
+        while self._reply is None:
             try:
                 await self._waiter
             except asyncio.CancelledError as error:
                 cancelled = cancelled or error
                 self._waiter = self._loop.create_future()
-                self._caller.soon(self._scope.cancel)
+                self._way.into_trio(self._scope.cancel)
         try:
             if cancelled is not None:
                 raise cancelled
-            return self._answer
+            return self._reply
         finally:
             del cancelled  # it holds this frame, and the frame holds it
+
+
+class TrioCaller:
+    """The way back into a trio run, made in a task of it for the asyncio code that works for the run.
+
+    What it calls is a system task: it outlives the cancellation of the trio task whose asyncio code asked for it,
+    because that code hears of it first and decides.
+    """
+
+    def __init__(self, keep_awake: KeepAwake | None = None) -> None:
+        """`keep_awake` is that of the guest run, if trio is a guest on the asyncio loop's own thread."""
+        self._keep_awake = keep_awake
+        self._token = trio.lowlevel.current_trio_token()
+
+    async def call(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Await `fn(*args)` on trio, from asyncio; see the module's rules."""
+        call: TrioCall[T] = TrioCall(self, asyncio.get_running_loop(), fn, args)
+        self.into_trio(self._start, call, contextvars.copy_context())
+        reply = await call.reply()
+        if self._keep_awake is not None:
+            self._keep_awake.keep()
+        return reply.unwrap()
+
+    @property
+    def same_thread(self) -> bool:
+        """Whether trio is a guest on the thread of the asyncio loop."""
+        return self._keep_awake is not None
+
+    @staticmethod
+    def _start(call: TrioCall[Any], context: contextvars.Context) -> None:
+        trio.lowlevel.spawn_system_task(call.work, context=context)
+
+    def into_trio(self, fn: Callable[..., object], *args: object) -> None:
+        """Call `fn` in the trio run's thread."""
+        if self._keep_awake is None:
+            self._token.run_sync_soon(fn, *args)
+        else:
+            self._keep_awake.keep()
+            fn(*args)
+
+    def into_asyncio(self, loop: asyncio.AbstractEventLoop, fn: Callable[..., object], *args: object) -> None:
+        """Call `fn` in the loop's thread."""
+        if loop.is_closed():
+            return
+        if self.same_thread:
+            fn(*args)
+        else:
+            loop.call_soon_threadsafe(fn, *args)
+
+    def why_cut_short(self) -> BaseException:
+        """The trio run ended before the call did."""
+        return asyncio.CancelledError("the trio run was cancelled")

@@ -153,7 +153,7 @@ class ModelCaller:
         assert self.step.resumable is not None
         return GranularRequest(
             call=self._call(),
-            journal=RunUnits(journal=self.run.journal, path=path, trio=TrioCaller(self.run.host.asyncio().vigil)),
+            journal=RunUnits(journal=self.run.journal, path=path, trio=TrioCaller(self.run.host.asyncio().keep_awake)),
             scope=idempotency_key(self.run.run_id, path),
             on_uncertain=self.step.resumable.on_uncertain,
             **asked,
