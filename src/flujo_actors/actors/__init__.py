@@ -10,11 +10,11 @@ from .._lazy_names import lazy_names as _lazy_names
 if TYPE_CHECKING:
     from .._core.backoff import Backoff as Backoff
     from ._ask import Ask as Ask
-    from ._dead_letters import DeadLetter as DeadLetter
-    from ._dead_letters import DeadLetters as DeadLetters
     from ._mailbox import Mailbox as Mailbox
     from ._ref import ActorRef as ActorRef
     from ._ref import Addressee as Addressee
+    from ._ref import DeadLetter as DeadLetter
+    from ._ref import DeadLetters as DeadLetters
     from ._ref import Traffic as Traffic
     from ._supervision import ChildSpec as ChildSpec
     from ._supervision import Intensity as Intensity
@@ -33,8 +33,8 @@ else:
             "Backoff": ".._core.backoff",
             "ChildExit": "._supervisor",
             "ChildSpec": "._supervision",
-            "DeadLetter": "._dead_letters",
-            "DeadLetters": "._dead_letters",
+            "DeadLetter": "._ref",
+            "DeadLetters": "._ref",
             "Intensity": "._supervision",
             "Mailbox": "._mailbox",
             "RestartType": "._supervision",

@@ -24,7 +24,7 @@ class Incarnation:
 
 
 @attrs.define(eq=False)
-class Charge:
+class RunningChild:
     """A child: what to run, where its messages go, and the run it is in."""
 
     spec: ChildSpec

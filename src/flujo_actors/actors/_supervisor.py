@@ -22,10 +22,9 @@ import attrs
 import trio
 
 from ..errors import Escalated, NoSuchChild, SupervisorStopped
-from ._child import Charge, Incarnation
-from ._dead_letters import DeadLetters
+from ._child import Incarnation, RunningChild
 from ._mailbox import Mailbox
-from ._ref import ActorRef, Addressee
+from ._ref import ActorRef, Addressee, DeadLetters
 from ._supervision import (
     Child,
     ChildSpec,
@@ -58,13 +57,13 @@ class ChildExit:
 
 @attrs.frozen(kw_only=True)
 class _Ended:
-    charge: Charge
+    child: RunningChild
     incarnation: Incarnation
 
 
 @attrs.frozen(kw_only=True)
 class _StopChild:
-    charge: Charge
+    child: RunningChild
 
 
 @attrs.frozen(kw_only=True)
@@ -90,7 +89,7 @@ class Supervisor:
         self._family = family
         self._exits = exits
         self._rng = rng
-        self._charges: dict[str, Charge] = {}
+        self._running: dict[str, RunningChild] = {}
         self._notices: Mailbox[_Notice] = Mailbox(float("inf"))
         self._next_due = float("inf")
         self._stopping = False
@@ -109,16 +108,16 @@ class Supervisor:
         self._family = admit(self._family, spec, now=trio.current_time())
         addressee = Addressee(spec.name, Mailbox[M](spec.capacity), self.dead_letters)
         act = functools.partial(actor, addressee.mailbox, *args)
-        charge = Charge(spec, addressee, act)
-        self._charges[spec.name] = charge
+        child = RunningChild(spec, addressee, act)
+        self._running[spec.name] = child
         # The child exists from here on. It begins within one scheduling round, so this cannot hang.
         with trio.CancelScope(shield=True):
-            await self._start(charge)
+            await self._start(child)
         return addressee.ref()
 
     def ref(self, name: str) -> ActorRef[Any]:
         """The ref of a child by its name."""
-        return self._charge(name).addressee.ref()
+        return self._child(name).addressee.ref()
 
     @property
     def children(self) -> tuple[Child, ...]:
@@ -127,9 +126,9 @@ class Supervisor:
 
     async def stop(self, name: str) -> None:
         """End one child for good, within its shutdown time, whatever its restart type."""
-        charge = self._charge(name)
-        self._notices.put_nowait(_StopChild(charge=charge))
-        await charge.addressee.wait_end()
+        child = self._child(name)
+        self._notices.put_nowait(_StopChild(child=child))
+        await child.addressee.wait_end()
 
     async def stop_all(self) -> None:
         """End all children, last started first; nothing can be started afterwards."""
@@ -138,13 +137,13 @@ class Supervisor:
 
     async def join(self) -> None:
         """Wait until no child is left."""
-        while self._charges:
-            await next(iter(self._charges.values())).addressee.wait_end()
+        while self._running:
+            await next(iter(self._running.values())).addressee.wait_end()
 
-    def _charge(self, name: str) -> Charge:
-        if name not in self._charges:
-            raise NoSuchChild(f"no child {name!r}; there are {sorted(self._charges)}")
-        return self._charges[name]
+    def _child(self, name: str) -> RunningChild:
+        if name not in self._running:
+            raise NoSuchChild(f"no child {name!r}; there are {sorted(self._running)}")
+        return self._running[name]
 
     # --- the control loop ---------------------------------------------------------------------------------
 
@@ -174,8 +173,8 @@ class Supervisor:
                     await self._start_due()
                 case _Ended() as ended:
                     await self._on_exit(ended)
-                case _StopChild(charge=charge):
-                    await self._stop_child(charge)
+                case _StopChild(child=child):
+                    await self._stop_child(child)
                 case _StopAll():
                     await self._stop_all(stop_order(self._family))
                 case other:
@@ -190,32 +189,32 @@ class Supervisor:
         self._family, names = start_due(self._family, now=trio.current_time())
         self._next_due = next_due(self._family)
         for name in names:
-            await self._start(self._charges[name])
+            await self._start(self._running[name])
 
-    async def _start(self, charge: Charge) -> None:
-        incarnation = charge.renew()
-        self._nursery.start_soon(self._watch, charge, incarnation, name=charge.spec.name)
+    async def _start(self, child: RunningChild) -> None:
+        incarnation = child.renew()
+        self._nursery.start_soon(self._watch, child, incarnation, name=child.spec.name)
         await incarnation.begun.wait()
 
-    async def _watch(self, charge: Charge, incarnation: Incarnation) -> None:
-        await charge.live(incarnation)
-        self._show(ChildExit(name=charge.spec.name, cause=charge.cause, asked=incarnation.asked_to_end))
-        self._notices.put_nowait(_Ended(charge=charge, incarnation=incarnation))
+    async def _watch(self, child: RunningChild, incarnation: Incarnation) -> None:
+        await child.live(incarnation)
+        self._show(ChildExit(name=child.spec.name, cause=child.cause, asked=incarnation.asked_to_end))
+        self._notices.put_nowait(_Ended(child=child, incarnation=incarnation))
 
     async def _on_exit(self, ended: _Ended) -> None:
-        charge, cause = ended.charge, ended.charge.cause
-        if charge.incarnation is not ended.incarnation or not charge.addressee.alive:
+        child, cause = ended.child, ended.child.cause
+        if child.incarnation is not ended.incarnation or not child.addressee.alive:
             return  # news of an incarnation that was replaced, or of a child that was stopped meanwhile
         self._family, decision = on_exit(
             self._family,
-            charge.spec.name,
+            child.spec.name,
             crashed=cause is not None,
             now=trio.current_time(),
             rng=self._rng,
         )
         match decision:
             case Settled():
-                self._bury_if_gone(charge)
+                self._bury_if_gone(child)
             case Restart():
                 await self._restart(decision)
             case Escalate():
@@ -226,9 +225,9 @@ class Supervisor:
     async def _restart(self, restart: Restart) -> None:
         self._next_due = next_due(self._family)
         for name in restart.stop:
-            charge = self._charges[name]
-            await charge.end(for_good=name in restart.ended)
-            self._bury_if_gone(charge)
+            child = self._running[name]
+            await child.end(for_good=name in restart.ended)
+            self._bury_if_gone(child)
 
     async def _escalate(self, escalate: Escalate, cause: Exception | None) -> None:
         self._escalation = Escalated(escalate.child, escalate.crashes, cause, str(self._family.intensity))
@@ -237,25 +236,25 @@ class Supervisor:
     async def _stop_all(self, names: tuple[str, ...]) -> None:
         self._stopping = True
         for name in names:
-            await self._stop_child(self._charges[name])
+            await self._stop_child(self._running[name])
 
-    async def _stop_child(self, charge: Charge) -> None:
-        if charge.addressee.alive:
-            await charge.end(for_good=True)
-            self._family = dismiss(self._family, charge.spec.name)
-            self._bury_if_gone(charge)
+    async def _stop_child(self, child: RunningChild) -> None:
+        if child.addressee.alive:
+            await child.end(for_good=True)
+            self._family = dismiss(self._family, child.spec.name)
+            self._bury_if_gone(child)
 
     # --- ends ---------------------------------------------------------------------------------------------
 
-    def _bury_if_gone(self, charge: Charge) -> None:
-        if charge.spec.name not in self._family.children:
-            del self._charges[charge.spec.name]
-            charge.addressee.bury(charge.cause)
+    def _bury_if_gone(self, child: RunningChild) -> None:
+        if child.spec.name not in self._family.children:
+            del self._running[child.spec.name]
+            child.addressee.bury(child.cause)
 
     def _bury_all(self) -> None:
-        while self._charges:
-            _, charge = self._charges.popitem()
-            charge.addressee.bury(charge.cause)
+        while self._running:
+            _, child = self._running.popitem()
+            child.addressee.bury(child.cause)
 
     def _show(self, end: ChildExit) -> None:
         if self._exits is None:
