@@ -91,7 +91,7 @@ def telemetry_of(settings: Callable[[], Settings], pipeline: Pipeline, resources
     deps = [each.deps for each in walk_steps(pipeline) if isinstance(each, Step) and each.deps is not None]
     if resources is None and not deps and settings is default_settings:
         return Silence(os.environ)
-    from .telemetry._opening import open_telemetry  # the types of events, and the expressions of the redactor
+    from .telemetry._sinks import open_telemetry  # the types of events, and the expressions of the redactor
 
     return open_telemetry(settings(), os.environ, [resources, *deps])
 

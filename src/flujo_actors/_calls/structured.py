@@ -49,9 +49,8 @@ from ..structured._stages import (
     plan_next,
     stage_of,
 )
-from .caller import Caller
+from .caller import Caller, repair_settings
 from .repair_events import RepairEvents
-from .repair_settings import repair_settings
 
 T = TypeVar("T")
 

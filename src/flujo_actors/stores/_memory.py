@@ -27,7 +27,6 @@ from ..errors import LeaseLost, RunExists
 from . import _refusals as refusals
 from ._clock import LeaseClock, SystemClock
 from ._forking import watch_forks
-from ._pauses import closes_pauses
 from ._port import Transaction, Verdict
 
 
@@ -287,7 +286,7 @@ def _replaced(old: _Pause, new: OpenPause) -> bool:
 def _change(run: _Run, append: Append, wall: float) -> None:
     run.updated_at = wall
     run.status = append.status or run.status
-    if closes_pauses(append.status):
+    if has_ended(append.status):
         run.pauses = [pause for pause in run.pauses if pause.answered]
     if has_ended(append.status):
         run.cancel = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast, get_args
 
@@ -11,7 +12,6 @@ from .._core.outcomes import RunId
 from .._core.paths import StepPath
 from .._core.records import Record, RecordKind
 from ..errors import CorruptRecord
-from ._escapes import restored, storable
 
 BLOB_THRESHOLD = 64 * 1024
 """Bodies of more characters than this are kept as blobs."""
@@ -100,3 +100,26 @@ def _blob_body(run_id: RunId, row: RecordRow) -> str:
     if hashlib.sha256(row.data).digest() != row.blob:
         raise corrupt(run_id, row.seq, "its blob is not what was written")
     return row.data.decode("utf-8", "surrogatepass")
+
+
+# --- texts ---------------------------------------------------------------------------------------------------
+#
+# SQLite refuses lone surrogates and Postgres refuses NUL too. Both are written as the substitute character U+001A
+# followed by four hexadecimal digits, and so is U+001A itself; every other text stands for itself.
+
+_UNSTORABLE = re.compile("[\x00\x1a\ud800-\udfff]")
+_ESCAPED = re.compile("\x1a([0-9a-f]{4})")
+
+
+def storable(text: str) -> str:
+    """The text in a form that every database takes."""
+    if _UNSTORABLE.search(text) is None:
+        return text
+    return _UNSTORABLE.sub(lambda found: f"\x1a{ord(found[0]):04x}", text)
+
+
+def restored(stored: str) -> str:
+    """The text that `storable` was given."""
+    if "\x1a" not in stored:
+        return stored
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), stored)

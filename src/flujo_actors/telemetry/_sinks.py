@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, overload
 
 import attrs
 
 from .._core.event_kinds import EventKind
 from .._core.events import EVENT_TYPES, AgentUsage, Event, content_fields, detail_fields, facts
+from .._core.settings import Settings
 from ._redaction.live_redaction import LiveRedactor
 from ._redaction.redactor import Redactor
 
@@ -189,3 +190,17 @@ def _is_word(value: object) -> bool:
     if isinstance(value, str):
         return value.isprintable() and not any(character in value for character in ' "=')
     return isinstance(value, int | float)
+
+
+# --- from settings ----------------------------------------------------------------------------------------------
+
+
+def open_telemetry(settings: Settings, environ: Mapping[str, str], deps: Iterable[object]) -> Telemetry:
+    """Telemetry that hides what the environment and `deps` hold under secret-like names."""
+    logging_sink = (LogSink(),) if settings.telemetry.log else ()
+    return Telemetry(
+        sinks=(*settings.telemetry.sinks, *logging_sink),
+        redactor=LiveRedactor(environ, list(deps)),
+        content=settings.telemetry.content,
+        verbose=settings.aros.telemetry.verbose,
+    )

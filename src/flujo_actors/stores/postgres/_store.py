@@ -5,7 +5,7 @@ Rules:
 1. What a method returned for is committed; how a commit ended is found out even if the connection is lost at it.
 2. Leases are counted by the server's clock, the same for everybody. It is a wall clock: what it jumps, leases jump.
 3. Rows of several runs are locked in one order everywhere, so that batches wait for one another and never deadlock.
-4. Text goes into the database escaped (`_escapes`), so every name and every body comes back as it was.
+4. Text goes into the database escaped (`_rows`), so every name and every body comes back as it was.
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ from ..._core.seconds import checked_seconds
 from ...errors import DeclarationError, LeaseLost, RunExists
 from .. import _refusals as refusals
 from .._clock import LeaseClock
-from .._escapes import restored, storable
 from .._forking import watch_forks
-from .._pauses import closes_pauses
 from .._port import Transaction, Verdict
-from .._rows import RecordRow, as_blob, as_records, as_row
+from .._rows import RecordRow, as_blob, as_records, as_row, restored, storable
 from . import _statements as sql
 
 if TYPE_CHECKING:  # they need the driver, and the name of this store must be there without it
@@ -356,7 +354,7 @@ def _write_pauses(db: Connection, run: int, append: Append) -> None:
         path, token = storable(pause.path), storable(pause.token)
         db.execute(sql.REPLACE_PAUSE, (run, path, token))
         db.execute(sql.INSERT_PAUSE, (run, path, token, storable(pause.message), storable(pause.body)))
-    if closes_pauses(append.status):
+    if has_ended(append.status):
         db.execute(sql.CLOSE_PAUSES, (run,))
 
 

@@ -6,7 +6,7 @@ Rules:
    `synchronous=FULL` unless the constructor says otherwise.
 2. Leases are counted in the monotonic time of one boot. All processes on one machine share it; a lease of another
    boot has expired.
-3. Text goes into the database escaped (`_escapes`), so every name and every body comes back as it was.
+3. Text goes into the database escaped (`_rows`), so every name and every body comes back as it was.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ from ..._core.seconds import checked_seconds
 from ...errors import LeaseLost, RunExists
 from .. import _refusals as refusals
 from .._clock import LeaseClock, SystemClock
-from .._escapes import restored, storable
 from .._forking import watch_forks
-from .._pauses import closes_pauses
 from .._port import Transaction, Verdict
-from .._rows import as_blob, as_records, as_row, corrupt
+from .._rows import as_blob, as_records, as_row, corrupt, restored, storable
 from . import _statements as sql
 from ._connections import SqliteConnections
 
@@ -309,7 +307,7 @@ def _write_pauses(db: sqlite3.Connection, run: int, append: Append) -> None:
         path, token = storable(pause.path), storable(pause.token)
         db.execute(sql.REPLACE_PAUSE, (run, path, token))
         db.execute(sql.INSERT_PAUSE, (run, path, token, storable(pause.message), storable(pause.body)))
-    if closes_pauses(append.status):
+    if has_ended(append.status):
         db.execute(sql.CLOSE_PAUSES, (run,))
 
 
