@@ -83,6 +83,10 @@ class Admission:
     """What the runs of one pipeline have in common, for listing."""
     body: str
     """The body of the run's first record, of kind `admitted`."""
+    queue: str | None = None
+    """Where the run waits for a worker, if it is not begun where it was admitted."""
+    parent: RunId | None = None
+    """The run whose remote step this is; listings leave it out, and it is deleted with that run."""
 
 
 @attrs.frozen(kw_only=True)
@@ -133,6 +137,17 @@ class StoredRun:
     """Who holds the lease, if it is leased."""
     left_s: float | None = None
     """How many seconds are left of the lease, if it is leased."""
+    queue: str | None = None
+    """Where the run waits for a worker when nobody works on it; `None` if it belongs to whoever started it."""
+    parent: RunId | None = None
+    """The run whose remote step this is."""
+    last_owner: str | None = None
+    """Who holds the lease, or let it run out; `None` once it was given up."""
+
+    @property
+    def unclaimed(self) -> bool:
+        """Whether nobody ever worked on it."""
+        return self.epoch == 0
 
 
 @attrs.frozen(kw_only=True)
@@ -145,5 +160,16 @@ class RunQuery:
     """Only runs that have not changed since then, in seconds since the epoch."""
     updated_after: float | None = None
     abandoned: bool = False
-    """Only runs that are `running` and whose lease has expired."""
+    """Only runs that are `running`, that somebody worked on, and whose lease has expired."""
     limit: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class WorkerNote:
+    """What a worker says of itself, for whoever asks who is there."""
+
+    name: str
+    body: str
+    """JSON text."""
+    seen_at: float = 0.0
+    """When it last said so, in seconds since the epoch, by the store's clock."""

@@ -44,7 +44,13 @@ class ProcrastinateEngine:
     """A job queue in a Postgres database; see the module's rules."""
 
     def __init__(
-        self, url: str, *, heartbeat_s: float = 1.0, stalled_s: float = 5.0, polling_s: float = 5.0, retry_s: float = 1.0
+        self,
+        url: str,
+        *,
+        heartbeat_s: float = 1.0,
+        stalled_s: float = 5.0,
+        polling_s: float = 5.0,
+        retry_s: float = 1.0,
     ) -> None:
         self._url = url
         self._heartbeat_s, self._stalled_s = heartbeat_s, stalled_s
@@ -160,7 +166,7 @@ async def _retried(app: procrastinate.App, job: Job) -> None:
 
 async def _stop(worker: Worker, stopping: threading.Event) -> None:
     """A look ten times a second costs less than a thread that waits, which nothing could end."""
-    while not stopping.is_set():
+    while not stopping.is_set():  # noqa: ASYNC110 (it is set by threads that do not know this loop)
         await asyncio.sleep(0.1)
     worker.stop()
 

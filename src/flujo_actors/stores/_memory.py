@@ -21,6 +21,7 @@ from .._core.records import (
     RunQuery,
     StoredRun,
     StoredStatus,
+    WorkerNote,
     has_ended,
 )
 from ..errors import LeaseLost, RunExists
@@ -53,6 +54,8 @@ class _Run:
     records: list[Record] = attrs.Factory(list)
     pauses: list[_Pause] = attrs.Factory(list)
     cancel: CancelRequest | None = None
+    queue: str | None = None
+    parent: RunId | None = None
 
     def held(self, now: float) -> bool:
         return self.owner is not None and now < self.lease_until
@@ -83,7 +86,15 @@ class _Run:
             pauses=tuple(pause.asked for pause in self.pauses if not pause.answered),
             owner=self.owner if self.held(now) else None,
             left_s=self.lease_until - now if self.held(now) else None,
+            queue=self.queue,
+            parent=self.parent,
+            last_owner=self.owner,
         )
+
+    def wants_worker(self, now: float, host: str) -> bool:
+        if self.status == "paused":
+            return self.parent is None and not self.held(now) and all(pause.answered for pause in self.pauses)
+        return self.status == "running" and (not self.held(now) or (self.owner or "").startswith(host))
 
 
 class MemoryStore:
@@ -93,6 +104,7 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._wall = wall
         self._runs: dict[RunId, _Run] = {}
+        self._workers: dict[str, WorkerNote] = {}
         self._lock = threading.Lock()
         self._forking = False
         watch_forks(self)
@@ -103,7 +115,9 @@ class MemoryStore:
             raise answer
         return answer
 
-    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
+    def admit_all(
+        self, admissions: Sequence[Admission], *, owner: str | None, lease_s: float
+    ) -> list[Lease | RunExists]:
         with self._lock:
             return [self._admit(admission, owner, lease_s) for admission in admissions]
 
@@ -155,7 +169,7 @@ class MemoryStore:
     def find(self, query: RunQuery) -> list[StoredRun]:
         with self._lock:
             now = self._clock.now()
-            runs = [run.stored(now) for run in reversed(self._runs.values())]
+            runs = [run.stored(now) for run in reversed(self._runs.values()) if run.parent is None]
         fitting = [run for run in runs if _fits(run, query)]
         fitting.sort(key=lambda run: run.updated_at, reverse=True)
         return fitting[: query.limit]
@@ -166,7 +180,46 @@ class MemoryStore:
             for run_id in run_ids:
                 if run_id in self._runs and not self._runs[run_id].held(now):
                     del self._runs[run_id]
-            return before - len(self._runs)
+            deleted = before - len(self._runs)
+            for child in [run for run in self._runs.values() if run.parent in run_ids]:
+                if child.parent not in self._runs:
+                    del self._runs[child.run_id]
+            return deleted
+
+    def wanting(self, *, pipeline: str, queues: Sequence[str], host: str, limit: int) -> list[StoredRun]:
+        with self._lock:
+            now = self._clock.now()
+            mine = [run for run in self._runs.values() if run.pipeline == pipeline and run.queue in queues]
+            return [run.stored(now) for run in mine if run.wants_worker(now, host)][:limit]
+
+    def standing(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
+        with self._lock:
+            now = self._clock.now()
+            return [self._runs[run_id].stored(now) for run_id in run_ids if run_id in self._runs]
+
+    def requeue(self, run_ids: Sequence[RunId]) -> None:
+        with self._lock:
+            for run in [self._runs[run_id] for run_id in run_ids if run_id in self._runs]:
+                if run.parent is not None and not has_ended(run.status):
+                    run.cancel = None
+                    run.status = run.status if run.owner is not None else "running"
+
+    def children(self, run_id: RunId) -> list[RunId]:
+        with self._lock:
+            return [run.run_id for run in self._runs.values() if run.parent == run_id]
+
+    def sign_on(self, worker: WorkerNote) -> None:
+        with self._lock:
+            self._workers[worker.name] = attrs.evolve(worker, seen_at=self._wall())
+
+    def sign_off(self, name: str) -> None:
+        with self._lock:
+            self._workers.pop(name, None)
+
+    def signed_on(self, *, within_s: float) -> list[WorkerNote]:
+        with self._lock:
+            since = self._wall() - within_s
+            return sorted((each for each in self._workers.values() if each.seen_at >= since), key=lambda it: it.name)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -219,19 +272,21 @@ class MemoryStore:
             raise refusals.not_found(run_id)
         return self._runs[run_id]
 
-    def _admit(self, admission: Admission, owner: str, lease_s: float) -> Lease | RunExists:
+    def _admit(self, admission: Admission, owner: str | None, lease_s: float) -> Lease | RunExists:
         if admission.run_id in self._runs:
             return refusals.exists(admission.run_id)
-        self._runs[admission.run_id] = self._new_run(admission, owner, lease_s)
-        return Lease(run_id=admission.run_id, owner=owner, epoch=1)
+        self._runs[admission.run_id] = run = self._new_run(admission, owner, lease_s)
+        return Lease(run_id=admission.run_id, owner=owner or "", epoch=run.epoch)
 
-    def _new_run(self, admission: Admission, owner: str, lease_s: float) -> _Run:
+    def _new_run(self, admission: Admission, owner: str | None, lease_s: float) -> _Run:
         wall = self._wall()
         run = _Run(
             run_id=admission.run_id,
             pipeline=admission.pipeline,
             owner=owner,
-            epoch=1,
+            epoch=0 if owner is None else 1,
+            queue=admission.queue,
+            parent=admission.parent,
             lease_until=self._clock.now() + lease_s,
             created_at=wall,
             updated_at=wall,
@@ -300,5 +355,5 @@ def _fits(run: StoredRun, query: RunQuery) -> bool:
         and query.pipeline in (None, run.pipeline)
         and (query.updated_before is None or run.updated_at < query.updated_before)
         and (query.updated_after is None or run.updated_at > query.updated_after)
-        and (not query.abandoned or (run.status == "running" and not run.leased))
+        and (not query.abandoned or (run.status == "running" and not run.leased and not run.unclaimed))
     )

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 
 from .._core.outcomes import RunId
 from .._core.paths import StepPath
-from .._core.records import Admission, Append, CancelRequest, Lease, Record, RunQuery, StoredRun
+from .._core.records import Admission, Append, CancelRequest, Lease, Record, RunQuery, StoredRun, WorkerNote
 from ..errors import LeaseLost, RunExists
 
 Verdict: TypeAlias = LeaseLost | CancelRequest | None
@@ -32,8 +32,13 @@ class RunLog(Protocol):
     def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
         """Make the run exist, durably, before returning; `RunExists` if its id is taken."""
 
-    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
-        """As `admit`, for several runs in one transaction; the error of a taken id is in the answer at its place."""
+    def admit_all(
+        self, admissions: Sequence[Admission], *, owner: str | None, lease_s: float
+    ) -> list[Lease | RunExists]:
+        """As `admit`, for several runs in one transaction; the error of a taken id is in the answer at its place.
+
+        Without an `owner` the runs belong to whoever claims them first; their leases, of epoch 0, allow nothing.
+        """
 
     def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
         """Take over a run whose lease is free or expired; `RunLeased` if it is held, `RunNotFound` if it is not there.
@@ -76,6 +81,35 @@ class RunControl(Protocol):
         """The requests that wait for these runs; asked for every second, so it only reads."""
 
 
+class RunQueue(Protocol):
+    """Runs that wait for a worker, and who is there to work. A store without these methods can do all the rest."""
+
+    def wanting(self, *, pipeline: str, queues: Sequence[str], host: str, limit: int) -> list[StoredRun]:
+        """Runs of a pipeline in these queues that want a worker, oldest first.
+
+        That are those which are `running` and that nobody holds, or an owner whose name begins with `host`, who may be
+        known to have died; and those which are `paused`, have no parent, and wait for no answer any more.
+        """
+
+    def standing(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
+        """Those of these runs that are there, in any order."""
+
+    def requeue(self, run_ids: Sequence[RunId]) -> None:
+        """Let remote steps that were put to rest want a worker again, and drop requests to cancel them."""
+
+    def children(self, run_id: RunId) -> list[RunId]:
+        """The remote steps of a run."""
+
+    def sign_on(self, worker: WorkerNote) -> None:
+        """Take note of a worker, from now on or again."""
+
+    def sign_off(self, name: str) -> None:
+        """Forget a worker."""
+
+    def signed_on(self, *, within_s: float) -> list[WorkerNote]:
+        """The workers that were seen in so many seconds, by name; those that were not seen for a day are forgotten."""
+
+
 class RunArchive(Protocol):
     """Reading runs, and forgetting them."""
 
@@ -86,10 +120,13 @@ class RunArchive(Protocol):
         """The run's records after a sequence number, in order; `CorruptRecord` names the one that cannot be read."""
 
     def find(self, query: RunQuery) -> list[StoredRun]:
-        """The runs that fit, latest change first."""
+        """The runs that fit, latest change first; not those that are remote steps of others."""
 
     def delete(self, run_ids: Sequence[RunId]) -> int:
-        """Forget runs with everything they wrote, unless they are leased; how many there were."""
+        """Forget runs with everything they wrote, unless they are leased; how many there were.
+
+        Their remote steps are forgotten with them, whoever works on these.
+        """
 
 
 class Transaction(Protocol):
@@ -102,7 +139,7 @@ class Transaction(Protocol):
         """Add records to the transaction; `LeaseLost` if the lease is not current."""
 
 
-class Store(RunLog, RunControl, RunArchive, Protocol):
+class Store(RunLog, RunControl, RunQueue, RunArchive, Protocol):
     """A place where runs survive their process.
 
     A store may say with a text `place` which database it stands for: steps that write through stores of one place take

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from .._core.outcomes import RunId
 from .._core.paths import StepPath
-from .._core.records import Admission, Append, CancelRequest, Lease, Record, RunQuery, StoredRun
+from .._core.records import Admission, Append, CancelRequest, Lease, Record, RunQuery, StoredRun, WorkerNote
 from ..errors import LeaseLost, RunExists, StoreError
 from ..stores._port import Store, Transaction, Verdict
 
@@ -63,7 +63,9 @@ class FaultyStore:
         with self.counted("admit"):
             return self._store.admit(admission, owner=owner, lease_s=lease_s)
 
-    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
+    def admit_all(
+        self, admissions: Sequence[Admission], *, owner: str | None, lease_s: float
+    ) -> list[Lease | RunExists]:
         with self.counted("admit_all"):
             return self._store.admit_all(admissions, owner=owner, lease_s=lease_s)
 
@@ -110,6 +112,34 @@ class FaultyStore:
     def delete(self, run_ids: Sequence[RunId]) -> int:
         with self.counted("delete"):
             return self._store.delete(run_ids)
+
+    def wanting(self, *, pipeline: str, queues: Sequence[str], host: str, limit: int) -> list[StoredRun]:
+        """Not counted, as all that workers ask by the clock."""
+        return self._store.wanting(pipeline=pipeline, queues=queues, host=host, limit=limit)
+
+    def standing(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
+        """Not counted."""
+        return self._store.standing(run_ids)
+
+    def requeue(self, run_ids: Sequence[RunId]) -> None:
+        with self.counted("requeue"):
+            self._store.requeue(run_ids)
+
+    def children(self, run_id: RunId) -> list[RunId]:
+        with self.counted("children"):
+            return self._store.children(run_id)
+
+    def sign_on(self, worker: WorkerNote) -> None:
+        """Not counted."""
+        self._store.sign_on(worker)
+
+    def sign_off(self, name: str) -> None:
+        """Not counted."""
+        self._store.sign_off(name)
+
+    def signed_on(self, *, within_s: float) -> list[WorkerNote]:
+        """Not counted."""
+        return self._store.signed_on(within_s=within_s)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:

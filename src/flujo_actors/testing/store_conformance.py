@@ -31,6 +31,7 @@ from ._store_clauses.crashing import CrashClauses
 from ._store_clauses.fencing import FencingClauses
 from ._store_clauses.keeping import KeepingClauses
 from ._store_clauses.place import StorePlace as StorePlace
+from ._store_clauses.queueing import QueueClauses
 from ._store_clauses.writing import WritingClauses
 
 
@@ -38,6 +39,7 @@ class StoreConformance(
     WritingClauses,
     FencingClauses,
     ControlClauses,
+    QueueClauses,
     AnsweringClauses,
     KeepingClauses,
     ConcurrencyClauses,

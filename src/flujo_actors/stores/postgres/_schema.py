@@ -61,7 +61,16 @@ _CANCEL_REQUESTS: tuple[LiteralString, ...] = (
 )
 """Why a run shall end, until it has. Hardly any run has such a request, and the index holds no others."""
 
-MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (_FIRST, _CANCEL_REQUESTS)
+_QUEUES: tuple[LiteralString, ...] = (
+    "ALTER TABLE flujo_runs ADD COLUMN queue text",
+    "ALTER TABLE flujo_runs ADD COLUMN parent text",
+    "CREATE INDEX flujo_runs_by_queue ON flujo_runs (queue, id) WHERE queue IS NOT NULL AND status = 'running'",
+    "CREATE INDEX flujo_runs_by_parent ON flujo_runs USING hash (parent) WHERE parent IS NOT NULL",
+    "CREATE TABLE flujo_workers (name text PRIMARY KEY, body text NOT NULL, seen_at float8 NOT NULL)",
+)
+"""Where a run waits for a worker, whose remote step it is, and who is there to work. A hash takes ids of any length."""
+
+MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (_FIRST, _CANCEL_REQUESTS, _QUEUES)
 """What leads from each version to the next; an empty schema has version 0."""
 
 

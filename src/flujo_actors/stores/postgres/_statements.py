@@ -34,8 +34,9 @@ OWN_BLOBS: LiteralString = "SELECT pg_advisory_xact_lock(4935112608002)"
 
 ADMIT: LiteralString = f"""
     INSERT INTO flujo_runs (run_hash, run_id, pipeline, status, created_at, updated_at, owner, epoch,
-                            lease_until, next_seq)
-    VALUES (%(hash)s, %(run_id)s, %(pipeline)s, 'running', {WALL}, {WALL}, %(owner)s, 1, {NOW} + %(lease_s)s::float8, 2)
+                            lease_until, next_seq, queue, parent)
+    VALUES (%(hash)s, %(run_id)s, %(pipeline)s, 'running', {WALL}, {WALL}, %(owner)s, %(epoch)s,
+            {NOW} + %(lease_s)s::float8, 2, %(queue)s, %(parent)s)
     ON CONFLICT (run_hash) DO NOTHING RETURNING id"""
 
 CLAIM: LiteralString = f"""
@@ -105,12 +106,40 @@ FIND_KEYS: LiteralString = "SELECT id FROM flujo_runs WHERE id = ANY(%s)"
 RUNS: LiteralString = f"""
     SELECT run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, next_seq - 1, owner, lease_until - {NOW},
            (SELECT json_agg(json_build_array(path, token, message, body) ORDER BY p.id)
-            FROM flujo_pauses p WHERE run = r.id AND answered IS NULL)
+            FROM flujo_pauses p WHERE run = r.id AND answered IS NULL), queue, parent
     FROM flujo_runs r"""
+
+WANTING: LiteralString = f"""
+    WHERE pipeline = %(pipeline)s AND queue = ANY(%(queues)s) AND status = 'running'
+      AND (NOT {HELD} OR starts_with(owner, %(host)s)) ORDER BY r.id LIMIT %(limit)s"""
+
+WANTING_ANSWERED: LiteralString = f"""
+    WHERE pipeline = %(pipeline)s AND queue = ANY(%(queues)s) AND status = 'paused' AND parent IS NULL AND NOT {HELD}
+      AND NOT EXISTS (SELECT 1 FROM flujo_pauses WHERE run = r.id AND answered IS NULL)
+    ORDER BY r.id LIMIT %(limit)s"""
+
+REQUEUE: LiteralString = """
+    UPDATE flujo_runs SET cancel = NULL, status = CASE WHEN owner IS NULL THEN 'running' ELSE status END
+    WHERE run_hash = ANY(%s) AND parent IS NOT NULL AND status IN ('running', 'paused')"""
+
+CHILDREN: LiteralString = "SELECT run_id FROM flujo_runs WHERE parent = %s ORDER BY id"
+
+SIGN_ON: LiteralString = f"""
+    INSERT INTO flujo_workers (name, body, seen_at) VALUES (%(name)s, %(body)s, {WALL})
+    ON CONFLICT (name) DO UPDATE SET body = excluded.body, seen_at = excluded.seen_at"""
+
+SIGN_OFF: LiteralString = f"DELETE FROM flujo_workers WHERE name = %(name)s OR seen_at < {WALL} - 86400"
+
+SIGNED_ON: LiteralString = f"""
+    SELECT name, body, seen_at FROM flujo_workers WHERE seen_at >= {WALL} - %(within_s)s::float8 ORDER BY name"""
 
 DELETE_RUNS: LiteralString = f"""
     WITH doomed AS (SELECT id FROM flujo_runs WHERE run_hash = ANY(%(hashes)s) ORDER BY run_hash FOR UPDATE)
-    DELETE FROM flujo_runs WHERE id IN (SELECT id FROM doomed) AND NOT {HELD} RETURNING id"""
+    DELETE FROM flujo_runs WHERE id IN (SELECT id FROM doomed) AND NOT {HELD} RETURNING id, run_id"""
+
+DELETE_CHILDREN: LiteralString = """
+    WITH doomed AS (SELECT id FROM flujo_runs WHERE parent = ANY(%s) ORDER BY run_hash FOR UPDATE)
+    DELETE FROM flujo_runs WHERE id IN (SELECT id FROM doomed) RETURNING id"""
 
 BLOBS_OF_RUNS: LiteralString = "SELECT DISTINCT blob FROM flujo_records WHERE run = ANY(%s) AND blob IS NOT NULL"
 

@@ -29,19 +29,22 @@ from .._forking import watch_forks
 from .._port import Transaction, Verdict
 from .._rows import RecordRow, as_blob, as_records, as_row, restored, storable
 from . import _statements as sql
+from ._queue import PostgresQueue
 
 if TYPE_CHECKING:  # they need the driver, and the name of this store must be there without it
     from ._connections import IsThere, PostgresConnections
     from ._session import Connection
 
 
-class PostgresStore:
+class PostgresStore(PostgresQueue):
     """Runs in a Postgres database; its tables stand in the first schema of the `search_path`."""
 
     def __init__(
         self, url: str, *, pool_size: int = 8, timeout_s: float = 30.0, clock: LeaseClock | None = None
     ) -> None:
         self._clock = clock
+        self.url = url
+        """Where the database is, password and all: for engines that live in it, never for a log."""
         checked_seconds(timeout_s, what="PostgresStore: timeout_s")
         self._connections = _driver()(url, pool_size=pool_size, timeout_s=timeout_s)
         watch_forks(self._connections)
@@ -55,7 +58,9 @@ class PostgresStore:
             raise answer
         return answer
 
-    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
+    def admit_all(
+        self, admissions: Sequence[Admission], *, owner: str | None, lease_s: float
+    ) -> list[Lease | RunExists]:
         if not admissions:
             return []
         return self._connections.write(lambda db: self._admit(db, admissions, owner, lease_s), lease_s=lease_s)
@@ -120,7 +125,7 @@ class PostgresStore:
         self._connections.close()
 
     def _admit(
-        self, db: Connection, admissions: Sequence[Admission], owner: str, lease_s: float
+        self, db: Connection, admissions: Sequence[Admission], owner: str | None, lease_s: float
     ) -> tuple[list[Lease | RunExists], IsThere]:
         _share_blobs(db, (admission.body for admission in admissions))
         order = _lock_order([admission.run_id for admission in admissions])
@@ -130,13 +135,19 @@ class PostgresStore:
         for index, key in zip(order, _each(db, sql.ADMIT, rows), strict=True):
             if key is not None:
                 admission = admissions[index]
-                answers[index] = Lease(run_id=admission.run_id, owner=owner, epoch=1)
+                answers[index] = Lease(run_id=admission.run_id, owner=owner or "", epoch=_first_epoch(owner))
                 records.append((key[0], 1, Record(kind="admitted", path=ROOT, body=admission.body)))
         _insert_records(db, records)
         return answers, _leases_are_there([lease for lease in answers if isinstance(lease, Lease)])
 
-    def _new_row(self, admission: Admission, owner: str, lease_s: float) -> dict[str, Any]:
-        return {**self._granted(admission.run_id, owner, lease_s), "pipeline": storable(admission.pipeline)}
+    def _new_row(self, admission: Admission, owner: str | None, lease_s: float) -> dict[str, Any]:
+        return {
+            **self._granted(admission.run_id, owner, lease_s),
+            "pipeline": storable(admission.pipeline),
+            "epoch": _first_epoch(owner),
+            "queue": admission.queue and storable(admission.queue),
+            "parent": admission.parent and storable(admission.parent),
+        }
 
     def _claim(
         self, db: Connection, run_id: RunId, dead: str | None, owner: str, lease_s: float
@@ -197,12 +208,14 @@ class PostgresStore:
     def _delete(self, db: Connection, run_ids: Sequence[RunId]) -> tuple[int, IsThere]:
         db.execute(sql.OWN_BLOBS)
         hashes = [_hash(run_id) for run_id in run_ids]
-        runs = [run for (run,) in db.ask(sql.DELETE_RUNS, {**self._time(), "hashes": hashes})]
+        deleted = db.ask(sql.DELETE_RUNS, {**self._time(), "hashes": hashes})
+        children = db.ask(sql.DELETE_CHILDREN, ([run_id for _, run_id in deleted],))
+        runs = [*(run for run, _ in deleted), *(run for (run,) in children)]
         blobs = [blob for (blob,) in db.ask(sql.BLOBS_OF_RUNS, (runs,))]
         db.execute(sql.DELETE_RECORDS, (runs,))
         db.execute(sql.DELETE_PAUSES, (runs,))
         db.execute(sql.DELETE_UNUSED_BLOBS, (blobs,))
-        return len(runs), lambda db: not db.ask(sql.FIND_KEYS, (runs,))
+        return len(deleted), lambda db: not db.ask(sql.FIND_KEYS, (runs,))
 
     def _stored(self, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
         statement = f"{sql.RUNS} {where}".encode()
@@ -220,12 +233,12 @@ class PostgresStore:
             "epoch": lease.epoch,
         }
 
-    def _granted(self, run_id: RunId, owner: str, lease_s: float) -> dict[str, Any]:
+    def _granted(self, run_id: RunId, owner: str | None, lease_s: float) -> dict[str, Any]:
         return {
             **self._time(),
             "hash": _hash(run_id),
             "run_id": storable(run_id),
-            "owner": storable(owner),
+            "owner": owner and storable(owner),
             "lease_s": lease_s,
         }
 
@@ -268,7 +281,12 @@ def _repeatable(db: Connection) -> bool:
 
 
 def _leases_are_there(leases: Sequence[Lease]) -> IsThere:
-    return lambda db: all(_owner(db, lease.run_id) == (lease.owner, lease.epoch) for lease in leases[:1])
+    return lambda db: all(_owner(db, lease.run_id) == (lease.owner or None, lease.epoch) for lease in leases[:1])
+
+
+def _first_epoch(owner: str | None) -> int:
+    """A run that nobody owns yet has had no claim."""
+    return 0 if owner is None else 1
 
 
 def _append_is_there(
@@ -359,7 +377,7 @@ def _write_pauses(db: Connection, run: int, append: Append) -> None:
 
 
 def _stored_run(row: Sequence[Any]) -> StoredRun:
-    run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, pauses = row
+    run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, pauses, queue, parent = row
     return StoredRun(
         run_id=RunId(restored(run_id)),
         pipeline=restored(pipeline),
@@ -372,6 +390,9 @@ def _stored_run(row: Sequence[Any]) -> StoredRun:
         pauses=tuple(_open_pause(*map(restored, pause)) for pause in pauses or ()),
         owner=restored(owner) if held else None,
         left_s=left_s if held else None,
+        queue=queue and restored(queue),
+        parent=parent and RunId(restored(parent)),
+        last_owner=owner and restored(owner),
     )
 
 
@@ -392,7 +413,7 @@ def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
         "pipeline = %(pipeline)s": query.pipeline,
         "updated_at < %(updated_before)s": query.updated_before,
         "updated_at > %(updated_after)s": query.updated_after,
-        f"status = 'running' AND NOT {sql.HELD}": query.abandoned or None,
+        f"status = 'running' AND epoch > 0 AND NOT {sql.HELD}": query.abandoned or None,
     }
     wanted = [f"({condition})" for condition, value in conditions.items() if value is not None]
-    return f"WHERE {' AND '.join(wanted)}" if wanted else "", parameters
+    return f"WHERE {' AND '.join(['parent IS NULL', *wanted])}", parameters

@@ -83,7 +83,16 @@ _CANCEL_REQUESTS = (
 )
 """Why a run shall end, until it has. Hardly any run has such a request, and the index holds no others."""
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _ONE_PAGE_PER_RECORD, _CANCEL_REQUESTS)
+_QUEUES = (
+    "ALTER TABLE flujo_runs ADD COLUMN queue TEXT",
+    "ALTER TABLE flujo_runs ADD COLUMN parent TEXT",
+    "CREATE INDEX flujo_runs_by_queue ON flujo_runs (queue, id) WHERE queue IS NOT NULL AND status = 'running'",
+    "CREATE INDEX flujo_runs_by_parent ON flujo_runs (parent) WHERE parent IS NOT NULL",
+    "CREATE TABLE flujo_workers (name TEXT PRIMARY KEY, body TEXT NOT NULL, seen_at REAL NOT NULL) WITHOUT ROWID",
+)
+"""Where a run waits for a worker, whose remote step it is, and who is there to work."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _ONE_PAGE_PER_RECORD, _CANCEL_REQUESTS, _QUEUES)
 """What leads from each version to the next; an empty file has version 0."""
 
 

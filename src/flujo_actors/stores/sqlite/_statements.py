@@ -23,8 +23,8 @@ _INSERT_NEXT = f"""
 
 ADMIT = """
     INSERT INTO flujo_runs (run_id, pipeline, status, created_at, updated_at, owner, epoch,
-                            lease_boot, lease_from, lease_until, records)
-    VALUES (:run_id, :pipeline, 'running', :wall, :wall, :owner, 1, :boot, :now, :until, 1)
+                            lease_boot, lease_from, lease_until, records, queue, parent)
+    VALUES (:run_id, :pipeline, 'running', :wall, :wall, :owner, :epoch, :boot, :now, :until, 1, :queue, :parent)
     ON CONFLICT (run_id) DO NOTHING RETURNING id"""
 
 CLAIM = f"""
@@ -97,20 +97,46 @@ READ_RAW = f"""
     WHERE {_OF_RUN_AFTER}"""
 
 RUNS = f"""
-    SELECT id, run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, records, owner, lease_until - :now
+    SELECT id, run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, records, owner, lease_until - :now,
+           queue, parent
     FROM (
         SELECT flujo_runs.id, run_id, pipeline, status, created_at, owner, epoch, lease_boot, lease_from, lease_until,
+               queue, parent,
                coalesce(last.seq, records) AS records,
                max(updated_at, coalesce(created_at + last.after_us / 1e6, updated_at)) AS updated_at
         FROM flujo_runs LEFT JOIN flujo_records AS last ON last.id = CASE WHEN owner IS NOT NULL THEN {_LAST} END
     )"""
 """What the row of a run with an owner does not say, its last record does."""
 
+_IN_QUEUES = "pipeline = :pipeline AND queue IN (SELECT value FROM json_each(:queues))"
+
+WANTING = f"""
+    WHERE {_IN_QUEUES} AND status = 'running' AND queue IS NOT NULL
+      AND (NOT ({HELD}) OR substr(owner, 1, length(:host)) = :host) ORDER BY id LIMIT :limit"""
+
+WANTING_ANSWERED = f"""
+    WHERE {_IN_QUEUES} AND status = 'paused' AND parent IS NULL AND NOT ({HELD})
+      AND id NOT IN (SELECT run FROM flujo_pauses WHERE answered IS NULL) ORDER BY id LIMIT :limit"""
+
+REQUEUE = """
+    UPDATE flujo_runs SET cancel = NULL, status = CASE WHEN owner IS NULL THEN 'running' ELSE status END
+    WHERE run_id = ? AND parent IS NOT NULL AND status IN ('running', 'paused')"""
+
+CHILDREN = "SELECT run_id FROM flujo_runs WHERE parent = ? ORDER BY id"
+
+SIGN_ON = "INSERT OR REPLACE INTO flujo_workers (name, body, seen_at) VALUES (?, ?, ?)"
+
+SIGN_OFF = "DELETE FROM flujo_workers WHERE name = ? OR seen_at < ? - 86400"
+
+SIGNED_ON = "SELECT name, body, seen_at FROM flujo_workers WHERE seen_at >= ? ORDER BY name"
+
 OPEN_PAUSES = """
     SELECT run, path, token, message, body FROM flujo_pauses
     WHERE answered IS NULL AND run IN (SELECT value FROM json_each(?)) ORDER BY id"""
 
 DELETE_RUN = f"DELETE FROM flujo_runs WHERE run_id = :run_id AND NOT ({HELD}) RETURNING id"
+
+DELETE_CHILDREN = "DELETE FROM flujo_runs WHERE parent = :run_id RETURNING id"
 
 _OF_RUN = "id > ?1 << 32 AND id < (?1 + 1) << 32"
 

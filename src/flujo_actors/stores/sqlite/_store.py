@@ -32,12 +32,13 @@ from .._port import Transaction, Verdict
 from .._rows import as_blob, as_records, as_row, corrupt, restored, storable
 from . import _statements as sql
 from ._connections import SqliteConnections
+from ._queue import SqliteQueue
 
 Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
 """SQLite's setting: `FULL` survives a power failure, `NORMAL` may lose the last commits in one, never their order."""
 
 
-class SqliteStore:
+class SqliteStore(SqliteQueue):
     """Runs in a SQLite file, or in memory with `":memory:"`; shared by all processes of one machine."""
 
     def __init__(
@@ -67,7 +68,9 @@ class SqliteStore:
             raise answer
         return answer
 
-    def admit_all(self, admissions: Sequence[Admission], *, owner: str, lease_s: float) -> list[Lease | RunExists]:
+    def admit_all(
+        self, admissions: Sequence[Admission], *, owner: str | None, lease_s: float
+    ) -> list[Lease | RunExists]:
         if not admissions:
             return []
         with self._connections.writing() as db:
@@ -186,14 +189,23 @@ class SqliteStore:
         cancel = told[-1][0][-1]
         return None if cancel is None else CancelRequest(reason=restored(cancel))
 
-    def _admit(self, db: sqlite3.Connection, admission: Admission, owner: str, lease_s: float) -> Lease | RunExists:
-        granted = self._granted(admission.run_id, owner=owner, lease_s=lease_s)
-        rows = db.execute(sql.ADMIT, {**granted, "pipeline": storable(admission.pipeline)}).fetchall()
+    def _admit(
+        self, db: sqlite3.Connection, admission: Admission, owner: str | None, lease_s: float
+    ) -> Lease | RunExists:
+        epoch = 0 if owner is None else 1
+        new = {
+            **self._granted(admission.run_id, owner=owner, lease_s=lease_s),
+            "pipeline": storable(admission.pipeline),
+            "epoch": epoch,
+            "queue": admission.queue and storable(admission.queue),
+            "parent": admission.parent and storable(admission.parent),
+        }
+        rows = db.execute(sql.ADMIT, new).fetchall()
         if not rows:
             return refusals.exists(admission.run_id)
         first = Record(kind="admitted", path=ROOT, body=admission.body)
         _insert(db, sql.INSERT_FIRST, first, {"run": rows[0][0]})
-        return Lease(run_id=admission.run_id, owner=owner, epoch=1)
+        return Lease(run_id=admission.run_id, owner=owner or "", epoch=epoch)
 
     def _renew(self, db: sqlite3.Connection, lease: Lease, lease_s: float) -> LeaseLost | None:
         granted = self._granted(lease.run_id, owner=lease.owner, lease_s=lease_s)
@@ -203,7 +215,8 @@ class SqliteStore:
 
     def _delete(self, db: sqlite3.Connection, run_id: RunId) -> int:
         deleted = db.execute(sql.DELETE_RUN, {**self._time(), "run_id": storable(run_id)}).fetchall()
-        for run in deleted:
+        children = db.execute(sql.DELETE_CHILDREN, {"run_id": storable(run_id)}).fetchall() if deleted else []
+        for run in (*deleted, *children):
             blobs = db.execute(sql.BLOBS_OF_RUN, run).fetchall()
             db.execute(sql.DELETE_RECORDS, run)
             db.execute(sql.DELETE_PAUSES, run)
@@ -218,9 +231,10 @@ class SqliteStore:
     def _time(self) -> dict[str, Any]:
         return {"boot": self._clock.boot(), "now": self._clock.now(), "wall": self._wall()}
 
-    def _granted(self, run_id: RunId, *, owner: str, lease_s: float) -> dict[str, Any]:
+    def _granted(self, run_id: RunId, *, owner: str | None, lease_s: float) -> dict[str, Any]:
         time = self._time()
-        return {**time, "run_id": storable(run_id), "owner": storable(owner), "until": time["now"] + lease_s}
+        named = {"run_id": storable(run_id), "owner": owner and storable(owner)}
+        return {**time, **named, "until": time["now"] + lease_s}
 
 
 _Write = Callable[[sqlite3.Connection, Sequence[Append]], list[Verdict]]
@@ -320,7 +334,7 @@ def _open_pauses(db: sqlite3.Connection, runs: list[int]) -> dict[int, list[Open
 
 
 def _stored_run(row: Sequence[Any], pauses: Iterable[OpenPause]) -> StoredRun:
-    _, run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s = row
+    _, run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, queue, parent = row
     return StoredRun(
         run_id=RunId(restored(run_id)),
         pipeline=restored(pipeline),
@@ -333,6 +347,9 @@ def _stored_run(row: Sequence[Any], pauses: Iterable[OpenPause]) -> StoredRun:
         pauses=tuple(pauses),
         owner=restored(owner) if held else None,
         left_s=left_s if held else None,
+        queue=queue and restored(queue),
+        parent=parent and RunId(restored(parent)),
+        last_owner=owner and restored(owner),
     )
 
 
@@ -342,7 +359,7 @@ def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
         "pipeline = :pipeline": query.pipeline and storable(query.pipeline),
         "updated_at < :updated_before": query.updated_before,
         "updated_at > :updated_after": query.updated_after,
-        f"status = 'running' AND NOT ({sql.HELD})": query.abandoned or None,
+        f"status = 'running' AND epoch > 0 AND NOT ({sql.HELD})": query.abandoned or None,
     }
     wanted = [f"({condition})" for condition, value in conditions.items() if value is not None]
     limit = -1 if query.limit is None else query.limit
@@ -353,4 +370,4 @@ def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
         "updated_after": query.updated_after,
         "limit": limit,
     }
-    return f"WHERE {' AND '.join(wanted)}" if wanted else "", parameters
+    return f"WHERE {' AND '.join(['parent IS NULL', *wanted])}", parameters
