@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 import attrs
@@ -15,11 +16,12 @@ from ._core.known_models import read_by
 from ._core.outcomes import RunId, TerminalOutcome
 from ._core.paths import StepPath
 from ._core.pause_tokens import parse_token
-from ._core.records import ENDED, Record, RunQuery, StoredRun, StoredStatus
+from ._core.records import ENDED, Record, RunQuery, StoredRun, StoredStatus, WorkerNote
 from ._core.run_state import RunState, project
 from ._durable.answers import checked_answer
 from ._durable.cancelling import cancel
 from ._durable.pauses import waiting_pause
+from ._fleet.signing import KNOWN_FOR_S
 from .errors import DeclarationError
 from .stores._opening import open_store
 from .stores._port import Store
@@ -41,6 +43,34 @@ class RunInfo:
     """What it asks."""
     abandoned: bool = False
     """Whether a process left it running and gave no sign of life since."""
+    queue: str | None = None
+    """Which workers play it, if it was handed in for some to play."""
+    waiting_since: float | None = None
+    """Since when it waits for one of them, if it does; in seconds since the epoch."""
+
+
+@attrs.frozen(kw_only=True)
+class WorkerInfo:
+    """A worker that is there."""
+
+    name: str
+    host: str
+    pid: int
+    state: str
+    """`starting`, `ready`, `draining` or `stopped`."""
+    queues: tuple[str, ...]
+    slots: int
+    busy: int
+    """How many runs it plays now."""
+    played: int
+    """How many it has played."""
+    pipeline: str
+    fingerprint: str
+    """Which version of the pipeline it plays."""
+    since: float
+    seen_at: float
+    refused: Mapping[str, str] = attrs.field(factory=dict)
+    """The runs that it left to others, and why: they are of another version, or cannot be read."""
 
 
 @attrs.frozen(kw_only=True)
@@ -110,6 +140,10 @@ class RunClient:
             for pause in run.pauses
         ]
 
+    def workers(self) -> Sequence[WorkerInfo]:
+        """The workers that are there, by name: those that gave a sign of life in the last seconds."""
+        return [_worker_info(note) for note in self._store.signed_on(within_s=KNOWN_FOR_S)]
+
     # --- handling ---
 
     def answer(self, token: str, answer: Any) -> None:
@@ -174,5 +208,20 @@ def _info(run: StoredRun) -> RunInfo:
         updated_at=run.updated_at,
         state_token=None if first is None else first.token,
         message=None if first is None else first.message,
-        abandoned=run.status == "running" and not run.leased,
+        abandoned=run.status == "running" and not run.leased and not run.unclaimed,
+        queue=run.queue,
+        waiting_since=_waiting_since(run),
     )
+
+
+def _waiting_since(run: StoredRun) -> float | None:
+    """Since when nobody works on a run that waits for a worker."""
+    if run.queue is None or run.status != "running" or run.leased:
+        return None
+    return run.created_at if run.unclaimed else run.updated_at
+
+
+def _worker_info(note: WorkerNote) -> WorkerInfo:
+    facts = json.loads(note.body)
+    known = {name: facts[name] for name in attrs.fields_dict(WorkerInfo) if name in facts}
+    return WorkerInfo(**{**known, "name": note.name, "seen_at": note.seen_at, "queues": tuple(facts["queues"])})

@@ -29,6 +29,8 @@ from ._tree.root import drive
 from ._wiring import (
     checked_answer,
     checked_mode,
+    engine_of,
+    fleet_of,
     hooks_of,
     load_for_steps,
     recovered,
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
     from ._core.settings import Settings
     from ._dsl.typed_parts import Answers, I, O, Returns, TypedStep
     from ._durable.changes import ResumeMode
+    from ._fleet.port import Engine
+    from ._fleet.service import Fleet
+    from ._fleet.worker import Worker
     from ._run.hooks import Hooks
     from .stores._port import Store
 
@@ -62,6 +67,7 @@ if TYPE_CHECKING:
         hooks: Hook | Iterable[Hook]
         store: Store | str | None
         settings: Settings | Mapping[str, Any] | None
+        engine: Engine | str | None
 
 
 logger = logging.getLogger("flujo_actors")
@@ -97,6 +103,7 @@ class Flujo(Generic[In, Out, Ctx]):
         hooks: Hook | Iterable[Hook] = (),
         store: Store | str | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
+        engine: Engine | str | None = None,
     ) -> None:
         self.pipeline = Pipeline.from_step(as_step(pipeline, where="what Flujo runs"))
         load_for_steps(self.pipeline)
@@ -112,6 +119,7 @@ class Flujo(Generic[In, Out, Ctx]):
         self._store = None if store is None else store_of(store, self.pipeline, context_model)
         if self._store is None:
             _refuse_transactions(self.pipeline)
+        self._engine = engine_of(engine, self._store)
 
     # --- running ---
 
@@ -140,6 +148,46 @@ class Flujo(Generic[In, Out, Ctx]):
         runs = self._runs()
         opened = await runs.admit(run_id, data, isolated(self._first_context))
         return await self._drive(runs, opened, host, outlet)
+
+    # --- a fleet ---
+
+    async def submit(
+        self, data: Any = None, *, run_id: str | None = None, queue: str = "default", priority: int = 0
+    ) -> str:
+        """Hand a run to the workers of a queue, and return its id: by then it exists, durably, and will be played.
+
+        `RunClient(store).wait(run_id)` waits for its end, from any process. `RunExists` if the id is taken.
+        """
+        context = isolated(self._first_context)
+        return await self._fleet().submit(_checked_id(run_id), data, context, queue=queue, priority=priority)
+
+    def submit_sync(
+        self, data: Any = None, *, run_id: str | None = None, queue: str = "default", priority: int = 0
+    ) -> str:
+        """The same from synchronous code."""
+        context = isolated(self._first_context)
+        return self._fleet().submit_sync(_checked_id(run_id), data, context, queue=queue, priority=priority)
+
+    def worker(
+        self,
+        queues: str | Iterable[str] = "default",
+        slots: int = 8,
+        *,
+        grace_s: float = 30.0,
+        health: Any = None,
+        mode: ResumeMode = "strict",
+    ) -> Worker:
+        """A worker inside this program: `async with flujo.worker(queues="default", slots=8):`.
+
+        It plays up to `slots` runs of these queues at once, takes over what dead workers left, and stops when the block
+        is left: what is not finished in `grace_s` seconds is given up for others. `health` is a port (`":8080"`) or the
+        path of a file. `mode` is that of `resume`, for runs that were handed in with another version of the pipeline.
+        """
+        fleet = self._fleet(checked_mode(mode))
+        return fleet.worker(queues=queues, slots=slots, grace_s=grace_s, health=health)
+
+    def _fleet(self, mode: ResumeMode = "strict") -> Fleet:
+        return fleet_of(self._runs(mode), self._engine, self._settings, self._drive)
 
     # --- resuming ---
 

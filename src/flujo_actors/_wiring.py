@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ._durable.changes import ResumeMode
     from ._durable.recovering import Finish
     from ._durable.runs import Runs
+    from ._fleet.port import Engine
+    from ._fleet.service import Fleet
     from ._run.hooks import Hooks
     from .stores._port import Store
     from .telemetry._sinks import Telemetry
@@ -116,6 +118,30 @@ def stored_runs(
     from ._durable.stored_runs import StoredRuns  # records, and cattrs to write them
 
     return StoredRuns(store=store, pipeline=pipeline, settings=settings.durability, redact=redact, mode=mode)
+
+
+def engine_of(given: Any, store: Store | None) -> Engine | None:
+    """The engine that was given or named."""
+    if given is None:
+        return None
+    from ._fleet.opening import open_engine  # what only a fleet needs
+
+    return open_engine(given, store)
+
+
+def fleet_of(runs: Runs, engine: Engine | None, settings: Settings, drive: Any) -> Fleet:
+    """What hands in runs and plays those of others."""
+    from ._durable.stored_runs import StoredRuns  # as above
+    from ._fleet.service import Fleet
+    from ._fleet.submitting import Counter
+
+    if not isinstance(runs, StoredRuns):
+        raise DeclarationError(
+            "submit() and worker() need a store, where whoever hands a run in and whoever plays it find it: pass "
+            "`store` to Flujo, as in Flujo(pipeline, store='sqlite:///runs.db')"
+        )
+    counter = Counter(runs.store, engine)
+    return Fleet(runs=runs, engine=engine, drive=drive, settings=settings.fleet, counter=counter)
 
 
 async def recovered(runs: Runs, finish: Finish, **options: Any) -> RecoveryReport:

@@ -216,13 +216,18 @@ def host_lives() -> Callable[[], bool]:
 # --- a loop for programs that have none ---------------------------------------------------------------------
 
 
-def in_own_loop(start: Callable[[Host, None], Awaitable[T]], *, backend: Backend, instead: str) -> T:
-    """What `start(host, None)` comes to on a loop of that library, which runs for this call alone."""
+def refuse_inside_loop(*, instead: str) -> None:
+    """`LoopAlreadyRunning` if a loop runs in this thread, which a call that waits would block."""
     library = running_loop()
     if library is not None:
         raise LoopAlreadyRunning(
             f"a loop ({library}) runs in this thread, and this call would block it: use `await flujo.{instead}(…)`"
         )
+
+
+def in_own_loop(start: Callable[[Host, None], Awaitable[T]], *, backend: Backend, instead: str) -> T:
+    """What `start(host, None)` comes to on a loop of that library, which runs for this call alone."""
+    refuse_inside_loop(instead=instead)
     if backend == "trio":
         return trio.run(start, TRIO, None)
     import asyncio  # which programs that stay on trio do without

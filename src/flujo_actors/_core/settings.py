@@ -201,6 +201,20 @@ class DurabilitySettings:
     """Go on from what the store says after every step, instead of from memory: slow, for tests of resumability."""
 
 
+@attrs.frozen(kw_only=True)
+class FleetSettings:
+    """`fleet`: runs and steps that workers play, on any machine."""
+
+    max_deliveries: int = attrs.field(default=5, validator=_at_least(1))
+    """How many workers may die over a run, or over a remote step, that commits nothing meanwhile, before it fails."""
+    look_s: float = attrs.field(default=1.0, validator=_at_least(0.01))
+    """How often the store is looked at for what no ticket told of: runs of dead workers, answers, lost tickets."""
+    poll_s: float = attrs.field(default=0.25, validator=_at_least(0.01))
+    """The same where there is no engine to tell of anything."""
+    unclaimed_s: float = attrs.field(default=10.0, validator=_at_least(0))
+    """How long a ticket may be on its way before its run is begun, or asked for, without it."""
+
+
 def _is_backend(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value not in get_args(Backend):
         known = " or ".join(map(repr, get_args(Backend)))
@@ -274,6 +288,7 @@ class Settings:
     usage: UsageSettings = attrs.field(factory=UsageSettings)
     telemetry: TelemetrySettings = attrs.field(factory=TelemetrySettings)
     durability: DurabilitySettings = attrs.field(factory=DurabilitySettings)
+    fleet: FleetSettings = attrs.field(factory=FleetSettings)
     run: RunSettings = attrs.field(factory=RunSettings)
     blueprints: BlueprintSettings = attrs.field(factory=BlueprintSettings)
     lint: LintSettings = attrs.field(factory=LintSettings)

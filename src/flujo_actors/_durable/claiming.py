@@ -58,18 +58,19 @@ async def claimed(store: Store, run_id: RunId, *, lease_s: float, wait: bool, an
     while True:
         try:
             run = await call_store(lambda: store.get(run_id))
-            granted = functools.partial(_granted, store, run, lease_s)
-            return await call_store(granted, if_left=functools.partial(give_up, store))
+            claim = functools.partial(granted, store, run, lease_s)
+            return await call_store(claim, if_left=functools.partial(give_up, store))
         except RunLeased as refused:
             await patience.outlast(refused)
 
 
 def claim_now(store: Store, run_id: RunId, *, lease_s: float) -> Lease:
     """The lease of a run that is free or whose owner is dead; blocks."""
-    return _granted(store, store.get(run_id), lease_s)
+    return granted(store, store.get(run_id), lease_s)
 
 
-def _granted(store: Store, run: StoredRun, lease_s: float) -> Lease:
+def granted(store: Store, run: StoredRun, lease_s: float) -> Lease:
+    """The lease of a run that looked like this; `RunLeased` if it is held, `NotPaused` if it has ended. Blocks."""
     refuse_if_ended(run)
     if not can_be_had(store, run):
         raise refusals.leased(run.run_id, run.owner, run.left_s)

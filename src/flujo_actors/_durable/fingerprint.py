@@ -7,7 +7,9 @@ may be long or secret (prompts, schemas) are kept as hashes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -40,6 +42,11 @@ class Fingerprint:
         facts = _facts if form == FORM else _facts_of_form_1
         steps = {path: facts(step) for path, step in walk_places(pipeline) if path != ROOT}
         return cls(steps, pipeline.title)
+
+    def digest(self) -> str:
+        """A short name of this version of the pipeline."""
+        text = json.dumps(self.data(), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def data(self) -> dict[str, Any]:
         """The fingerprint as JSON data; facts that several steps share are told once, and counted from 0."""

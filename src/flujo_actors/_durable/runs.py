@@ -35,6 +35,8 @@ class OpenRun:
     context: Any
     journal: Journal
     resumed: bool = False
+    deaths: int = 0
+    """How many workers in a row have died over it without committing anything."""
     since: float | None = None
     """When this process asked for the run, by the trio run's clock, if it is to be counted from then."""
 

@@ -16,12 +16,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import attrs
 import trio
 
 from .._core import record_bodies
+from .._core.deliveries import AFTER_DEATH, deaths_without_progress
 from .._core.error_info import message_of
 from .._core.known_models import read_by
 from .._core.outcomes import PipelineResult, RunId
@@ -45,7 +47,7 @@ from ..errors import (
 from ..stores._port import Store
 from .cancelling import end_as_aborted
 from .changes import ResumeMode, changes_between
-from .claiming import at_work, can_be_had, claimed, refuse_if_ended, refuse_if_held
+from .claiming import at_work, can_be_had, claimed, give_up, granted, refuse_if_ended, refuse_if_held
 from .fingerprint import Fingerprint, form_of, read_fingerprint
 from .group_commit import JournalWriter, writer_for
 from .halt import Halt
@@ -66,11 +68,15 @@ class StoredRuns:
     redact: record_bodies.Redact
     mode: ResumeMode = "strict"
 
-    async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
+    def admission(self, run_id: RunId, data: Any, context: Any, *, queue: str | None = None) -> Admission:
+        """What makes a run exist; `NotSerializable` if what it is given cannot be stored."""
         fingerprint = Fingerprint.of(self.pipeline)
         given = {"input": _stored(data, "input"), "context": _stored(context, "context")}
         body = record_bodies.make_body(**given, fingerprint=fingerprint.data())
-        admission = Admission(run_id=run_id, pipeline=fingerprint.name, body=body)
+        return Admission(run_id=run_id, pipeline=fingerprint.name, body=body, queue=queue)
+
+    async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
+        admission = self.admission(run_id, data, context)
         asked_at = trio.current_time()
         lease = await self._writer().admit(admission)  # also for who is cancelled meanwhile: it must be given up
         try:
@@ -99,6 +105,20 @@ class StoredRuns:
         await call_store(lambda: self.store.answer(run_id, path, token=token, record=record))
         return await self.reopen(run_id, wait=wait, answered=True)
 
+    async def take(self, run_id: RunId) -> OpenRun:
+        """Open a run that waits for a worker; `RunLeased` if somebody was faster, `NotPaused` if it has ended."""
+        run = await call_store(lambda: self.store.get(run_id))
+        lease_s = self.settings.lease_s
+        lease = await call_store(lambda: granted(self.store, run, lease_s), if_left=partial(give_up, self.store))
+        try:
+            if lease.epoch == 1:
+                self._writer().hold(lease, _told_by_the_store)
+                return attrs.evolve(await self._read(lease), resumed=False)
+            return await self._opened(lease, run, after_death=run.last_owner is not None)
+        except BaseException:
+            await self._release(lease)
+            raise
+
     async def reopen(self, run_id: RunId, *, wait: bool, answered: bool = False) -> OpenRun:
         lease = await claimed(self.store, run_id, lease_s=self.settings.lease_s, wait=wait, answered=answered)
         try:
@@ -109,13 +129,14 @@ class StoredRuns:
             await self._release(lease)
             raise
 
-    async def _opened(self, lease: Lease, run: StoredRun) -> OpenRun:
+    async def _opened(self, lease: Lease, run: StoredRun, *, after_death: bool = False) -> OpenRun:
         self._writer().hold(lease, _told_by_the_store)  # reading a long run may take longer than a lease
         opened = await self._read(lease)
-        note = Record(kind="resumed", path=ROOT, body=record_bodies.make_body(owner=lease.owner, epoch=lease.epoch))
+        told = {"owner": lease.owner, "epoch": lease.epoch, **({AFTER_DEATH: True} if after_death else {})}
+        note = Record(kind="resumed", path=ROOT, body=record_bodies.make_body(**told))
         unasked = _journal_of(opened).unasked(run.pauses)
         await self._writer().write(Append(lease=lease, records=(note,), pauses=unasked, status="running"))
-        return opened
+        return attrs.evolve(opened, deaths=opened.deaths + 1) if after_death else opened
 
     async def _read(self, lease: Lease) -> OpenRun:
         """All that the run has stored, read: `CorruptRecord` names what cannot be."""
@@ -124,7 +145,14 @@ class StoredRuns:
         journal = self._journal(lease)
         await call_store(lambda: journal.load(records))
         data, context = _given(body, where=_first_record_of(lease.run_id))
-        return OpenRun(run_id=lease.run_id, data=data, context=context, journal=journal, resumed=True)
+        return OpenRun(
+            run_id=lease.run_id,
+            data=data,
+            context=context,
+            journal=journal,
+            resumed=True,
+            deaths=deaths_without_progress(records),
+        )
 
     def _admission_of(self, run_id: RunId, records: list[Record]) -> dict[str, Any]:
         """What the run was started with; `FingerprintMismatch` if that was another pipeline."""
@@ -145,6 +173,10 @@ class StoredRuns:
             await self._end_resting(run.run_id, result)
         else:
             await _journal_of(run).ended(result)
+
+    async def end_as_failed(self, run: OpenRun, feedback: str) -> None:
+        """End a run that is not begun again."""
+        await _journal_of(run).ended(PipelineResult(run_id=run.run_id, status="failed", feedback=feedback))
 
     async def _end_resting(self, run_id: RunId, result: PipelineResult) -> None:
         """End a run that waits for an answer; whoever has taken it up by now has the last word."""
@@ -192,7 +224,7 @@ class StoredRuns:
         name = Fingerprint.of(self.pipeline).name
         running = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="running")))
         paused = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="paused")))
-        found = [*running, *(run for run in paused if not run.pauses)]
+        found = [*(run for run in running if not run.unclaimed), *(run for run in paused if not run.pauses)]
         return [run.run_id for run in sorted(found, key=lambda run: not can_be_had(self.store, run))]
 
     def _writer(self) -> JournalWriter:

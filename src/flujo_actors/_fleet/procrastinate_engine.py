@@ -134,7 +134,7 @@ class ProcrastinateEngine:
             )
             beside = [asyncio.create_task(_stop(worker, stopping)), asyncio.create_task(self._put_back(app, queues))]
             try:
-                await worker.run()
+                await worker.run()  # type: ignore[no-untyped-call]
             finally:
                 for task in beside:
                     task.cancel()
@@ -168,7 +168,7 @@ async def _stop(worker: Worker, stopping: threading.Event) -> None:
     """A look ten times a second costs less than a thread that waits, which nothing could end."""
     while not stopping.is_set():  # noqa: ASYNC110 (it is set by threads that do not know this loop)
         await asyncio.sleep(0.1)
-    worker.stop()
+    worker.stop()  # type: ignore[no-untyped-call]
 
 
 def _opened(url: str) -> procrastinate.App:
