@@ -36,6 +36,7 @@ PUBLIC = [
     "current_unit",
     "DeclarationError",
     "ensure_object",
+    "Engine",
     "ErrorInfo",
     "extract_from_text",
     "Failure",
@@ -103,6 +104,7 @@ PUBLIC = [
     "StreamLimitExceeded",
     "StructuredOutputError",
     "Success",
+    "Ticket",
     "to_json",
     "TransactionLost",
     "TransactionRefused",
@@ -111,6 +113,8 @@ PUBLIC = [
     "Usage",
     "UsageLimitExceededError",
     "UsageLimits",
+    "Worker",
+    "WorkerInfo",
     "wrap_dict",
 ]
 """Every name a user imports from `flujo_actors`."""

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from ._client import RunClient as RunClient
     from ._client import RunInfo as RunInfo
     from ._core.budgets import Budget as Budget
+    from ._client import WorkerInfo as WorkerInfo
     from ._core.hook_payloads import HookPayload as HookPayload
     from ._core.hook_payloads import OnPause as OnPause
     from ._core.hook_payloads import OnStepFailure as OnStepFailure
@@ -93,6 +94,9 @@ if TYPE_CHECKING:
     from ._core.settings import Price as Price
     from ._core.settings import Settings as Settings
     from ._dsl.redirect import Redirect as Redirect
+    from ._fleet.port import Engine as Engine
+    from ._fleet.port import Ticket as Ticket
+    from ._fleet.worker import Worker as Worker
     from ._handle import RunHandle as RunHandle
     from ._json_text import to_json as to_json
     from ._runner import Flujo as Flujo
@@ -131,6 +135,10 @@ else:
             "RunHandle": "._handle",
             "RunClient": "._client",
             "RunInfo": "._client",
+            "WorkerInfo": "._client",
+            "Engine": "._fleet.port",
+            "Ticket": "._fleet.port",
+            "Worker": "._fleet.worker",
             "Settings": "._core.settings",
             "SqliteStore": ".stores.sqlite._store",
             "Store": ".stores._port",
@@ -166,6 +174,7 @@ __all__ = [
     "ControlError",
     "CorruptRecord",
     "DeclarationError",
+    "Engine",
     "ErrorInfo",
     "Failure",
     "FingerprintMismatch",
@@ -225,6 +234,7 @@ __all__ = [
     "StreamLimitExceeded",
     "StructuredOutputError",
     "Success",
+    "Ticket",
     "TransactionLost",
     "TransactionRefused",
     "UncertainUnit",
@@ -232,6 +242,8 @@ __all__ = [
     "Usage",
     "UsageLimitExceededError",
     "UsageLimits",
+    "Worker",
+    "WorkerInfo",
     "abandoned_threads",
     "compact_history",
     "current_unit",

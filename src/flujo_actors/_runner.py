@@ -152,7 +152,7 @@ class Flujo(Generic[In, Out, Ctx]):
     # --- a fleet ---
 
     async def submit(
-        self, data: Any = None, *, run_id: str | None = None, queue: str = "default", priority: int = 0
+        self, data: In = NOTHING, *, run_id: str | None = None, queue: str = "default", priority: int = 0
     ) -> str:
         """Hand a run to the workers of a queue, and return its id: by then it exists, durably, and will be played.
 
@@ -162,7 +162,7 @@ class Flujo(Generic[In, Out, Ctx]):
         return await self._fleet().submit(_checked_id(run_id), data, context, queue=queue, priority=priority)
 
     def submit_sync(
-        self, data: Any = None, *, run_id: str | None = None, queue: str = "default", priority: int = 0
+        self, data: In = NOTHING, *, run_id: str | None = None, queue: str = "default", priority: int = 0
     ) -> str:
         """The same from synchronous code."""
         context = isolated(self._first_context)
@@ -174,20 +174,25 @@ class Flujo(Generic[In, Out, Ctx]):
         slots: int = 8,
         *,
         grace_s: float = 30.0,
-        health: Any = None,
+        health: str | os.PathLike[str] | None = None,
         mode: ResumeMode = "strict",
+        engine: Engine | str | None = None,
+        look_s: float | None = None,
+        once: bool = False,
     ) -> Worker:
         """A worker inside this program: `async with flujo.worker(queues="default", slots=8):`.
 
         It plays up to `slots` runs of these queues at once, takes over what dead workers left, and stops when the block
         is left: what is not finished in `grace_s` seconds is given up for others. `health` is a port (`":8080"`) or the
         path of a file. `mode` is that of `resume`, for runs that were handed in with another version of the pipeline.
+        `engine` is used instead of the `Flujo`'s own, and the store looked at every `look_s` seconds. With `once`, it
+        stops by itself when nothing waits: `await worker.stopped()`.
         """
-        fleet = self._fleet(checked_mode(mode))
-        return fleet.worker(queues=queues, slots=slots, grace_s=grace_s, health=health)
+        fleet = self._fleet(checked_mode(mode), engine_of(engine, self._store))
+        return fleet.worker(queues=queues, slots=slots, grace_s=grace_s, health=health, look_s=look_s, once=once)
 
-    def _fleet(self, mode: ResumeMode = "strict") -> Fleet:
-        return fleet_of(self._runs(mode), self._engine, self._settings, self._drive)
+    def _fleet(self, mode: ResumeMode = "strict", engine: Engine | None = None) -> Fleet:
+        return fleet_of(self._runs(mode), engine or self._engine, self._settings, self._drive)
 
     # --- resuming ---
 

@@ -24,6 +24,7 @@ class LateCommand:
 
 COMMANDS: Mapping[str, LateCommand] = MappingProxyType(
     {
+        "worker": LateCommand(".worker:worker", "Play the runs that wait in queues, until stopped."),
         "completion": LateCommand(".completion:completion", "Print a script that completes commands in a shell."),
     }
 )

@@ -9,6 +9,7 @@ _EXTRAS = {
     "jinja2": "blueprints",
     "psycopg": "postgres",
     "psycopg_pool": "postgres",
+    "procrastinate": "fleet",
     "starlette": "page",
     "sse_starlette": "page",
     "uvicorn": "page",

@@ -221,11 +221,15 @@ class StoredRuns:
 
     async def left_behind(self) -> list[RunId]:
         """The runs of this pipeline that are under way, and those whose questions are answered."""
+        found = await self.left_runs()
+        return [run.run_id for run in sorted(found, key=lambda run: not can_be_had(self.store, run))]
+
+    async def left_runs(self) -> list[StoredRun]:
+        """The same as a listing shows them, latest change first."""
         name = Fingerprint.of(self.pipeline).name
         running = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="running")))
         paused = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="paused")))
-        found = [*(run for run in running if not run.unclaimed), *(run for run in paused if not run.pauses)]
-        return [run.run_id for run in sorted(found, key=lambda run: not can_be_had(self.store, run))]
+        return [*(run for run in running if not run.unclaimed), *(run for run in paused if not run.pauses)]
 
     def _writer(self) -> JournalWriter:
         return writer_for(self.store, lease_s=self.settings.lease_s)

@@ -12,6 +12,7 @@ import attrs
 from .._bridge.host import Host, current_host, refuse_inside_loop
 from .._core.deliveries import poisonous
 from .._core.outcomes import PipelineResult, RunId
+from .._core.seconds import checked_seconds
 from .._core.settings import FleetSettings
 from .._durable.fingerprint import Fingerprint
 from .._durable.runs import OpenRun
@@ -19,7 +20,7 @@ from .._durable.store_wait import call_store
 from .._durable.stored_runs import StoredRuns
 from ..errors import DeclarationError
 from .health import health_place
-from .port import Engine, checked_queue
+from .port import DEFAULT_QUEUE, Engine, checked_queue
 from .submitting import Counter
 from .worker import Post, Worker, names_of
 
@@ -63,22 +64,34 @@ class Fleet:
 
     # --- playing ---
 
-    def worker(self, *, queues: str | Iterable[str], slots: int, grace_s: float, health: Any) -> Worker:
+    def worker(
+        self,
+        *,
+        queues: str | Iterable[str],
+        slots: int,
+        grace_s: float,
+        health: Any,
+        look_s: float | None = None,
+        once: bool = False,
+    ) -> Worker:
         """A worker, when what it was told makes sense."""
-        polled = self.engine is None
+        named = _checked_queues(queues)
+        by_setting = self.settings.poll_s if self.engine is None else self.settings.look_s
         return Worker(
             Post(
                 store=self.runs.store,
                 pipeline=self.runs.pipeline.title,
                 fingerprint=Fingerprint.of(self.runs.pipeline).digest(),
                 play=self.play,
-                queues=_checked_queues(queues),
+                queues=named,
                 slots=_checked_slots(slots),
                 engine=self.engine,
                 grace_s=_checked_grace(grace_s),
-                look_s=self.settings.poll_s if polled else self.settings.look_s,
+                look_s=by_setting if look_s is None else checked_seconds(look_s, what="look_s"),
                 unclaimed_s=self.settings.unclaimed_s,
                 redact=self.runs.redact,
+                orphans=self.runs.left_runs if DEFAULT_QUEUE in named else None,
+                once=once,
                 health=health_place(health),
             )
         )

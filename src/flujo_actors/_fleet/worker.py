@@ -5,7 +5,8 @@ Rules:
 1. A run is played by whoever claims its lease. Tickets, and looks at the store, only say which ones to try.
 2. At most `slots` runs are played at once.
 3. Without an engine the store is looked at a few times a second. With one it is looked at every second all the same:
-   for what dead workers left, for answers, and for tickets that were lost.
+   for what dead workers left, for answers, and for tickets that were lost. Who plays the queue `default` also adopts
+   runs that were begun without a worker, by `run()`, say, when their process has died, or their questions are answered.
 4. A worker that stops takes nothing new. It has a time of grace to finish what it plays; what is not finished then is
    given up, whole and at once, for others to take over. Told to stop again, it does not wait.
 5. Whatever a run raises, the worker lives on.
@@ -58,6 +59,12 @@ LEFT_ALONE_S = 5.0
 STOP_S = 10.0
 """How long the engine may take to stop when nothing is played any more."""
 
+ADOPT_AFTER_S = 5.0
+"""How long a run must have stood still before a worker adopts it."""
+
+ADOPT_EVERY_S = 2.0
+"""How often a worker looks for such runs."""
+
 Play: TypeAlias = Callable[[RunId, Host], Awaitable[object]]
 """Claims a run and works on it until it ends, pauses or cannot go on."""
 
@@ -79,6 +86,10 @@ class Post:
     look_s: float
     unclaimed_s: float
     redact: Callable[[str], str]
+    orphans: Callable[[], Awaitable[list[StoredRun]]] | None = None
+    """The runs that were begun without a worker and belong to nobody, if this one adopts them."""
+    once: bool = False
+    """Whether the worker stops when nothing waits any more."""
     health: HealthPort | Path | None = None
     """Where the worker's health is told."""
 
@@ -93,6 +104,7 @@ class Worker:
         self._free = trio.CapacityLimiter(post.slots)
         self._playing: dict[RunId, float] = {}
         self._left_alone: dict[RunId, float] = {}
+        self._adopts_at = -math.inf
         self._stopping = threading.Event()
         self._result: Outcome[Any] | None = None
         self._signs = Signs(post.store, post)
@@ -212,6 +224,7 @@ class Worker:
     async def _drain(self) -> None:
         logger.info("worker %s stops: it plays %d runs", self.name, len(self._playing))
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(guarded, self._signs.write, self)
             nursery.start_soon(self._cancel_when_told, nursery.cancel_scope)
             with trio.move_on_after(self._post.grace_s):
                 await self._idle()
@@ -324,6 +337,8 @@ class Worker:
                 got = await guarded(self._look)
                 if isinstance(got, Error):
                     logger.warning("the store cannot be looked at: %s", self._post.redact(message_of(got.error)))
+                elif self._post.once and not self._playing:
+                    self._told_to_stop(now=False)
             self._looked = trio.Event()
             with trio.move_on_after(self._post.look_s):
                 await self._looked.wait()
@@ -334,18 +349,31 @@ class Worker:
         host = f"{this_process().host}:"
         limit = free + len(self._playing) + len(self._left_alone) + 50
         ask = lambda: store.wanting(pipeline=post.pipeline, queues=post.queues, host=host, limit=limit)  # noqa: E731
-        found = await call_store(ask) if free else []
+        found = [*await call_store(ask), *await self._orphans()] if free else []
         now = trio.current_time()
         self._left_alone = {run_id: until for run_id, until in self._left_alone.items() if until > now - 60}
         for run in [run for run in found if self._is_for_me(run, now)][:free]:
             self._begin(run.run_id)
 
+    async def _orphans(self) -> list[StoredRun]:
+        """Those that have not changed for a while: whoever answered a question may be about to go on by himself."""
+        now = trio.current_time()
+        if self._post.orphans is None or now < self._adopts_at:
+            return []
+        self._adopts_at = now + ADOPT_EVERY_S
+        before = time.time() - (0.0 if self._post.once else ADOPT_AFTER_S)
+        return [run for run in await self._post.orphans() if run.queue is None and run.updated_at <= before]
+
     def _is_for_me(self, run: StoredRun, now: float) -> bool:
         if run.run_id in self._playing or self._left_alone.get(run.run_id, -math.inf) > now:
             return False
-        if self._post.engine is not None and run.unclaimed and time.time() - run.created_at < self._post.unclaimed_s:
-            return False  # its ticket is on the way
-        return can_be_had(self._post.store, run)
+        return can_be_had(self._post.store, run) and not self._is_on_its_way(run)
+
+    def _is_on_its_way(self, run: StoredRun) -> bool:
+        """Whether a ticket is about to bring the run, to this worker or another one."""
+        if self._post.engine is None or self._post.once or not run.unclaimed:
+            return False
+        return time.time() - run.created_at < self._post.unclaimed_s
 
 
 async def _in_thread(serve: Callable[[], None]) -> None:

@@ -1,0 +1,58 @@
+"""What the workers of the tests play: an application as users write one, configured by its environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import trio
+
+from flujo_actors import Flujo, Pipeline, Step
+
+LOG = os.environ.get("FLEET_LOG", "")
+LEASE_S = float(os.environ.get("FLEET_LEASE_S", "2"))
+
+
+def log(*words: object) -> None:
+    with open(LOG, "a") as file:
+        file.write(" ".join((str(os.getpid()), *map(str, words))) + "\n")
+
+
+def history() -> list[list[str]]:
+    with open(LOG) as file:
+        return [line.split() for line in file.read().splitlines()]
+
+
+async def first(data: Any) -> Any:
+    log("first", data["name"])
+    return data
+
+
+async def second(data: Any) -> Any:
+    """Waits, dies or blocks, as its data says, the first so many times."""
+    log("second", data["name"])
+    times = sum(words[1:] == ["second", data["name"]] for words in history())
+    if times <= data.get("times", 1):
+        match data.get("does"):
+            case "wait":
+                await trio.sleep(data.get("seconds", 1e9))
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "block":
+                time.sleep(data["seconds"])
+    log("done", data["name"])
+    return data["name"]
+
+
+def make_flujo(url: str, engine: str | None = None, **settings: Any) -> Flujo[Any, Any, Any]:
+    pipeline = Pipeline([Step("first", first), Step("second", second)], name="two steps")
+    look = {"look_s": 0.2, "poll_s": 0.1, "unclaimed_s": 2.0}
+    return Flujo(
+        pipeline, store=url, engine=engine, settings={"durability": {"lease_s": LEASE_S}, "fleet": {**look, **settings}}
+    )
+
+
+if "FLEET_STORE" in os.environ:
+    flujo = make_flujo(os.environ["FLEET_STORE"], os.environ.get("FLEET_ENGINE") or None)
