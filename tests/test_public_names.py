@@ -228,6 +228,7 @@ FACADES = [
     "flujo_actors.telemetry",
     "flujo_actors.telemetry.otel",
     "flujo_actors.testing",
+    "flujo_actors.testing.engine_conformance",
     "flujo_actors.testing.faulty_store",
     "flujo_actors.testing.fixtures",
     "flujo_actors.testing.store_conformance",

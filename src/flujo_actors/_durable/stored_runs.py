@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -108,23 +108,29 @@ class StoredRuns:
     async def take(self, run_id: RunId) -> OpenRun:
         """Open a run that waits for a worker; `RunLeased` if somebody was faster, `NotPaused` if it has ended."""
         run = await call_store(lambda: self.store.get(run_id))
-        lease_s = self.settings.lease_s
+        lease_s, died = self.settings.lease_s, run.last_owner is not None
         lease = await call_store(lambda: granted(self.store, run, lease_s), if_left=partial(give_up, self.store))
-        try:
-            if lease.epoch == 1:
-                self._writer().hold(lease, _told_by_the_store)
-                return attrs.evolve(await self._read(lease), resumed=False)
-            return await self._opened(lease, run, after_death=run.last_owner is not None)
-        except BaseException:
-            await self._release(lease)
-            raise
+        begin = partial(self._begun, lease) if lease.epoch == 1 else partial(self._opened, lease, run, after_death=died)
+        return await self._or_give_up(lease, begin)
+
+    async def _begun(self, lease: Lease) -> OpenRun:
+        """A run that nobody has begun before."""
+        self._writer().hold(lease, _told_by_the_store)
+        return attrs.evolve(await self._read(lease), resumed=False)
 
     async def reopen(self, run_id: RunId, *, wait: bool, answered: bool = False) -> OpenRun:
         lease = await claimed(self.store, run_id, lease_s=self.settings.lease_s, wait=wait, answered=answered)
+        return await self._or_give_up(lease, partial(self._reopened, lease))
+
+    async def _reopened(self, lease: Lease) -> OpenRun:
+        run = await call_store(lambda: self.store.get(lease.run_id))
+        refuse_if_ended(run)  # it may have ended before the claim
+        return await self._opened(lease, run)
+
+    async def _or_give_up(self, lease: Lease, begin: Callable[[], Awaitable[OpenRun]]) -> OpenRun:
+        """The run that was claimed; whatever keeps it from being opened, others may have it then."""
         try:
-            run = await call_store(lambda: self.store.get(run_id))
-            refuse_if_ended(run)  # it may have ended before the claim
-            return await self._opened(lease, run)
+            return await begin()
         except BaseException:
             await self._release(lease)
             raise

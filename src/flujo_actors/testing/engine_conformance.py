@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from outcome import Error, Outcome, capture
 
 from .._fleet.port import Engine, Ticket
 
@@ -248,15 +249,10 @@ class EngineConformance:
 def submitted(place: EnginePlace, engine: Engine, tickets: Sequence[Ticket]) -> None:
     """Hand in tickets to a server that may just be coming back."""
     deadline = time.monotonic() + place.patience_s
-    while True:
-        try:
-            engine.submit(tickets)
-        except Exception:  # each engine has errors of its own for a server that is away
-            if time.monotonic() > deadline:
-                raise
-            threading.Event().wait(0.2)
-        else:
-            return
+    while isinstance(got := capture(engine.submit, tickets), Error):  # each engine has errors of its own
+        if time.monotonic() > deadline:
+            raise got.error
+        threading.Event().wait(0.2)
 
 
 @contextlib.contextmanager
@@ -265,13 +261,10 @@ def serving(
 ) -> Iterator[threading.Event]:
     """A worker in a thread, as if in another process; it has stopped when the block is left."""
     stopping = threading.Event()
-    errors: list[BaseException] = []
+    got: list[Outcome[None]] = []
 
     def serve() -> None:
-        try:
-            place.open().serve(queues, slots, played.play, stopping)
-        except BaseException as error:  # told where the test can see it
-            errors.append(error)
+        got.append(capture(place.open().serve, queues, slots, played.play, stopping))
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -281,5 +274,6 @@ def serving(
         played.gate.set()
         stopping.set()
         thread.join(place.patience_s)
-    assert not errors, errors
     assert not thread.is_alive(), "serve() did not return after `stopping` was set"
+    for each in got:
+        each.unwrap()
