@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from ._bridge.threads import abandoned_threads as abandoned_threads
     from ._client import RunClient as RunClient
     from ._client import RunInfo as RunInfo
-    from ._core.budgets import Budget as Budget
     from ._client import WorkerInfo as WorkerInfo
+    from ._core.budgets import Budget as Budget
     from ._core.hook_payloads import HookPayload as HookPayload
     from ._core.hook_payloads import OnPause as OnPause
     from ._core.hook_payloads import OnStepFailure as OnStepFailure
