@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.outcomes import RunId
 from ..._core.records import StoredRun, WorkerNote
-from .._escapes import restored, storable
+from .._rows import restored, storable
 from . import _statements as sql
 
 if TYPE_CHECKING:  # it needs the driver

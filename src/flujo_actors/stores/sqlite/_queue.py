@@ -9,7 +9,7 @@ from typing import Any
 
 from ..._core.outcomes import RunId
 from ..._core.records import StoredRun, WorkerNote
-from .._escapes import restored, storable
+from .._rows import restored, storable
 from . import _statements as sql
 from ._connections import SqliteConnections
 
