@@ -165,6 +165,13 @@ def test_subclasses_of_builtins_become_the_builtin() -> None:
     assert round_trip(pathlib.PurePosixPath("/a/b")) == pathlib.PurePosixPath("/a/b")
 
 
+def test_a_path_of_the_file_system_can_be_opened_after_the_round_trip(tmp_path: pathlib.Path) -> None:
+    """The next step opens it, in whichever process it runs; a pure path stays pure."""
+    (tmp_path / "notes").write_text("tea")
+    assert round_trip(tmp_path / "notes").read_text() == "tea"
+    assert type(round_trip(pathlib.PurePosixPath("/a"))) is pathlib.PurePosixPath
+
+
 def test_a_dict_that_looks_like_a_tag_stays_a_dict() -> None:
     """The key `$` in user data is data."""
     tricky = {"$": "model", "type": "builtins.eval", "value": {"$": "tuple", "value": [1]}}

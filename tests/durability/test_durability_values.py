@@ -53,9 +53,10 @@ class Color(enum.Enum):
 async def bare(x): return Dog(name=x)
 async def base(x) -> Animal: return Dog(name=x)
 async def inside(x) -> dict[str, Any]: return {"dog": Dog(name=x), "list": [Outer.Inner(x), Color.RED]}
+async def keyed(x): return {"keys": {Color.RED: x, (Color.RED, 1): x}, "sets": [{Color.RED}, frozenset([Color.RED])]}
 async def elsewhere(x): return models.Town(name=x)
 async def noted(x, *, context): context.dog = Dog(name=x)
-steps = {name: Step(name, globals()[name]) for name in ("bare", "base", "inside", "elsewhere", "noted")}
+steps = {name: Step(name, globals()[name]) for name in ("bare", "base", "inside", "keyed", "elsewhere", "noted")}
 steps["anonymous"] = Step("anonymous", lambda x: Dog(name=x))
 steps["input"] = Step("input", lambda x: x)
 
@@ -72,7 +73,7 @@ if __name__ == "__main__":
     print(result.status, result.state_token or result.output["ask"])
 """
 
-KINDS = ["bare", "base", "inside", "elsewhere", "noted", "anonymous", "input"]
+KINDS = ["bare", "base", "inside", "keyed", "elsewhere", "noted", "anonymous", "input"]
 
 
 @pytest.fixture
@@ -122,6 +123,16 @@ def test_a_process_without_the_classes_sees_plain_data(program: Path) -> None:
     assert output["dog"] == {"$": "model", "type": "program.Dog", "value": {"name": "Lima"}}
     assert [each["type"] for each in output["list"]] == ["program.Outer.Inner", "program.Color"]
     assert RunClient(url).outcomes(token.split(":")[0])
+
+
+def test_keys_and_members_of_unknown_classes_are_shown_as_they_are_stored(program: Path) -> None:
+    """Plain data cannot be a key: the pairs, or the members, stand in a list instead."""
+    url = f"sqlite:///{program}/runs.db"
+    _, token = said(program, "program.py", "keyed", url)
+    output = RunClient(url).state(token.split(":")[0]).outcomes["keyed"].step_result.output  # type: ignore[index, union-attr]
+    red = {"$": "model", "type": "program.Color", "value": "red"}
+    assert output["keys"] == {"$": "dict", "value": [[red, "Lima"], [(red, 1), "Lima"]]}
+    assert output["sets"] == [{"$": "set", "value": [red]}, {"$": "frozenset", "value": [red]}]
 
 
 class Found(pydantic.BaseModel):

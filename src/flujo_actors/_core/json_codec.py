@@ -19,7 +19,7 @@ import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from pathlib import PurePath, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -110,10 +110,10 @@ _SUBCLASSED: tuple[type[Any], ...] = (str, int, float, list, tuple, bytes)
 """Built-in types whose subclasses are stored as the built-in."""
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
-    "dict": lambda pairs: {decode(key): decode(each) for key, each in pairs},
+    "dict": lambda pairs: _dict_from([[decode(key), decode(each)] for key, each in pairs]),
     "tuple": lambda items: tuple(decode(each) for each in items),
-    "set": lambda items: {decode(each) for each in items},
-    "frozenset": lambda items: frozenset(decode(each) for each in items),
+    "set": lambda items: _set_from(set, [decode(each) for each in items]),
+    "frozenset": lambda items: _set_from(frozenset, [decode(each) for each in items]),
     "bytes": lambda text: _bytes_from(text),
     "int": lambda text: int(text, 16),
     "float": float,
@@ -121,12 +121,29 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "decimal": Decimal,
     "uuid": UUID,
     "path": PurePosixPath,
+    "file_path": Path,
     "datetime": dt.datetime.fromisoformat,
     "date": dt.date.fromisoformat,
     "time": dt.time.fromisoformat,
     "timedelta": lambda parts: dt.timedelta(*parts),
     "error": lambda data: _error_from_json(data, ErrorInfo),
 }
+
+
+def _dict_from(pairs: list[list[Any]]) -> dict[Any, Any]:
+    """A dict; where a key is of a class that the reader does not know, the pairs as they are stored."""
+    return _tagged("dict", pairs) if any(_is_unread(key) for key, _ in pairs) else dict(pairs)
+
+
+def _set_from(kind: type[set[Any] | frozenset[Any]], items: list[Any]) -> Any:
+    return _tagged(kind.__name__, items) if any(map(_is_unread, items)) else kind(items)
+
+
+def _is_unread(value: Any) -> bool:
+    """Whether it is, or holds, plain data in place of an object: nothing that could be a key."""
+    if isinstance(value, tuple):
+        return any(map(_is_unread, value))
+    return isinstance(value, dict) and TAG in value
 
 
 def _bytes_from(text: str) -> bytes:
@@ -150,7 +167,7 @@ def _encode_other(value: Any) -> Any:
     if isinstance(value, BaseException):
         return _tagged("error", _converter().unstructure(describe_error(value)))
     if isinstance(value, PurePath):
-        return _tagged("path", value.as_posix())
+        return _tagged("file_path" if isinstance(value, Path) else "path", value.as_posix())
     if isinstance(value, Mapping):
         return _encode_dict(value)
     for plain in _SUBCLASSED:
