@@ -115,6 +115,15 @@ def test_a_schema_that_is_none_is_a_declaration_error() -> None:
             compile_schema(schema)
 
 
+@pytest.mark.parametrize("schema", [42, "City", object(), [int]])
+def test_what_is_no_schema_is_told_in_one_sentence(schema: Any) -> None:
+    """Whoever reads a text by it learns what would be one, not how to write pydantic's core schemas."""
+    with pytest.raises(DeclarationError, match=r"not a JSON Schema .*, a pydantic model, an attrs class") as refused:
+        parse_and_validate("{}", schema)
+    assert "\n" not in str(refused.value)
+    assert "arbitrary_types_allowed" not in str(refused.value)
+
+
 def test_validation_errors_have_paths() -> None:
     """Every flaw is found, with its place."""
     flaws = compile_schema(JSON_SCHEMA).validate({"name": 1, "age": "x"})

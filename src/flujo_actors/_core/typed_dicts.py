@@ -9,6 +9,11 @@ from typing import Any, Union, get_args, get_origin
 
 import typing_extensions
 
+SCHEMAS = (
+    "a JSON Schema (a dict), a pydantic model, an attrs class, a dataclass, a TypedDict or a type that pydantic knows"
+)
+"""What serves as a schema, for those who have given something else."""
+
 
 def known_to_pydantic(schema: Any) -> Any:
     """The same type with every TypedDict in it declared so that pydantic takes it."""

@@ -10,15 +10,11 @@ import cattrs
 import jsonschema_rs
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 
-from .._core.typed_dicts import known_to_pydantic
+from .._core.typed_dicts import SCHEMAS, known_to_pydantic
 from ..errors import DeclarationError
 
 Reader: TypeAlias = Callable[[Any], Any]
 """Turns an answer into what its schema describes, or raises what the library behind the schema raises."""
-
-_SCHEMAS = (
-    "a JSON Schema (a dict), a pydantic model, an attrs class, a dataclass, a TypedDict or a type that pydantic knows"
-)
 
 
 def reader_of(schema: Any) -> Reader:
@@ -28,11 +24,11 @@ def reader_of(schema: Any) -> Reader:
     if isinstance(schema, type) and attrs.has(schema):
         return lambda answer: answer if isinstance(answer, schema) else cattrs.structure(answer, schema)
     if isinstance(schema, str):  # which pydantic takes for the name of a type, to be looked up when it is too late
-        raise DeclarationError(f"{schema!r:.100} is a text, not {_SCHEMAS}")
+        raise DeclarationError(f"{schema!r:.100} is a text, not {SCHEMAS}")
     try:
         return TypeAdapter(known_to_pydantic(schema)).validate_python
     except PydanticSchemaGenerationError as error:
-        raise DeclarationError(f"{schema!r:.100} is not {_SCHEMAS}") from error
+        raise DeclarationError(f"{schema!r:.100} is not {SCHEMAS}") from error
     except PydanticUserError as error:
         raise DeclarationError(f"{schema!r:.100} cannot be validated against: {error.message}") from error
 

@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json
 
 from .._core.attempts import escalating
 from .._core.error_info import message_of
-from .._core.typed_dicts import known_to_pydantic
+from .._core.typed_dicts import SCHEMAS, known_to_pydantic
 from ..errors import DeclarationError
 from ._class_schema import json_schema_of_class
 from ._reading import Flaw
@@ -105,10 +105,14 @@ def compile_schema(schema: Any) -> Schema:
     """
     if isinstance(schema, Schema):
         return schema
+    if isinstance(schema, str):  # which pydantic takes for the name of a type
+        raise DeclarationError(f"{schema!r:.100} is a text, not {SCHEMAS}")
     try:
         return _of_json(to_json(schema)) if isinstance(schema, Mapping) else _of_hashable(schema)
     except DeclarationError:
         raise
+    except pydantic.PydanticSchemaGenerationError as error:
+        raise DeclarationError(f"{schema!r:.100} is not {SCHEMAS}") from error
     except Exception as error:  # classes make their schemas themselves
         raise DeclarationError(f"{_name_of(schema)!r} cannot serve as a schema: {message_of(error)}") from error
 
