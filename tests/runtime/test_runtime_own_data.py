@@ -127,6 +127,29 @@ async def test_what_cannot_be_copied_is_shared(autojump_clock: Any, kind: str) -
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("kind", ["select", "until", "message"])
+async def test_what_decides_by_the_data_does_not_change_it(autojump_clock: Any, kind: str) -> None:
+    """Whoever works on the data afterwards gets it as it was."""
+
+    def look(data: Any, context: Any) -> Any:
+        data["n"] = "looked at"
+        return {"select": "x", "until": True, "message": "?"}[kind]
+
+    seen: list[Any] = []
+    leaf = Step("note", lambda data: seen.append(dict(data)) or data)
+    step: Any = {
+        "select": lambda: Step.branch_on("s", look, {"x": leaf}),
+        "until": lambda: Step.loop_until("s", leaf, look),
+        "message": lambda: Step.human_in_the_loop("s", look, fallback=leaf, validators=lambda answer: False),
+    }[kind]()
+    flujo = Flujo(step)
+    result = await flujo.run_async({"n": 0})
+    if kind == "message":
+        result = await flujo.resume_async(result.state_token, "no")
+    assert (result.output, seen) == ({"n": 0}, [{"n": 0}])
+
+
+@pytest.mark.trio
 async def test_a_hook_can_look_at_the_context_but_not_change_it(autojump_clock: Any) -> None:
     """Neither before the run nor before a step, and no hook sees what another did."""
     seen: list[int] = []

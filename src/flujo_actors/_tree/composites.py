@@ -54,7 +54,7 @@ async def ask_a_person(run: Run, step: HumanInTheLoop, work: Work) -> Attempt:
     if isinstance(step.message, str):
         return _question(step.message, work)
     budget = budget_for(step, "message", work.quotas)
-    asked = await with_context_copy(run, step.message, work.data, work.context, work.scope, **budget)
+    asked = await with_context_copy(run, step.message, own(work.data), work.context, work.scope, **budget)
     if isinstance(asked, Error):
         return failure_of(run, asked.error, what=f"The message of step {step.name!r}")
     text = await ask(run, str, asked.value)
@@ -86,7 +86,7 @@ async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
                 return ended_by(work.name, f"turn {turn}", settled)
             data, context, degraded = output_of(settled), settled.context, texts_in(settled)
             asked = budget_for(loop, "until", work.quotas)
-            met = await with_context_copy(troupe.run, loop.until, data, context, work.scope, **asked)
+            met = await with_context_copy(troupe.run, loop.until, own(data), context, work.scope, **asked)
             met = met if isinstance(met, Error) else await ask(troupe.run, bool, met.value)
             if isinstance(met, Error):
                 return failure_of(troupe.run, met.error, what=f"The condition of loop {loop.name!r}")
@@ -100,7 +100,7 @@ async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
 async def branch_on(troupe: Troupe, branching: BranchOn, work: Work) -> Attempt:
     """The one branch that `select` names."""
     asked = budget_for(branching, "select", work.quotas)
-    chosen = await with_context_copy(troupe.run, branching.select, work.data, work.context, work.scope, **asked)
+    chosen = await with_context_copy(troupe.run, branching.select, own(work.data), work.context, work.scope, **asked)
     chosen = chosen if isinstance(chosen, Error) else await ask(troupe.run, _chosen, branching, chosen.value)
     if isinstance(chosen, Error):
         return failure_of(troupe.run, chosen.error, what=f"The selection of {branching.name!r}")
