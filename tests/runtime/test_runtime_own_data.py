@@ -166,6 +166,27 @@ async def test_a_hook_can_look_at_the_context_but_not_change_it(autojump_clock: 
     assert seen == [0, 0, 0, 0]
 
 
+@pytest.mark.trio
+async def test_a_hook_can_look_at_data_but_not_change_it(autojump_clock: Any) -> None:
+    """Inputs, outputs of steps and of the run: whoever comes after the hook gets them as they were."""
+    shown: list[Any] = []
+
+    def spoil(payload: Any) -> None:
+        outcome, result = getattr(payload, "outcome", None), getattr(payload, "result", None)
+        data = payload.input if hasattr(payload, "input") else (result or outcome.step_result).output
+        shown.append((payload.kind, dict(data)))
+        data["n"] = "spoilt"
+        if result is not None:
+            result.final_context.spoilt = True
+
+    chain = Step("a", lambda data: {"n": data["n"] + 1}) >> Step("b", lambda data: {"n": data["n"] + 1})
+    result = await Flujo(chain, hooks=[spoil, spoil]).run_async({"n": 0})
+    assert result.output == {"n": 2}
+    assert [step.output for step in result.step_history] == [{"n": 1}, {"n": 2}]
+    assert not hasattr(result.final_context, "spoilt")
+    assert all(isinstance(data["n"], int) for _, data in shown)
+
+
 def test_a_misspelt_key_of_the_initial_context_is_an_error() -> None:
     """Pydantic would ignore it without a word."""
     with pytest.raises(DeclarationError, match=r"context_model Notes: it has no field 'loog'; did you mean 'log'\?"):

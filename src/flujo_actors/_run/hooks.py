@@ -6,7 +6,7 @@ Rules:
    only that.
 2. Hooks run in the order of their declaration, and the run waits for them.
 3. A hook that raises is reported in the log and as an event; the run goes on as if it had not been there.
-4. A hook that is shown the context gets a copy: it can look, but not change.
+4. A hook gets copies of the context and the data that it is shown: it can look, but not change.
 5. A hook aborts the run by returning `Aborted(reason=…)` or raising `AbortRun("reason")`.
 6. A hook that raises a control error stops the run with it.
 """
@@ -18,23 +18,25 @@ import inspect
 import logging
 import typing
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar, assert_never
 
 import attrs
 from outcome import Error
 
 from .._bridge.guard import guarded
 from .._bridge.host import Host
-from .._context.isolation import isolated
+from .._context.isolation import isolated, own
 from .._core.attempts import escalating
 from .._core.error_info import message_of
-from .._core.hook_payloads import PAYLOAD_TYPES, HookPayload, PreRun, PreStep
-from .._core.outcomes import Aborted, Failure, RunId
+from .._core.hook_payloads import PAYLOAD_TYPES, HookPayload, OnPause, OnStepFailure, PostRun, PostStep, PreRun, PreStep
+from .._core.outcomes import Aborted, Failure, RunId, Success
 from .._core.own_outcomes import checked_outcome
 from .._dsl.step import name_of
 from ..errors import AbortRun, DeclarationError
 
 logger = logging.getLogger("flujo_actors")
+
+Settled = TypeVar("Settled", bound=Success | Failure)
 
 Report = Callable[[str, HookPayload, BaseException], None]
 """Told of a hook that failed: its name, what it was told, what it raised."""
@@ -137,12 +139,32 @@ class Hooks:
         return Aborted(reason=self.redact(str(reason)))
 
     async def _answer(self, fn: Callable[[Any], Any], payload: HookPayload) -> Any:
-        answer = fn(_with_own_context(payload))
+        answer = fn(_as_own(payload))
         answer = await self.host.finish(answer) if isinstance(answer, Awaitable) else answer
         return checked_outcome(answer) if isinstance(answer, Aborted) else answer
 
 
-def _with_own_context(payload: HookPayload) -> HookPayload:
-    if not isinstance(payload, PreRun | PreStep):
-        return payload
-    return attrs.evolve(payload, context=isolated(payload.context))
+def _as_own(payload: HookPayload) -> HookPayload:
+    """The payload with copies of what others read after the hook (rule 4)."""
+    match payload:
+        case PreRun() | PreStep():
+            return attrs.evolve(payload, input=own(payload.input), context=isolated(payload.context))
+        case PostStep(outcome=Success() | Failure() as outcome):
+            return attrs.evolve(payload, outcome=_with_own_output(outcome))
+        case OnStepFailure(outcome=failure):
+            return attrs.evolve(payload, outcome=_with_own_output(failure))
+        case PostStep() | OnPause():
+            return payload
+        case PostRun(result=result):
+            shown = attrs.evolve(result, output=own(result.output), final_context=own(result.final_context))
+            return attrs.evolve(payload, result=shown)
+        case _:
+            assert_never(payload)
+
+
+def _with_own_output(outcome: Settled) -> Settled:
+    result = outcome.step_result
+    output = None if result is None else own(result.output)
+    if result is None or output is result.output:
+        return outcome
+    return attrs.evolve(outcome, step_result=attrs.evolve(result, output=output))
