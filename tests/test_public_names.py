@@ -116,6 +116,12 @@ PUBLIC = [
     "Worker",
     "WorkerInfo",
     "wrap_dict",
+    "Compensate",
+    "Recovered",
+    "StepFailure",
+    "ToolCall",
+    "Undo",
+    "Undone",
 ]
 """Every name a user imports from `flujo_actors`."""
 

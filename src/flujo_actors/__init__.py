@@ -21,6 +21,7 @@ from ._core.outcomes import PipelineResult as PipelineResult
 from ._core.outcomes import StepOutcome as StepOutcome
 from ._core.outcomes import StepResult as StepResult
 from ._core.outcomes import Success as Success
+from ._core.outcomes import Undone as Undone
 from ._core.usage import Usage as Usage
 from ._core.usage import UsageLimits as UsageLimits
 from ._dsl.declared import Processors as Processors
@@ -77,6 +78,10 @@ if TYPE_CHECKING:
     from ._client import RunInfo as RunInfo
     from ._client import WorkerInfo as WorkerInfo
     from ._core.budgets import Budget as Budget
+    from ._core.failures import Recovered as Recovered
+    from ._core.failures import StepFailure as StepFailure
+    from ._core.failures import ToolCall as ToolCall
+    from ._core.failures import Undo as Undo
     from ._core.hook_payloads import HookPayload as HookPayload
     from ._core.hook_payloads import OnPause as OnPause
     from ._core.hook_payloads import OnStepFailure as OnStepFailure
@@ -93,6 +98,7 @@ if TYPE_CHECKING:
     from ._core.reducers import Merge as Merge
     from ._core.settings import Price as Price
     from ._core.settings import Settings as Settings
+    from ._dsl.compensation import Compensate as Compensate
     from ._dsl.redirect import Redirect as Redirect
     from ._fleet.port import Engine as Engine
     from ._fleet.port import Ticket as Ticket
@@ -118,6 +124,7 @@ else:
             "Budget": "._core.budgets",
             "Append": "._core.reducers",
             "Flujo": "._runner",
+            "Compensate": "._dsl.compensation",
             "HookPayload": "._core.hook_payloads",
             "Merge": "._core.reducers",
             "LeftRun": "._core.recovery",
@@ -130,6 +137,7 @@ else:
             "PreRun": "._core.hook_payloads",
             "PreStep": "._core.hook_payloads",
             "Price": "._core.settings",
+            "Recovered": "._core.failures",
             "RecoveryReport": "._core.recovery",
             "Redirect": "._dsl.redirect",
             "RunHandle": "._handle",
@@ -141,12 +149,15 @@ else:
             "Worker": "._fleet.worker",
             "Settings": "._core.settings",
             "SqliteStore": ".stores.sqlite._store",
+            "StepFailure": "._core.failures",
             "Store": ".stores._port",
             "abandoned_threads": "._bridge.threads",
             "compact_history": "._agents.compaction",
             "current_unit": "._agents.granular.units",
             "ensure_object": ".structured._builtins",
             "extract_from_text": ".structured._extract",
+            "ToolCall": "._core.failures",
+            "Undo": "._core.failures",
             "from_json": "._core.json_codec",
             "load_settings": "._settings",
             "make_agent_async": "._agents.factory",
@@ -169,6 +180,7 @@ __all__ = [
     "Backoff",
     "Budget",
     "Chunk",
+    "Compensate",
     "Context",
     "ContextError",
     "ControlError",
@@ -211,6 +223,7 @@ __all__ = [
     "PricingNotConfiguredError",
     "Processing",
     "Processors",
+    "Recovered",
     "RecoveryReport",
     "Redirect",
     "RunAborted",
@@ -225,6 +238,7 @@ __all__ = [
     "Settings",
     "SqliteStore",
     "Step",
+    "StepFailure",
     "StepOutcome",
     "StepResult",
     "StepTimeout",
@@ -235,9 +249,12 @@ __all__ = [
     "StructuredOutputError",
     "Success",
     "Ticket",
+    "ToolCall",
     "TransactionLost",
     "TransactionRefused",
     "UncertainUnit",
+    "Undo",
+    "Undone",
     "UnknownOption",
     "Usage",
     "UsageLimitExceededError",

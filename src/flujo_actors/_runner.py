@@ -16,6 +16,7 @@ from ._context.isolation import check_context_model, isolated, make_context
 from ._core.default_settings import BACKEND, default_settings
 from ._core.error_info import message_of
 from ._core.outcomes import PipelineResult, RunId
+from ._core.seconds import checked_seconds
 from ._core.type_parameters import NOTHING, Ctx, Generic, In, Out
 from ._core.usage import UsageLimits
 from ._dsl.call_plan import BUDGET
@@ -33,11 +34,13 @@ from ._wiring import (
     fleet_of,
     hooks_of,
     load_for_steps,
+    minds_failures,
     recovered,
     settings_of,
     store_of,
     stored_runs,
     telemetry_of,
+    undone_before,
 )
 from .errors import DeclarationError, InvalidAnswer, NotPaused, RunNotFound
 
@@ -68,6 +71,7 @@ if TYPE_CHECKING:
         store: Store | str | None
         settings: Settings | Mapping[str, Any] | None
         engine: Engine | str | None
+        undo_grace_s: float | None
 
 
 logger = logging.getLogger("flujo_actors")
@@ -104,6 +108,7 @@ class Flujo(Generic[In, Out, Ctx]):
         store: Store | str | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
         engine: Engine | str | None = None,
+        undo_grace_s: float | None = None,
     ) -> None:
         self.pipeline = Pipeline.from_step(as_step(pipeline, where="what Flujo runs"))
         load_for_steps(self.pipeline)
@@ -114,6 +119,8 @@ class Flujo(Generic[In, Out, Ctx]):
         self._limits = _checked_limits(usage_limits) or _counting(self.pipeline)
         self._make_hooks = hooks_of(hooks)
         self._configured = settings_of(settings)
+        self._minds_failures = minds_failures(self.pipeline)
+        self._undo_grace_s = None if undo_grace_s is None else checked_seconds(undo_grace_s, what="undo_grace_s")
         self._telemetry = telemetry_of(self._configured, self.pipeline, resources)
         self._in_memory = RunsInMemory()
         self._store = None if store is None else store_of(store, self.pipeline, context_model)
@@ -300,6 +307,7 @@ class Flujo(Generic[In, Out, Ctx]):
             outlet=outlet,
             resources=self._resources,
             configured=self._configured,
+            **(self._undoing(opened) if self._minds_failures else {}),
         )
         result: PipelineResult | None = None
         try:
@@ -320,6 +328,11 @@ class Flujo(Generic[In, Out, Ctx]):
             await runs.put_back(opened)
         assert result is not None
         return result
+
+    def _undoing(self, opened: OpenRun) -> dict[str, Any]:
+        """What a run needs to know that tells of failures and undoes steps."""
+        grace_s = self._settings.run.undo_grace_s if self._undo_grace_s is None else self._undo_grace_s
+        return {"minds_failures": True, "undo_grace_s": grace_s, "undone": undone_before(opened, self.pipeline)}
 
     def _hooks_of(self, run_id: RunId, host: Host) -> Hooks | None:
         if self._make_hooks is None:

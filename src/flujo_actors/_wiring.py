@@ -21,11 +21,13 @@ from .errors import DeclarationError
 from .telemetry._silence import Silence
 
 if TYPE_CHECKING:
+    from ._core.outcomes import Undone
+    from ._core.paths import StepPath
     from ._core.recovery import RecoveryReport
     from ._core.settings import Settings
     from ._durable.changes import ResumeMode
     from ._durable.recovering import Finish
-    from ._durable.runs import Runs
+    from ._durable.runs import OpenRun, Runs
     from ._fleet.port import Engine
     from ._fleet.service import Fleet
     from ._run.hooks import Hooks
@@ -41,7 +43,14 @@ def load_for_steps(pipeline: Pipeline) -> None:
         importlib.import_module(module, __package__)
 
 
+def minds_failures(pipeline: Pipeline) -> bool:
+    """Whether somebody is told of failures, or undoes steps."""
+    return any(step.on_failure or step.compensate is not None for step in walk_steps(pipeline))
+
+
 def _needed_by(step: AnyStep) -> Iterator[str]:
+    if step.on_failure or step.compensate is not None:
+        yield "._tree.scopes"
     if isinstance(step, Pipeline) or (isinstance(step, Step) and step.is_just_a_call):
         return
     yield "._tree.retries"
@@ -51,6 +60,15 @@ def _needed_by(step: AnyStep) -> Iterator[str]:
         yield "._calls.model"
     elif step.processing.wanted is not None:
         yield "._calls.structured"
+
+
+def undone_before(opened: OpenRun, pipeline: Pipeline) -> dict[StepPath, Undone]:
+    """The steps that earlier parts of a run have undone, in this order."""
+    if not opened.resumed:
+        return {}
+    from ._durable.undone import undone_in  # what only resumed runs with compensations need
+
+    return undone_in(opened.journal, pipeline)
 
 
 # --- settings -----------------------------------------------------------------------------------------------

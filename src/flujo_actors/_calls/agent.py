@@ -17,6 +17,7 @@ from .._core.attempts import PLAIN, Attempt, Done, Failed, Stopped
 from .._core.chunks import chunk_maker
 from .._core.error_info import message_of
 from .._core.outcomes import Aborted, Failure, Paused, StepResult, Success
+from .._core.paths import known_outside
 from .._core.pause_tokens import idempotency_key
 from .._core.usage import NO_USAGE, Usage
 from .._dsl.call_plan import BUDGET, CallPlan
@@ -161,12 +162,20 @@ def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, Any]:
     if "feedback" in plan.named:
         keywords["feedback"] = work.feedback
     if "idempotency_key" in plan.named:
-        keywords["idempotency_key"] = idempotency_key(run.run_id, work.span)
+        keywords["idempotency_key"] = idempotency_key(run.run_id, known_outside(work.span))
     if BUDGET in plan.named:
         keywords[BUDGET] = budget_of(work.quotas)
+    if "failure" in plan.named or "undo" in plan.named:
+        keywords.update(_beside(plan, work))
     if "transaction" in plan.named and work.transaction is not None:
         keywords["transaction"] = work.transaction.connection
     return keywords
+
+
+def _beside(plan: CallPlan, work: Work) -> dict[str, Any]:
+    """What is asked for of a handler's failure and a compensation's undo; a default is left where there is none."""
+    found = {name: getattr(work.aside, name, None) for name in ("failure", "undo") if name in plan.named}
+    return {name: each for name, each in found.items() if each is not None or name in plan.required}
 
 
 async def _call_async(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

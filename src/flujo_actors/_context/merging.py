@@ -63,6 +63,12 @@ def merged(base: Any, branches: Iterable[tuple[str, Any]], *, strategy: Merging,
     return _replaced(base, after, who=f"the branches of {where!r}") if after else base
 
 
+def carried(before: Any, after: Any, onto: Any) -> Any:
+    """A context with what was changed between two others: what a handler leaves, where the rest is dropped."""
+    changes = dict(_changed(values_of(before), values_of(after)))
+    return _replaced(onto, changes, who="a handler") if changes else onto
+
+
 @attrs.frozen
 class _Conflicts:
     """One value for a key that several branches changed."""

@@ -44,6 +44,8 @@ class Failed:
     """The agent that shall have the next attempt, if a validator named one."""
     of_child: bool = False
     """Whether it is a step inside that failed, and that has been said of it already."""
+    context: Any = None
+    """What handlers have left in the context, if they did."""
 
 
 @attrs.frozen(kw_only=True)

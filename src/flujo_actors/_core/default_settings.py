@@ -20,6 +20,9 @@ BACKEND: Backend = "trio"
 SYNC_STEP_THREADS = 40
 """How many synchronous steps run at once."""
 
+UNDO_GRACE_S = 30.0
+"""How long undoing may take after the caller has left, where nobody could resume the run."""
+
 PREFIX = "FLUJO_"
 """How the environment variables begin that are settings."""
 

@@ -13,6 +13,7 @@ EventKind: TypeAlias = Literal[
     "step.ended",
     "step.retry",
     "step.fallback",
+    "step.recovered",
     "step.unstoppable",
     "attempt.started",
     "attempt.ended",
@@ -28,7 +29,10 @@ EventKind: TypeAlias = Literal[
     "aros.repair.success",
     "aros.repair.failed",
     "aros.fallback.stage",
+    "handler.failed",
     "hook.failed",
     "budget.level",
+    "undo.started",
+    "undo.ended",
 ]
 """Names an event without its class, which only runs that somebody listens to have to load."""

@@ -163,6 +163,41 @@ class StepFallback(_InStep):
 
 
 @attrs.frozen(kw_only=True)
+class StepRecovered(_InStep):
+    """A handler has made a success of the step's failure."""
+
+    kind: ClassVar[Literal["step.recovered"]] = "step.recovered"
+    handler_name: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class HandlerFailed(_InStep):
+    """`path` and `step_name` are those of the step whose failure the handler was told of."""
+
+    kind: ClassVar[Literal["handler.failed"]] = "handler.failed"
+    handler_name: str
+    feedback: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class UndoStarted(_InStep):
+    """What an attempt of this step did is about to be undone: `steps` compensations, because of `feedback`."""
+
+    kind: ClassVar[Literal["undo.started"]] = "undo.started"
+    steps: int = 0
+    feedback: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class UndoEnded(_InStep):
+    """The compensation of this step has ended."""
+
+    kind: ClassVar[Literal["undo.ended"]] = "undo.ended"
+    status: StepStatus
+    feedback: str | None = None
+
+
+@attrs.frozen(kw_only=True)
 class StepUnstoppable(_InStep):
     """A thread or a step goes on although it was canceled."""
 
@@ -330,11 +365,22 @@ StepEvent = StepStarted | StepEnded | StepRetry | StepFallback | StepUnstoppable
 AttemptEvent = AttemptStarted | AttemptEnded
 AgentEvent = AgentSystem | AgentInput | AgentResponse | AgentUsage
 CallEvent = ModelStarted | ModelEnded | ToolStarted | ToolEnded
+FailureEvent = StepRecovered | HandlerFailed | UndoStarted | UndoEnded
 ArosEvent = ArosRepairStarted | ArosRepairSuccess | ArosRepairFailed | ArosFallbackStage
 
 GovernanceEvent = BudgetLevelChanged
 
-Event = RunEvent | StepEvent | AttemptEvent | AgentEvent | CallEvent | ArosEvent | HookFailed | GovernanceEvent
+Event = (
+    RunEvent
+    | StepEvent
+    | FailureEvent
+    | AttemptEvent
+    | AgentEvent
+    | CallEvent
+    | ArosEvent
+    | HookFailed
+    | GovernanceEvent
+)
 """Everything a sink can be told."""
 
 EVENT_TYPES: Mapping[EventKind, type[Any]] = {event_type.kind: event_type for event_type in get_args(Event)}

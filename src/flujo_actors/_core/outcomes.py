@@ -11,6 +11,7 @@ from typing import Any, Literal, NewType, TypeAlias
 import attrs
 
 from ..errors import RunAborted, RunFailed, RunPaused
+from .paths import StepPath
 from .type_parameters import NOTHING, Ctx, Generic, Out
 from .usage import NO_USAGE, Usage
 
@@ -128,6 +129,17 @@ TerminalOutcome: TypeAlias = Success | Failure | Paused | Aborted
 
 
 @attrs.frozen(kw_only=True)
+class Undone:
+    """A step whose compensation was run."""
+
+    step_name: str
+    path: StepPath
+    success: bool
+    feedback: str | None = None
+    """Why it could not be undone."""
+
+
+@attrs.frozen(kw_only=True)
 class PipelineResult(Generic[Out, Ctx]):
     """What a run came to."""
 
@@ -146,7 +158,14 @@ class PipelineResult(Generic[Out, Ctx]):
 
     Not compared: an exception comes back from JSON as an `ErrorInfo`, and the result is the same.
     """
+    undone: tuple[Undone, ...] = ()
+    """The steps whose compensations were run, in the order of undoing."""
     success: bool = attrs.field()
+
+    @property
+    def fully_undone(self) -> bool:
+        """Whether every compensation that was run has succeeded."""
+        return all(each.success for each in self.undone)
 
     @success.default
     def _completed(self) -> bool:

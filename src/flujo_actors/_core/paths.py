@@ -18,6 +18,8 @@ is what lets a run be resumed. Rules:
 | `~f` | the fallback |
 | `~h1` | the first handler of a failure |
 | `~c` | the compensation of a step; `~ckey` that of one of its units |
+| `~r2` | the second run of a compensation |
+| `~q1` | the question what to do about the first failure of a compensation |
 | `~e` | the escalation of a question |
 | `~default` | in a declaration, whatever a selection takes its default for |
 | `~t` | where the failed attempts of a step are remembered |
@@ -91,6 +93,20 @@ class Compensation:
 
 
 @attrs.frozen
+class Again:
+    """A later run of a compensation: a person wanted it, or the one before was cut short."""
+
+    number: int
+
+
+@attrs.frozen
+class Doubt:
+    """The question what to do about a failure of a compensation, counted from 1."""
+
+    number: int
+
+
+@attrs.frozen
 class Conversation:
     """A conversation of a granular step with its agent: how many answers were refused before it, and which it is."""
 
@@ -107,7 +123,7 @@ class Unit:
     key: str
 
 
-Segment: TypeAlias = Named | Item | Retry | Handler | Compensation | Conversation | Unit | Mark
+Segment: TypeAlias = Named | Item | Retry | Handler | Compensation | Again | Doubt | Conversation | Unit | Mark
 """One step of the way from the run to a place in it."""
 
 FALLBACK, ESCALATION, DEFAULT = Mark.FALLBACK, Mark.ESCALATION, Mark.DEFAULT
@@ -154,6 +170,10 @@ def _numbered(text: str, letter: str, rest: str) -> Segment:
                 return Handler(int(rest))
             case "c":
                 return Compensation(unescaped(rest))
+            case "r":
+                return Again(int(rest))
+            case "q":
+                return Doubt(int(rest))
             case "g":
                 return _conversation(rest)
     except ValueError:
@@ -180,6 +200,10 @@ def text_of(segment: Segment) -> str:
             return f"~h{number}"
         case Compensation(unit_key):
             return "~c" if unit_key is None else f"~c{escaped(unit_key)}"
+        case Again(number):
+            return f"~r{number}"
+        case Doubt(number):
+            return f"~q{number}"
         case Conversation(refused, question, nth):
             return f"~g{refused}.{question}" + ("" if nth is None else f"r{nth}")
         case Unit(key):
@@ -239,6 +263,16 @@ def compensation(path: StepPath, unit_key: str | None = None) -> StepPath:
     return child(path, Compensation(unit_key))
 
 
+def again(path: StepPath, number: int) -> StepPath:
+    """The `number`-th run of a compensation; the first one adds nothing."""
+    return path if number == 1 else child(path, Again(number))
+
+
+def doubt(path: StepPath, number: int) -> StepPath:
+    """Where a person is asked what to do about the `number`-th failure of a compensation."""
+    return child(path, Doubt(number))
+
+
 def escalation(path: StepPath) -> StepPath:
     """The question that is asked when nobody answered in time."""
     return child(path, ESCALATION)
@@ -294,8 +328,8 @@ def parent_of(path: StepPath) -> StepPath:
 
 
 def is_top_level(path: StepPath) -> bool:
-    """Whether the run itself is what stands around it."""
-    return "/" not in path
+    """Whether it is a step of the run's own pipeline, and not beside one."""
+    return "/" not in path and path[:2] not in ("~h", "~c")
 
 
 def above_of(path: StepPath) -> Iterator[StepPath]:
@@ -305,21 +339,64 @@ def above_of(path: StepPath) -> Iterator[StepPath]:
         yield path
 
 
+def undone_by(path: StepPath) -> StepPath | None:
+    """The step, or the unit of one, that the compensation at `path` undoes; `None` if it is no compensation."""
+    around, _, last = path.rpartition("/")
+    match known_segment(last):
+        case Again():
+            return undone_by(StepPath(around))
+        case Compensation(unit_way):
+            return StepPath(around) if unit_way is None else inside(StepPath(around), unit_way)
+        case _:
+            return None
+
+
+def is_undoing(path: StepPath) -> bool:
+    """Whether this is a compensation, or part of one."""
+    return "~c" in path and any(isinstance(known_segment(each), Compensation) for each in path.split("/"))
+
+
+def known_outside(path: StepPath) -> StepPath:
+    """The path that a step's idempotency key is made of: every run of a compensation has the same."""
+    if "/~r" not in path:
+        return path
+    return StepPath("/".join(each for each in path.split("/") if not isinstance(known_segment(each), Again)))
+
+
+def within_of(path: StepPath) -> Iterator[StepPath]:
+    """The paths around a path that its step is part of: what undoes a step is no part of it."""
+    while "/" in path and not isinstance(known_segment(path.rpartition("/")[2]), Compensation | Again | Doubt):
+        path = parent_of(path)
+        yield path
+
+
 def at_or_below(path: StepPath, others: Iterable[StepPath]) -> list[StepPath]:
     """Which of the others are the step, or inside it; `path` may be where its failed attempts are remembered."""
     step = whose(path)
-    return [other for other in others if other == step or other.startswith(f"{step}/")]
+    around = f"{step}/" if step else ""
+    return [other for other in others if other == step or other.startswith(around)]
+
+
+def withdrawn_by(path: StepPath, others: Iterable[StepPath]) -> list[StepPath]:
+    """Which questions nobody waits for any more when the step at `path` settles, or is about to be tried again.
+
+    A compensation inside a failed attempt does wait: what it undoes must still be undone.
+    """
+    found = at_or_below(path, others)
+    return [other for other in found if not is_undoing(other)] if is_tried(path) else found
 
 
 def below(path: StepPath, other: StepPath) -> str | None:
     """How to get from a step, or from where its failed attempts are remembered, to one inside it."""
-    around = f"{whose(path)}/"
+    step = whose(path)
+    around = f"{step}/" if step else ""
     return other.removeprefix(around) if other.startswith(around) else None
 
 
 def inside(path: StepPath, way: str) -> StepPath:
     """Where `below` leads."""
-    return StepPath(f"{whose(path)}/{way}")
+    step = whose(path)
+    return StepPath(f"{step}/{way}" if step else way)
 
 
 def attempt_of(way: str) -> int | None:
@@ -342,4 +419,4 @@ def in_declaration(path: StepPath) -> list[Segment] | None:
         segments = parse(path)
     except ValueError:
         return None
-    return [EACH if isinstance(each, Item) else each for each in segments if not isinstance(each, Retry)]
+    return [EACH if isinstance(each, Item) else each for each in segments if not isinstance(each, Retry | Again)]

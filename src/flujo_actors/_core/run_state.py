@@ -4,7 +4,8 @@ Rules:
 
 1. A step is open from its start until it settles.
 2. A step whose attempts failed and that goes on is not settled; what it has used is counted.
-3. What a settled step used includes the steps inside it: these are not counted again.
+3. What a settled step used includes the steps inside it: these are not counted again. A compensation is part of
+   whatever undoes, which may be a step around the one that it undoes: it is counted by what is written after it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import attrs
 
 from . import record_bodies
 from .outcomes import ErrorInfo, Failure, StepResult, TerminalOutcome
-from .paths import ROOT, StepPath, above_of, attempt_of, below, is_top_level, is_tried, step_of, whose
+from .paths import ROOT, StepPath, above_of, attempt_of, below, is_top_level, is_tried, is_undoing, step_of, whose
 from .records import Record
 from .usage import NO_USAGE, Usage
 
@@ -83,6 +84,9 @@ class _Projector:
         self._facts: dict[str, Any] = {"seq": 0, "status": "running"}
         self._outcomes: dict[StepPath, TerminalOutcome] = {}
         self._tried: dict[StepPath, TerminalOutcome] = {}
+        self._written: dict[StepPath, int] = {}
+        self._given_up: dict[StepPath, int] = {}
+        """Where in the log steps settled, and where it was written down that their attempts failed."""
         self._waited: dict[StepPath, Usage] = {}
         self._open: dict[StepPath, None] = {}
         self._pauses: dict[StepPath, str] = {}
@@ -138,11 +142,13 @@ class _Projector:
             return
         self._open.pop(path, None)
         self._outcomes[path] = outcome
+        self._written[path] = self._facts["seq"]
         if is_top_level(path) and "context" in body:
             self._facts["context"] = record_bodies.read_value(body.get("context"), where=where)
 
     def _try(self, path: StepPath, failed: TerminalOutcome) -> None:
         self._tried[path] = failed
+        self._given_up[path] = self._facts["seq"]
         self._waited.pop(path, None)  # what it had used by then is part of this
         self._since.pop(path, None)
 
@@ -150,7 +156,7 @@ class _Projector:
         return RunState(
             run_id=self._run_id,
             outcomes=dict(self._outcomes),
-            failed_attempts={path: each for path, each in self._tried.items() if path not in self._outcomes},
+            failed_attempts={path: each for path, each in self._steps_tried() if path not in self._outcomes},
             open_steps=tuple(self._open),
             pauses=dict(self._pauses),
             answers=dict(self._answers),
@@ -164,20 +170,25 @@ class _Projector:
         for path, outcome in self._outcomes.items():
             if not self._is_counted_above(path):
                 yield _usage(outcome)
-        for path, outcome in self._tried.items():
+        for path, outcome in self._steps_tried():
             if path not in self._outcomes and path not in self._waited and not self._is_counted_above(path):
                 yield _usage(outcome)
         for path, usage in (*self._waited.items(), *self._since.items()):
             if path not in self._outcomes and not self._is_counted_above(path):
                 yield usage
 
+    def _steps_tried(self) -> Iterator[tuple[StepPath, TerminalOutcome]]:
+        """The run itself is no step of it."""
+        return ((path, each) for path, each in self._tried.items() if path != ROOT)
+
     def _is_counted_above(self, path: StepPath) -> bool:
         """Whether a step around this one has counted it: by having settled, or by having given that attempt up."""
-        return any(above in self._outcomes or self._gave_up(above, path) for above in above_of(path))
+        since = self._written.get(path, 0) if is_undoing(path) else 0
+        return any(self._written.get(above, 0) > since or self._gave_up(above, path, since) for above in above_of(path))
 
-    def _gave_up(self, above: StepPath, path: StepPath) -> bool:
+    def _gave_up(self, above: StepPath, path: StepPath, since: int) -> bool:
         """Whether the path is part of an attempt that a step around it has given up; its fallback is part of none."""
-        if above not in self._tried:
+        if self._given_up.get(above, 0) <= since:
             return False
         number = attempt_of(below(above, path) or "")
         return number is not None and number <= _attempts(self._tried[above])

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import attrs
 
 from ..errors import DeclarationError
-from .default_settings import BACKEND, SYNC_STEP_THREADS, Backend
+from .default_settings import BACKEND, SYNC_STEP_THREADS, UNDO_GRACE_S, Backend
 from .near_names import nearest
 
 
@@ -227,6 +227,8 @@ class RunSettings:
 
     backend: Backend = attrs.field(default=BACKEND, validator=_is_backend)
     """The library that the steps are written for."""
+    undo_grace_s: float = attrs.field(default=UNDO_GRACE_S, validator=_at_least(0))
+    """How long undoing may take after the caller has left, where nobody could resume the run."""
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ Shape: TypeAlias = Literal["async", "sync", "stream", "model"]
 FORWARDED = frozenset({"context", "resources"})
 """What `**kwargs` receives."""
 
-OFFERED = FORWARDED | {"feedback", "transaction", "idempotency_key", "budget"}
+OFFERED = FORWARDED | {"budget", "failure", "feedback", "idempotency_key", "transaction", "undo"}
 """Everything a call may receive by keyword."""
 
 SCOPE = frozenset({"steps", "item", "run_input"})

@@ -21,6 +21,7 @@ from .call_plan import CallPlan, asked_of_scope, asks_for_budget, check_takes_pa
 from .chaining import Chained
 
 if TYPE_CHECKING:
+    from .compensation import Compensate
     from .pipeline import AnyStep, StepLike
 
 NOTHING_ASKED: frozenset[str] = frozenset()
@@ -90,6 +91,24 @@ def _checked_fallback(instance: Any, _: object, value: object) -> None:
 
     if value is not None:
         as_step(value, where=f"the fallback of step {instance.name!r}")
+
+
+def as_handlers(value: StepLike | Iterable[StepLike] | None) -> tuple[AnyStep, ...]:
+    """The handlers that were declared; none of them costs nothing."""
+    if value is None or (isinstance(value, tuple) and not value):
+        return ()
+    from . import compensation  # what only steps with handlers or compensations need
+
+    return compensation.as_handlers(value)
+
+
+def as_compensation(value: Any) -> Compensate | Mapping[str, Compensate] | None:
+    """The compensation that was declared, if there is one."""
+    if value is None:
+        return None
+    from . import compensation  # see above
+
+    return compensation.as_compensate(value)
 
 
 _options: dict[type, frozenset[str]] = {}
@@ -186,6 +205,10 @@ class Declared(Chained[In, Out]):
         default=None, validator=of_type(UsageLimits, "UsageLimits(…) or None")
     )
     meta: Mapping[str, Any] = attrs.field(default=EMPTY, converter=frozen_mapping, validator=of_type(Mapping, "a dict"))
+    on_failure: tuple[AnyStep, ...] = attrs.field(default=(), converter=as_handlers)
+    """Who is told when the step has failed for good: functions, steps or pipelines, one after the other."""
+    compensate: Compensate | Mapping[str, Compensate] | None = attrs.field(default=None, converter=as_compensation)
+    """What undoes the step if something around it fails: a function, step or pipeline, or a `Compensate(…)`."""
     checks: tuple[CallPlan, ...] = attrs.field(init=False)
     """The validators, each with how to call it."""
 
@@ -204,17 +227,22 @@ class Declared(Chained[In, Out]):
 
     @functools.cached_property
     def may_read_again(self) -> bool:
-        """Whether somebody may read the data after an attempt: another attempt, the fallback, another agent."""
-        return bool(self.max_retries or self.checks or self.fallback is not None)
+        """Whether somebody may read the data after an attempt: another one, the fallback, whoever handles or undoes."""
+        again = self.max_retries or self.checks or self.fallback is not None
+        return bool(again or self.on_failure or self.compensate is not None)
 
     kind: ClassVar[str] = "step"
     """What this kind of step is called in stored fingerprints; every kind has its own."""
 
     def children(self) -> Iterator[tuple[Segment, AnyStep]]:
-        """The steps directly inside this one, each with its segment of the path; the fallback last."""
+        """The steps directly inside this one, each with its segment of the path; those beside it last."""
         yield from self._inside()
         if self.fallback is not None:
             yield FALLBACK, self.fallback
+        if self.on_failure or self.compensate is not None:
+            from .compensation import beside  # what only such steps need
+
+            yield from beside(self)
 
     @functools.cached_property
     def asks_for_budget(self) -> frozenset[str]:
@@ -251,6 +279,10 @@ class Declared(Chained[In, Out]):
 
     def __attrs_post_init__(self) -> None:
         _refuse_circular_fallback(self)
+        if isinstance(self.compensate, Mapping):
+            from .compensation import check_tools  # see `as_compensation`
+
+            check_tools(self)
         self._check()
 
     def _check(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict
 if TYPE_CHECKING:
     from .._core.backoff import Backoff
     from .._core.usage import UsageLimits
+    from .compensation import Compensate
     from .declared import Processors
     from .kinds import Merging, OnBranchFailure
     from .pipeline import StepLike
@@ -27,6 +28,8 @@ class Options(TypedDict, total=False):
     validators: Callable[..., Any] | Iterable[Callable[..., Any]]
     updates_context: bool
     usage_limits: UsageLimits | None
+    on_failure: StepLike | Iterable[StepLike] | None
+    compensate: StepLike | Compensate | Mapping[str, StepLike | Compensate] | None
     meta: Mapping[str, Any]
 
 

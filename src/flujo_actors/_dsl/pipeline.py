@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast, overload
 
 import attrs
@@ -12,9 +12,10 @@ from .._core.paths import Named, Segment
 from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
 from .chaining import Chained
-from .declared import Declared
+from .declared import Declared, as_compensation, as_handlers
 
 if TYPE_CHECKING:
+    from .compensation import Compensate
     from .typed_parts import Answers, I, O, Returns, Streams, T, TypedStep
 
 
@@ -53,11 +54,17 @@ class Pipeline(Chained[In, Out]):
     """Steps in a row; wherever a step may stand, a pipeline may stand."""
 
     steps: tuple[AnyStep, ...] = attrs.field(converter=_as_steps)
-    name: str | None = attrs.field(default=None, kw_only=True)
+    name: str | None = None
+    on_failure: tuple[AnyStep, ...] = attrs.field(default=(), converter=as_handlers)
+    """Who is told when the pipeline has failed, and been undone."""
+    compensate: Compensate | None = attrs.field(default=None, converter=as_compensation)
+    """What undoes the pipeline as a whole once it has completed; without it, its steps are undone one by one."""
 
     def __attrs_post_init__(self) -> None:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise DeclarationError(f"a pipeline's name must be a non-empty text or None, not {self.name!r}")
+        if isinstance(self.compensate, Mapping):
+            raise DeclarationError("a pipeline has no tools: its `compensate` is a function, a step or a pipeline")
         if not self.steps:
             raise DeclarationError("a pipeline needs at least one step")
         places: dict[str, int] = {}
@@ -100,8 +107,12 @@ class Pipeline(Chained[In, Out]):
     kind: ClassVar[str] = "pipeline"
 
     def children(self) -> Iterator[tuple[Segment, AnyStep]]:
-        """The steps in order, each with its segment of the path."""
-        return ((Named(name), step) for step, name in self.named_steps)
+        """The steps in order, each with its segment of the path, then its handlers and what undoes it."""
+        yield from ((Named(name), step) for step, name in self.named_steps)
+        if self.on_failure or self.compensate is not None:
+            from .compensation import beside  # what only such pipelines need
+
+            yield from beside(self)
 
     @functools.cached_property
     def title(self) -> str:
@@ -122,6 +133,11 @@ class Pipeline(Chained[In, Out]):
         """Each step with what it is called here."""
         return tuple(zip(self.steps, self.step_names(), strict=True))
 
+    @property
+    def dissolves(self) -> bool:
+        """Whether nothing tells the pipeline from its steps."""
+        return self.name is None and not self.on_failure and self.compensate is None
+
     def __repr__(self) -> str:
         names = list(self.step_names())
         shown = names if len(names) <= 6 else [*names[:3], "…", *names[-2:]]
@@ -137,11 +153,12 @@ StepLike: TypeAlias = AnyStep | Callable[..., Any]
 
 
 def chain(first: object, following: object) -> Pipeline:
-    """`first >> following`: pipelines without a name dissolve into the sequence, named ones stay steps."""
+    """`first >> following`: plain pipelines dissolve into the sequence; one with a name, handlers or a compensation
+    stays a step."""
     return Pipeline((*_links(first, "left"), *_links(following, "right")))
 
 
 def _links(step: object, side: str) -> tuple[AnyStep, ...]:
-    if isinstance(step, Pipeline) and step.name is None:
+    if isinstance(step, Pipeline) and step.dissolves:
         return step.steps
     return (as_step(step, where=f"the {side}-hand side of >>"),)

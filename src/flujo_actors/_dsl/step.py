@@ -123,7 +123,7 @@ class Step(Declared[In, Out]):
     @property
     def _is_tried_once(self) -> bool:
         once = self.max_retries == 0 and self.fallback is None and self.timeout_s is None
-        return once and self.bare
+        return once and self.bare and not self.on_failure
 
     @overload
     @staticmethod

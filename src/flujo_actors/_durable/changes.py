@@ -17,7 +17,21 @@ from typing import Any, Literal, TypeAlias, assert_never, get_args
 
 import attrs
 
-from .._core.paths import DEFAULT, ROOT, Segment, StepPath, above_of, child, in_declaration, is_tried, parent_of, whose
+from .._core.paths import (
+    DEFAULT,
+    ROOT,
+    Compensation,
+    Handler,
+    Segment,
+    StepPath,
+    above_of,
+    child,
+    in_declaration,
+    is_tried,
+    known_segment,
+    parent_of,
+    whose,
+)
 from .expressions import is_same
 from .fingerprint import Facts
 
@@ -108,9 +122,9 @@ class _Comparison:
     def sentences(self) -> Iterator[str]:
         """Every difference."""
         yield from (_renaming(old, new) for old, new in self._renamed.items())
-        yield from (f"step {path!r} was removed" for path in _topmost(self._removed) if path not in self._renamed)
+        yield from (f"{_what(path)} was removed" for path in _topmost(self._removed) if path not in self._renamed)
         added = set(_topmost(self._added)) - set(self._renamed.values())
-        yield from (f"step {path!r} was added" for path in self._added if path in added)
+        yield from (f"{_what(path)} was added" for path in self._added if path in added)
         for path in self._in_both():
             yield from _facts_changed(path, self._before[path], self._after[path])
         yield from self._reordered()
@@ -119,7 +133,7 @@ class _Comparison:
         """The differences that concern what a run has done."""
         for path in _topmost(path for path in self._removed if path in done.begun):
             renamed = self._renamed.get(path)
-            yield f"step {path!r}, which is done, was removed" if renamed is None else _renaming(path, renamed)
+            yield f"{_what(path)}, which is done, was removed" if renamed is None else _renaming(path, renamed)
         for path in self._in_both():
             if path in done.settled:
                 yield from _facts_changed(path, *map(_lasting, (self._before[path], self._after[path])))
@@ -186,7 +200,31 @@ def _lasting(facts: Facts) -> Facts:
     return {name: fact for name, fact in facts.items() if name not in _OVER_WHEN_DONE}
 
 
+def _what(path: StepPath) -> str:
+    """A step, or what stands beside one: its compensation, its handlers."""
+    around, _, last = path.rpartition("/")
+    whose = f"step {around!r}" if around else "the pipeline"
+    match known_segment(last):
+        case Compensation(None):
+            return f"the compensation of {whose}"
+        case Compensation(tool):
+            return f"the compensation of tool {tool!r} of {whose}"
+        case Handler(number):
+            return f"handler {number} of {whose}"
+        case _:
+            return f"step {path!r}"
+
+
+def _is_beside(path: StepPath) -> bool:
+    return isinstance(known_segment(path.rpartition("/")[2]), Compensation | Handler)
+
+
 def _facts_changed(path: StepPath, before: Facts, after: Facts) -> Iterator[str]:
+    if before != after and _is_beside(path):
+        changed = (name for name in {**before, **after} if before.get(name) != after.get(name))
+        told = ", ".join(f"{name}{_from_to(name, before.get(name), after.get(name))}" for name in changed)
+        yield f"{_what(path)} changed: {told}"
+        return
     if before["kind"] != after["kind"]:
         yield f"{path!r} was a {before['kind']} and is a {after['kind']} now"
         return

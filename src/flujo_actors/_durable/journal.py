@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -14,8 +14,9 @@ from .._core.paths import StepPath
 from .._core.usage import Usage
 from ..errors import InvalidAnswer, StoreError, TransactionLost
 
-if TYPE_CHECKING:  # what only runs with limits, deadlines or approvals need
+if TYPE_CHECKING:  # what only runs with limits, deadlines, approvals or compensations need
     from .._core.questions import Question
+    from .._core.undoing import ToUndo
     from .worked_time import WorkedTime
 
 
@@ -27,6 +28,10 @@ class Recorded:
     context: Any
     same_context: bool = False
     """Whether the step left the context as it found it; `context` then means nothing once it was stored."""
+    undo: Sequence[ToUndo] = ()
+    """What it leaves to undo, in the order of starting."""
+    cause: Any = None
+    """What failed, where it is remembered how attempts failed."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -113,8 +118,15 @@ class Journal(Protocol):
     durable: bool
     """Whether there is a store behind it."""
 
+    @property
+    def asks(self) -> bool:
+        """Whether the run waits for an answer, or can go on with one."""
+
     def recall(self, path: StepPath) -> Recorded | None:
         """The outcome of a step that settled in an earlier part of this run."""
+
+    def compensations(self) -> Iterable[tuple[StepPath, TerminalOutcome]]:
+        """How the compensations that earlier parts of this run have run ended, in this order."""
 
     def answered(self, path: StepPath) -> Answered | None:
         """The answer given to the pause at `path`."""
@@ -192,7 +204,7 @@ class Questions:
 
     def drop(self, path: StepPath) -> None:
         """The step at `path` settled, or failed so far: nobody waits any more for what was asked inside it."""
-        for each in paths.at_or_below(path, self.pauses):
+        for each in paths.withdrawn_by(path, self.pauses):
             del self.pauses[each]
 
 
@@ -214,12 +226,14 @@ class MemoryJournal:
     when they are needed.
     """
 
-    __slots__ = ("_questions", "_settled", "_times", "_units")
+    __slots__ = ("_left", "_questions", "_settled", "_times", "_units")
     durable = False
 
     def __init__(self) -> None:
         self._times: WorkedTime | None = None
         self._settled: dict[StepPath, tuple[TerminalOutcome, Any, bool]] = {}
+        self._left: dict[StepPath, tuple[Sequence[ToUndo], Any]] | None = None
+        """What settled steps leave to undo, and what made attempts fail; few runs have any."""
         self._questions: Questions | None = None
         self._units: UnitsInMemory | None = None
 
@@ -264,7 +278,13 @@ class MemoryJournal:
 
     def recall(self, path: StepPath) -> Recorded | None:
         kept = self._settled.get(path)
-        return None if kept is None else Recorded(outcome=kept[0], context=kept[1], same_context=kept[2])
+        if kept is None:
+            return None
+        undo, cause = ((), None) if self._left is None else self._left.get(path, ((), None))
+        return Recorded(outcome=kept[0], context=kept[1], same_context=kept[2], undo=undo, cause=cause)
+
+    def compensations(self) -> Iterable[tuple[StepPath, TerminalOutcome]]:
+        return [(path, kept[0]) for path, kept in self._settled.items() if paths.undone_by(path) is not None]
 
     def answered(self, path: StepPath) -> Answered | None:
         return self.questions.answers.get(path)
@@ -288,7 +308,14 @@ class MemoryJournal:
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         self.keep(path, record.outcome, record.context, same_context=record.same_context)
+        if record.undo or record.cause is not None:
+            self.leave(path, record.undo, record.cause)
         return record
+
+    def leave(self, path: StepPath, undo: Sequence[ToUndo], cause: Any = None) -> None:
+        """Remember what a step leaves to undo."""
+        self._left = self._left or {}
+        self._left[path] = undo, cause
 
     async def begin(self, step_name: str) -> OpenTransaction:
         raise StoreError(f"step {step_name!r} asks for a transaction, but the run has no store")

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+from .._core.failures import Recovered, StepFailure, ToolCall, Undo
 from .._core.models import register_annotation
 from .._dsl.call_plan import is_model_agent
 from .._dsl.kinds import HumanInTheLoop
@@ -18,6 +19,8 @@ from .._dsl.tree import walk_steps
 def register_types_of(pipeline: Pipeline, context_model: type | None) -> None:
     """Let every model that the pipeline's steps and its context are annotated with be read back here."""
     register_annotation(context_model)
+    for told in (Recovered, StepFailure, ToolCall, Undo):
+        register_annotation(told)
     for step in walk_steps(pipeline):
         match step:
             case Step():

@@ -21,17 +21,20 @@ import attrs
 from .._core import record_bodies
 from .._core.known_models import read_by
 from .._core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
-from .._core.paths import ROOT, StepPath, above_of, at_or_below
+from .._core.paths import ROOT, StepPath, undone_by, withdrawn_by, within_of
 from .._core.questions import read_question
 from .._core.records import Append, Lease, OpenPause, Record, RecordKind
+from .._core.undoing import Undoable
 from .._core.usage import Usage
 from ..errors import CorruptRecord, InvalidAnswer
 from ..stores._port import Store
+from . import undo_records
 from .group_commit import JournalWriter
 from .journal import Answered, CountedUnits, KeptUnit, Pause, RaisedLimits, Recorded
 from .recorded_results import RecordedResults
 from .store_transaction import StoreTransaction
 from .store_wait import call_store
+from .undo_records import StepAt
 from .worked_time import WorkedTime
 
 SchemaOf = Callable[[StepPath], Any]
@@ -51,12 +54,15 @@ class StoreJournal:
         *,
         redact: record_bodies.Redact,
         schema_of: SchemaOf,
+        step_at: StepAt,
         cold: bool = False,
     ) -> None:
         self._store, self._writer, self.lease = store, writer, lease
         self.at_rest = False
         """Whether the run has been put away with its result, and may belong to somebody else."""
-        self._redact, self._schema_of, self._cold = redact, schema_of, cold
+        self._redact, self._schema_of, self._step_at, self._cold = redact, schema_of, step_at, cold
+        self._undoable: set[StepPath] = set()
+        """The steps whose own records say how to undo them."""
         self._settled: dict[StepPath, Record] = {}
         self._read: dict[StepPath, Recorded] = {}
         self._pauses: dict[StepPath, Pause] = {}
@@ -82,6 +88,8 @@ class StoreJournal:
         self._read_settled()
         for path, recorded in self._read.items():
             self._results.note(path, recorded.outcome)
+            if recorded.undo and self._own_at(path) is not None:
+                self._undoable.add(path)
 
     def _take_in(self, record: Record) -> None:
         self.times.take_in(record_bodies.worked_in(record.body))
@@ -114,12 +122,14 @@ class StoreJournal:
     def _bodies_to_read(self) -> dict[StepPath, dict[str, Any]]:
         """What settled steps wrote, with the steps that their results refer to."""
         found: dict[StepPath, dict[str, Any]] = {}
-        wanted = [path for path in self._settled if not any(above in self._settled for above in above_of(path))]
+        wanted = [path for path in self._settled if not any(above in self._settled for above in within_of(path))]
         while wanted:
             path = wanted.pop()
             record = self._settled[path]
             found[path] = record_bodies.read_body(record.body, where=self._where(record))
             inside = record_bodies.steps_inside(path, found[path])
+            if "undo" in found[path]:
+                inside += undo_records.steps_to_undo(path, found[path])
             wanted.extend(each for each in inside if each in self._settled and each not in found)
         return found
 
@@ -128,7 +138,24 @@ class StoreJournal:
         outcome = record_bodies.read_settled(path, body, self._outcome_at, where=where)
         same = "context" not in body
         context = None if same else record_bodies.read_value(body["context"], where=where)
-        return Recorded(outcome=outcome, context=context, same_context=same)
+        recorded = Recorded(outcome=outcome, context=context, same_context=same)
+        return self._with_what_is_left(path, body, recorded) if "undo" in body or "cause" in body else recorded
+
+    def _with_what_is_left(self, path: StepPath, body: dict[str, Any], recorded: Recorded) -> Recorded:
+        where = self._where(self._settled[path])
+        result = getattr(recorded.outcome, "step_result", None)
+        with record_bodies.reading(where):
+            undo = undo_records.read_undo(
+                path, body, result, own_at=self._own_at, step_at=self._step_at, where=where, context=recorded.context
+            )
+            cause = undo_records.read_cause(body["cause"], where=where) if "cause" in body else None
+            return attrs.evolve(recorded, undo=tuple(undo), cause=cause)
+
+    def _own_at(self, path: StepPath) -> Undoable | None:
+        """What the step at `path` leaves to undo by its own record."""
+        recorded = self._read.get(path)
+        own = (each for each in (() if recorded is None else recorded.undo) if isinstance(each, Undoable))
+        return next((each for each in own if each.path == path), None)
 
     def _outcome_at(self, path: StepPath) -> TerminalOutcome | None:
         recorded = self._read.get(path)
@@ -136,6 +163,9 @@ class StoreJournal:
 
     def recall(self, path: StepPath) -> Recorded | None:
         return self._read.get(path)
+
+    def compensations(self) -> Iterable[tuple[StepPath, TerminalOutcome]]:
+        return [(path, self._read[path].outcome) for path in self._settled if undone_by(path) and path in self._read]
 
     def answered(self, path: StepPath) -> Answered | None:
         return self._answers.get(path)
@@ -203,6 +233,11 @@ class StoreJournal:
         parts = record_bodies.settled_data(record.outcome, self._redact, self._results.below(path))
         if not record.same_context:
             parts["context"] = record_bodies.stored_value(record.context)
+        if record.undo:
+            parts["undo"] = undo_records.undo_data(path, record.undo, self._undoable)
+            self._undoable.update(each.path for each in record.undo if isinstance(each, Undoable) and each.path == path)
+        if record.cause is not None:
+            parts["cause"] = undo_records.cause_data(record.cause, self._redact)
         return record_bodies.make_body(**parts)
 
     def unit(self, path: StepPath) -> KeptUnit | None:
@@ -252,7 +287,7 @@ class StoreJournal:
 
     def _withdraw(self, path: StepPath) -> tuple[StepPath, ...]:
         """The questions inside a step that has settled, or whose attempt has failed: nobody waits for them."""
-        withdrawn = tuple(at_or_below(path, self._pauses)) if self._pauses else ()
+        withdrawn = tuple(withdrawn_by(path, self._pauses)) if self._pauses else ()
         for place in withdrawn:
             del self._pauses[place]
         return withdrawn

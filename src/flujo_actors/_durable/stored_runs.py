@@ -27,12 +27,13 @@ from .._core.deliveries import AFTER_DEATH, deaths_without_progress
 from .._core.error_info import message_of
 from .._core.known_models import read_by
 from .._core.outcomes import PipelineResult, RunId
-from .._core.paths import ROOT
+from .._core.paths import ROOT, Doubt, StepPath, known_segment
 from .._core.pause_tokens import parse_token
 from .._core.records import Admission, Append, Lease, Record, RunQuery, StoredRun, StoredStatus
 from .._core.settings import DurabilitySettings
+from .._dsl.compensation import ANSWERS
 from .._dsl.kinds import HumanInTheLoop
-from .._dsl.pipeline import Pipeline
+from .._dsl.pipeline import AnyStep, Pipeline
 from .._dsl.tree import find_step
 from ..errors import (
     AlreadyAnswered,
@@ -247,10 +248,16 @@ class StoredRuns:
             lease,
             redact=self.redact,
             schema_of=self._schema_of,
+            step_at=self._step_at,
             cold=self.settings.cold,
         )
 
+    def _step_at(self, path: StepPath) -> AnyStep | None:
+        return find_step(self.pipeline, path)
+
     def _schema_of(self, path: Any) -> Any:
+        if isinstance(known_segment(path.rpartition("/")[2]), Doubt):
+            return dict(ANSWERS)
         step = find_step(self.pipeline, path)
         return step.input_schema if isinstance(step, HumanInTheLoop) else None
 

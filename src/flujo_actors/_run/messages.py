@@ -14,7 +14,10 @@ from .._core.usage import NO_USAGE, Usage
 from .._dsl.pipeline import AnyStep
 from .._durable.journal import OpenTransaction
 
-if TYPE_CHECKING:  # only runs whose functions ask for it have one
+if TYPE_CHECKING:  # what only runs have whose functions ask for it, that undo something, or tell of a failure
+    from .._core.failures import Cause
+    from .._core.undoing import ToUndo
+    from .aftermath import Aftermath, Aside
     from .scope import Scope
 
 
@@ -25,6 +28,7 @@ class Tally:
     """
 
     __slots__ = (
+        "aftermath",
         "attempts",
         "context",
         "history",
@@ -62,6 +66,25 @@ class Tally:
         self.settled: Settled | None = None
         """The step's report, from the moment on at which there is one."""
 
+        self.aftermath: Aftermath | None = None
+        """What is to be undone and why; `None` while there is nothing."""
+
+    def leave(self, started: int, settled: Settled) -> None:
+        """Keep what a nested step has left behind, by when it started."""
+        if self.aftermath is None:
+            from .aftermath import Aftermath  # see above
+
+            self.aftermath = Aftermath()
+        if settled.undo:
+            self.aftermath.undo[started] = settled.undo
+        self.aftermath.cause = self.aftermath.cause or settled.cause
+
+    def left_inside(self) -> tuple[ToUndo, ...]:
+        """What is to be undone inside the step, in the order of starting."""
+        if self.aftermath is None:
+            return ()
+        return tuple(each for _, left in sorted(self.aftermath.undo.items()) for each in left)
+
     def spend(self, usage: Usage) -> None:
         """Count a call."""
         self.usage += usage
@@ -92,6 +115,8 @@ class Request:
     """What its functions may ask for; `None` if nobody in the run asks."""
     degraded: frozenset[str] = NO_TEXTS
     """The texts in the data that stand for values: whoever asks for a dict gets one made of them."""
+    aside: Aside | None = None
+    """Set inside handlers and compensations."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -107,6 +132,10 @@ class Settled:
     """Whether the step was stopped from outside, instead of settling by itself."""
     unfinished: StepResult | None = None
     """What a step that paused or was aborted had used until then, if anything."""
+    undo: tuple[ToUndo, ...] = ()
+    """What is to be undone if the attempt around the step does not count."""
+    cause: Cause | None = None
+    """What failed, if the step did."""
 
     @property
     def verdict(self) -> TerminalOutcome:

@@ -11,10 +11,10 @@ import attrs
 import trio
 
 from .._bridge.host import Host
-from .._core.default_settings import SYNC_STEP_THREADS, default_settings
+from .._core.default_settings import SYNC_STEP_THREADS, UNDO_GRACE_S, default_settings
 from .._core.event_kinds import EventKind
 from .._core.ledger import Ledger
-from .._core.outcomes import RunId, StepOutcome
+from .._core.outcomes import RunId, StepOutcome, Undone
 from .._core.paths import ROOT, StepPath
 from .._core.quota import Amount, Quota
 from .._core.usage import UsageLimits
@@ -49,6 +49,12 @@ class Run:
     ledger: Ledger = attrs.field(factory=Ledger)
     untold: deque[Untold] = attrs.field(factory=deque)
     """How steps that were cut short ended, for somebody to tell."""
+    minds_failures: bool = False
+    """Whether the pipeline has handlers or compensations."""
+    undo_grace_s: float = UNDO_GRACE_S
+    """How long undoing may take after the caller has left, where nobody could resume the run."""
+    undone: dict[StepPath, Undone] = attrs.field(factory=dict)
+    """The steps whose compensations were run, in this order."""
     pausing: list[Untold] = attrs.field(factory=list)
     """Steps that paused, to be told of when the run has come to rest."""
 

@@ -16,7 +16,8 @@ from .._dsl.pipeline import AnyStep
 from .._durable.journal import OpenTransaction
 from .messages import Request, Tally
 
-if TYPE_CHECKING:  # only runs whose functions ask for it have one
+if TYPE_CHECKING:  # what only some runs have
+    from .aftermath import Aside
     from .scope import Scope
 
 
@@ -44,6 +45,8 @@ class Work:
     """What the step writes through, if it asks for a transaction."""
     scope: Scope | None = None
     """What functions may ask for; `None` if nobody in the run asks."""
+    aside: Aside | None = None
+    """Set inside handlers and compensations."""
 
     @property
     def caller(self) -> str:
@@ -81,6 +84,7 @@ class Work:
             quotas=self.quotas,
             degraded=degraded,
             scope=scope or self.scope,
+            aside=self.aside,
         )
 
 
@@ -100,4 +104,5 @@ def work_of(request: Request, data: Any, *, feedback: str | None = None, plan: C
         plan=plan,
         degraded=request.degraded,
         scope=request.scope,
+        aside=request.aside,
     )

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Awaitable, Iterator
 from types import TracebackType
@@ -21,6 +22,9 @@ import trio
 
 from .._run.messages import Request, Settled, Tally
 from ..actors._mailbox import Mailbox
+
+_starts = itertools.count()
+"""Numbers the children of all composites: what started later has the larger number."""
 
 
 class Performer(Protocol):
@@ -68,7 +72,7 @@ class Children:
     def spawn(self, request: Request) -> None:
         """Start an actor for the request."""
         self._spawned += 1
-        self._nursery.start_soon(self._actor, request, name=request.path)
+        self._nursery.start_soon(self._actor, request, next(_starts), name=request.path)
 
     @property
     def waiting(self) -> int:
@@ -93,14 +97,17 @@ class Children:
         for settled in self.rest():
             self._tally.include(settled.result)
 
-    async def _actor(self, request: Request) -> None:
+    async def _actor(self, request: Request, started: int) -> None:
         settled: Settled | None = None
         try:
             settled = await self._performer.perform(request)
         except trio.Cancelled:
             return  # rule 4
         finally:
-            self._box.put_nowait(self._performer.abandon(request) if settled is None else settled)
+            settled = self._performer.abandon(request) if settled is None else settled
+            if settled.undo or settled.cause is not None:
+                self._tally.leave(started, settled)
+            self._box.put_nowait(settled)
 
 
 def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:

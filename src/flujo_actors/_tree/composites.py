@@ -17,13 +17,13 @@ from .._context.merging import merged
 from .._core import paths
 from .._core.attempts import Attempt, Done, Failed, Stopped
 from .._core.degraded import marks
-from .._core.outcomes import Paused, Success
+from .._core.outcomes import Failure, Paused, Success
 from .._core.siblings import Survived, gathered, stops_siblings
 from .._dsl.declared import Declared
 from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel
 from .._dsl.pipeline import AnyStep
 from .._run.limits import budget_for
-from .._run.messages import Request, Settled, Tally
+from .._run.messages import Request, Settled
 from .._run.notify import tell_late
 from .._run.run import Run
 from .._run.user_calls import ask, failure_of, given, with_context_copy
@@ -83,7 +83,7 @@ async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
             settled = await children.settled()
             work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):
-                return ended_by(work.name, f"turn {turn}", settled)
+                return ended_by(work, f"turn {turn}", settled, context)
             data, context, degraded = output_of(settled), settled.context, texts_in(settled)
             asked = budget_for(loop, "until", work.quotas)
             met = await with_context_copy(troupe.run, loop.until, own(data), context, work.scope, **asked)
@@ -115,7 +115,7 @@ async def branch_on(troupe: Troupe, branching: BranchOn, work: Work) -> Attempt:
         settled = await children.settled()
         work.tally.include(settled.result)  # here: leaving the block may raise, and it was used all the same
     if not isinstance(settled.verdict, Success):
-        return ended_by(work.name, name, settled)
+        return ended_by(work, name, settled, work.context)
     output = output_of(settled)
     noted = {"branch": name, **marks(output, texts_in(settled))}
     return Done(output=output, context=settled.context, metadata=noted)
@@ -143,7 +143,7 @@ async def parallel(troupe: Troupe, step: Parallel, work: Work) -> Attempt:
         for index, (name, branch, share) in enumerate(zip(names, step.branches.values(), shares, strict=True))
     )
     patient = step.on_branch_failure == "ignore"
-    reports = await _fan_out(troupe, work.tally, requests, step.max_concurrency, patient=patient)
+    reports = await _fan_out(troupe, work, requests, step.max_concurrency, patient=patient)
     output = {keys[index]: output_of(settled) for index, settled in reports.items() if _succeeded(settled)}
     return _gathered(work, reports, names, output, step.merge, patient=patient)
 
@@ -177,7 +177,7 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
         )
         for index, item in enumerate(listed)
     )
-    reports = await _fan_out(troupe, work.tally, requests, step.max_concurrency, patient=False)
+    reports = await _fan_out(troupe, work, requests, step.max_concurrency, patient=False)
     output = [output_of(reports[index]) for index in sorted(reports) if _succeeded(reports[index])]
     return _gathered(work, reports, _Numbers(), output, step.merge, patient=False)
 
@@ -207,12 +207,12 @@ class _Numbers:
 
 
 async def _fan_out(
-    troupe: Troupe, tally: Tally, requests: Iterator[Request], limit: int | None, *, patient: bool
+    troupe: Troupe, work: Work, requests: Iterator[Request], limit: int | None, *, patient: bool
 ) -> dict[int, Settled]:
     """Run the children, at most `limit` at a time; unless patient, the first failure stops the others."""
     reports: dict[int, Settled] = {}
     try:
-        async with troupe.children(tally) as children:
+        async with troupe.children(work.tally) as children:
             for request in itertools.islice(requests, limit):
                 children.spawn(request)
             while children.waiting:
@@ -221,6 +221,8 @@ async def _fan_out(
                 if stops_siblings(settled, patient=patient):
                     children.stop()
                     break
+                if patient and settled.undo and isinstance(settled.verdict, Failure):
+                    reports[settled.index] = await _undone_alone(troupe, work, settled)
                 following = next(requests, None)
                 if following is not None:
                     children.spawn(following)
@@ -230,8 +232,15 @@ async def _fan_out(
             reports[0] = attrs.evolve(reports[0], overruled=veto, cut_short=False)
     finally:
         for _, settled in sorted(reports.items()):
-            tally.include(settled.result)
+            work.tally.include(settled.result)
     return dict(sorted(reports.items()))
+
+
+async def _undone_alone(troupe: Troupe, work: Work, settled: Settled) -> Settled:
+    """A branch that failed and is ignored: what it did is undone at once, while the others go on."""
+    from .undoing import take_back_branch  # what only runs with compensations need
+
+    return await take_back_branch(troupe, work, settled)
 
 
 def _gathered(

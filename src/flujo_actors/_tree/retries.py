@@ -23,23 +23,22 @@ from .._calls.agent import answer_of
 from .._context.isolation import own
 from .._core import paths
 from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
-from .._core.decisions import Accept, Escalate, HandOver, Restart, UseFallback, decide
+from .._core.decisions import Accept, Decision, Escalate, HandOver, Restart, UseFallback, decide
 from .._core.outcomes import Aborted, Failure, Paused, StepResult, Success
-from .._core.usage import NO_USAGE
 from .._dsl.call_plan import CallPlan, plan_agent
 from .._dsl.declared import Declared
 from .._dsl.step import Step
-from .._durable.journal import Recorded
 from .._run.limits import budget_for
 from .._run.messages import Request, Tally
 from .._run.run import Run
 from .._run.step_events import note_swallowed_cancellation
-from .._run.step_results import charge, result_in, result_of
+from .._run.step_results import charge, result_in
 from .._run.user_calls import failure_of, given
 from .._run.work import work_of
 from ..errors import InfiniteRedirectError
 from .attempt import OneAttempt
 from .sequence import Troupe
+from .tried import Earlier, failed_earlier, remember_failed
 
 
 @attrs.frozen(eq=False)
@@ -61,37 +60,31 @@ class Attempts:
         continued = await self._after_pause() if self.run.resumed else None
         if continued is not None and not isinstance(continued, Failed):
             return continued
-        data = request.data
-        if step.input is not None:
-            asked = budget_for(step, "input", request.quotas)
-            resolved = await given(self.run, step.input, data, request.context, request.scope, **asked)
-            if isinstance(resolved, Error):
-                return failure_of(self.run, resolved.error, what=f"The input of step {step.name!r}")
-            data = resolved.value
-            if request.degraded:
-                from .degraded_data import input_as_asked  # see `StepActors._perform`
+        earlier = failed_earlier(self.run, request) if self.run.resumed and continued is None else None
+        if earlier is not None and not tally.attempts:
+            return earlier.ended  # it had nothing to work on, and its handlers have been told so
+        resolved = await self._resolved()
+        if isinstance(resolved, Failed):
+            if step.on_failure:
+                await remember_failed(self.run, request, resolved, final=True)
+            return resolved
+        return await self._tried(resolved.value, continued, earlier)
 
-                data = input_as_asked(step, data, request.degraded)
+    async def _tried(self, data: Any, continued: Failed | None, earlier: Earlier | None) -> Attempt:
+        """One attempt after the other, beginning after those that an earlier part of the run made."""
         feedback: str | None = None
-        turns = Turns(step)
-        earlier = self._failed_earlier() if self.run.resumed and continued is None else None
+        turns = Turns(self.step)
+        final = earlier is not None and earlier.final
+        known = continued if earlier is None else earlier.ended
         while True:
-            ended = continued or earlier or await self._next(data, feedback, turns.plan)
-            decision = decide(
-                ended,
-                failures=tally.attempts - turns.redirects - tally.lost,
-                max_retries=step.max_retries,
-                backoff=step.backoff,
-                has_fallback=step.fallback is not None,
-                lost=isinstance(ended, Failed) and holds_vanished(ended.error),
-                rng=self.run.rng,
-            )
-            if isinstance(decision, Accept | Escalate):
+            ended = known or await self._next(data, feedback, turns.plan)
+            decision = self._decided(ended, turns, final=final)
+            if isinstance(decision, Escalate) or not isinstance(ended, Failed):
                 return ended
-            assert isinstance(ended, Failed)
-            if earlier is None and ended.redirect is None:  # to which agent it goes cannot be written down
-                await self._remember_failed(ended)
-            continued, earlier, feedback = None, None, ended.feedback
+            stopped = await self._given_up(ended, decision, is_written=known is not None and earlier is not None)
+            if stopped is not None:
+                return stopped
+            known, feedback = None, ended.feedback
             match decision:
                 case Restart(after=seconds):
                     self._emit_retry(seconds, feedback)
@@ -101,9 +94,60 @@ class Attempts:
                     if circle is not None:
                         return Failed(error=circle, feedback=str(circle), output=ended.output)
                 case UseFallback():
-                    return await self._fall_back(ended, data)
+                    return await self._fallen_back(ended, data)
+                case Accept():
+                    return ended
                 case _:
                     assert_never(decision)
+
+    def _decided(self, ended: Attempt, turns: Turns, *, final: bool) -> Decision:
+        step, tally = self.step, self.request.tally
+        return decide(
+            ended,
+            failures=tally.attempts - turns.redirects - tally.lost,
+            max_retries=step.max_retries,
+            backoff=step.backoff,
+            has_fallback=step.fallback is not None,
+            lost=final or (isinstance(ended, Failed) and holds_vanished(ended.error)),
+            rng=self.run.rng,
+        )
+
+    async def _given_up(self, failed: Failed, decision: Decision, *, is_written: bool) -> Stopped | Failed | None:
+        """Write down an attempt that failed, and undo it, before anything else happens; how the step ends, if it has to
+        wait for a person."""
+        undoes = self.request.tally.aftermath is not None and bool(self.request.tally.left_inside())
+        if isinstance(decision, Accept) and not undoes and not self.step.on_failure:
+            return None  # nothing else happens
+        if not is_written and failed.redirect is None:  # to which agent it goes cannot be written down
+            await remember_failed(self.run, self.request, failed, final=not isinstance(decision, Restart))
+        return await self._take_back(failed) if undoes else None
+
+    async def _resolved(self) -> Value[Any] | Failed:
+        """What the step works on: its data, or what its own `input` makes of it."""
+        request, step = self.request, self.step
+        if step.input is None:
+            return Value(request.data)
+        asked = budget_for(step, "input", request.quotas)
+        resolved = await given(self.run, step.input, request.data, request.context, request.scope, **asked)
+        if isinstance(resolved, Error):
+            return failure_of(self.run, resolved.error, what=f"The input of step {step.name!r}")
+        data = resolved.value
+        if request.degraded:
+            from .degraded_data import input_as_asked  # see `StepActors._perform`
+
+            data = input_as_asked(step, data, request.degraded)
+        if self.run.minds_failures:
+            from .._run.aftermath import Aftermath  # what only runs with handlers or compensations need
+
+            request.tally.aftermath = request.tally.aftermath or Aftermath()
+            request.tally.aftermath.input = (data,)
+        return Value(data)
+
+    async def _take_back(self, failed: Failed) -> Stopped | Failed | None:
+        """Undo what the attempt did, before anything else happens."""
+        from .undoing import take_back  # what only runs with compensations need
+
+        return await take_back(self.troupe, work_of(self.request, self.request.data), failed.feedback)
 
     async def _after_pause(self) -> Attempt | None:
         """How a step that paused in an earlier part of the run goes on: with its answer, or waiting.
@@ -134,6 +178,8 @@ class Attempts:
 
     async def _next(self, data: Any, feedback: str | None, plan: CallPlan | None) -> Attempt:
         self.request.tally.attempts += 1
+        if self.request.tally.aftermath is not None:
+            self.request.tally.aftermath.cause = None
         share = own(data) if self.step.may_read_again else data
         work = work_of(self.request, share, feedback=feedback, plan=plan)
         ended = await self._one().attempt(self.step, work)
@@ -145,29 +191,12 @@ class Attempts:
     def _one(self) -> OneAttempt:
         return OneAttempt(self.troupe, self.request)
 
-    async def _remember_failed(self, failed: Failed) -> None:
-        """Write down the attempts so far: whatever the step does next may outlive this part of the run."""
-        request = self.request
-        noted = {"refused": request.tally.refused, "refusal": request.tally.refusal}
-        result = result_of(request, metadata=noted, success=False, feedback=failed.feedback)
-        failure = Failure(error=failed.error, feedback=failed.feedback, step_result=result)
-        record = Recorded(outcome=failure, context=request.context, same_context=True)
-        await self.run.journal.settled(paths.tried(request.path), record)
-
-    def _failed_earlier(self) -> Failed | None:
-        """The last of the attempts that an earlier part of the run made, all of them counted."""
-        request = self.request
-        tried = self.run.journal.recall(paths.tried(request.path))
-        if tried is None or not isinstance(tried.outcome, Failure) or tried.outcome.step_result is None:
-            return None
-        failure, result = tried.outcome, tried.outcome.step_result
-        tally = request.tally
-        tally.attempts, tally.history = result.attempts, list(result.step_history)
-        tally.refused, tally.refusal = result.metadata.get("refused", 0), result.metadata.get("refusal")
-        if tally.usage is NO_USAGE:  # otherwise it was counted with what the step asked about its limits
-            tally.usage = result.usage
-            charge(request, tally.usage, tally.history)
-        return Failed(error=failure.error, feedback=failure.feedback or "")
+    async def _fallen_back(self, failed: Failed, data: Any) -> Attempt:
+        """How the fallback ends; one that fails is undone, like any attempt."""
+        ended = await self._fall_back(failed, data)
+        if not isinstance(ended, Failed) or escalating(ended.error) is not None or not self.request.tally.left_inside():
+            return ended
+        return await self._take_back(ended) or ended
 
     async def _fall_back(self, failed: Failed, data: Any) -> Attempt:
         request, step, tally = self.request, self.step, self.request.tally
@@ -186,6 +215,7 @@ class Attempts:
                     quotas=request.quotas,
                     degraded=request.degraded,
                     scope=request.scope,
+                    aside=request.aside,
                 )
             )
             settled = await children.settled()

@@ -16,7 +16,7 @@ from .._dsl.pipeline import Pipeline
 from .._run.messages import Request, Tally
 from .._run.notify import tell_late, tell_pauses
 from .._run.run import Run
-from .._run.work import Work
+from .._run.work import Work, work_of
 from ..errors import ControlError
 from .sequence import sequence, vetoed
 from .step import StepActors
@@ -57,10 +57,19 @@ async def drive(
     tally = Tally()
     tally.attempts, tally.context = 1, context
     quotas = () if limits is None else (run.quota(limits, owner=f"run {run.run_id}"),)
-    scope = _scope_of(data) if pipeline.asks_of_scope else None
-    work = Work(name="", span=ROOT, path=ROOT, data=data, context=context, tally=tally, quotas=quotas, scope=scope)
+    request = Request(
+        step=pipeline,
+        name="",
+        path=ROOT,
+        parent=None,
+        data=data,
+        context=context,
+        quotas=quotas,
+        tally=tally,
+        scope=_scope_of(data) if pipeline.asks_of_scope else None,
+    )
     try:
-        ended = await _ended(run, pipeline, work, resumed=resumed, halt=halt)
+        ended = await _ended(run, pipeline, request, resumed=resumed, halt=halt)
         result = _result(run, ended, tally)
         if not _interrupted(ended):
             await rest(result)
@@ -107,24 +116,37 @@ async def _announce(run: Run, result: PipelineResult, usage: Usage) -> Aborted |
     return await _tell_post_run(run, result)
 
 
-async def _ended(run: Run, pipeline: Pipeline, work: Work, *, resumed: bool, halt: Halt | None) -> Attempt:
+async def _ended(run: Run, pipeline: Pipeline, request: Request, *, resumed: bool, halt: Halt | None) -> Attempt:
     if run.hooks and not resumed:
-        veto = await run.hooks.tell("pre_run", input=work.data, context=work.context)
+        veto = await run.hooks.tell("pre_run", input=request.data, context=request.context)
         if veto is not None:
             return vetoed(veto)
     run.ledger.start(ROOT)
     try:
         actors = StepActors(run)
-        steps: Ended = functools.partial(sequence, actors, pipeline, work)
-        if work.quotas and work.quotas[0].limits.time_limit_s is not None:
-            steps = functools.partial(_timed, actors, pipeline, work, steps)
-        ended = await (steps() if halt is None else _halted_or_ended(run, halt, steps))
+        forward: Ended = functools.partial(_forward, actors, pipeline, request, halt)
+        ended = await (_with_what_comes_after(actors, request, forward) if run.minds_failures else forward())
     except BaseExceptionGroup as group:
         raise _first_cause(group) from None
     finally:
         run.ledger.settle(ROOT)
     run.ledger.close()
     return ended
+
+
+def _forward(actors: StepActors, pipeline: Pipeline, request: Request, halt: Halt | None) -> Awaitable[Attempt]:
+    """The steps of the run, within its time, until somebody halts them."""
+    work = work_of(request, request.data)
+    steps: Ended = functools.partial(sequence, actors, pipeline, work)
+    if work.quotas and work.quotas[0].limits.time_limit_s is not None:
+        steps = functools.partial(_timed, actors, pipeline, work, steps)
+    return steps() if halt is None else _halted_or_ended(actors.run, halt, steps)
+
+
+def _with_what_comes_after(actors: StepActors, request: Request, forward: Ended) -> Awaitable[Attempt]:
+    from .scopes import run_ended  # what only runs with handlers or compensations need
+
+    return run_ended(actors, request, forward)
 
 
 async def _timed(actors: StepActors, pipeline: Pipeline, work: Work, steps: Ended) -> Attempt:
@@ -188,6 +210,8 @@ def _delivered(result: PipelineResult, ended: Attempt, veto: Aborted | Failure |
 
 def _result(run: Run, ended: Attempt, tally: Tally) -> PipelineResult:
     status, output, context, feedback, token = _summary(ended, tally)
+    if run.undone and status in ("failed", "aborted"):
+        feedback = _with_what_was_not_undone(run, feedback)
     error = ended.error if isinstance(ended, Failed) else None
     return PipelineResult(
         run_id=run.run_id,
@@ -200,7 +224,15 @@ def _result(run: Run, ended: Attempt, tally: Tally) -> PipelineResult:
         feedback=feedback,
         state_token=token,
         error=error,
+        undone=tuple(run.undone.values()),
     )
+
+
+def _with_what_was_not_undone(run: Run, feedback: str | None) -> str | None:
+    from .._core.undoing import could_not  # what only runs with compensations need
+
+    told = could_not(list(run.undone.values()))
+    return feedback if told is None else f"{feedback}; {told}"
 
 
 def _summary(ended: Attempt, tally: Tally) -> tuple[RunStatus, Any, Any, str | None, str | None]:

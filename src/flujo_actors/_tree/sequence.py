@@ -11,6 +11,7 @@ from .._core import paths
 from .._core.attempts import Attempt, Done, Failed, Stopped
 from .._core.degraded import degraded_texts, marks
 from .._core.outcomes import Aborted, Failure, Paused, Success
+from .._core.paths import ROOT
 from .._dsl.pipeline import Pipeline
 from .._run.messages import Settled, Tally
 from .._run.run import Run
@@ -42,7 +43,7 @@ async def sequence(troupe: Troupe, pipeline: Pipeline, work: Work) -> Attempt:
             settled = await children.settled()
             work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):
-                return ended_by(work.name, name, settled)
+                return ended_by(work, name, settled, context)
             data, context, degraded = output_of(settled), settled.context, texts_in(settled)
             work.tally.context = context
             if scope is not work.scope:
@@ -63,17 +64,30 @@ def output_of(settled: Settled) -> Any:
     return settled.outcome.step_result.output
 
 
-def ended_by(name: str, child: str, settled: Settled) -> Failed | Stopped:
-    """How a composite ends when a child that it needs did not succeed."""
+def ended_by(work: Work, child: str, settled: Settled, before: Any) -> Failed | Stopped:
+    """How a composite ends when a child that it needs did not succeed, which it had given the context `before`."""
     match settled.verdict:
         case Failure(error=error, feedback=feedback, step_result=result):
-            whose = f"step {child!r} of {name!r}" if name else f"step {child!r}"
+            whose = f"step {child!r} of {work.name!r}" if work.name else f"step {child!r}"
             output = None if result is None else result.output
-            return Failed(error=error, feedback=f"{whose} failed: {feedback}", output=output, of_child=True)
+            left = None if settled.context is before else _left_by_handlers(work, settled, before)
+            return Failed(
+                error=error, feedback=f"{whose} failed: {feedback}", output=output, of_child=True, context=left
+            )
         case Paused() | Aborted() as outcome:
             return Stopped(outcome=outcome)
         case Success():
             raise AssertionError("a child that succeeded ends nothing")
+
+
+def _left_by_handlers(work: Work, settled: Settled, before: Any) -> Any:
+    """What the handlers of a failed child left in the context stays, although the attempt around it is dropped."""
+    if work.span == ROOT:
+        work.tally.context = settled.context
+        return None
+    from .._context.merging import carried  # only for those who change the context
+
+    return carried(before, settled.context, work.context)
 
 
 def vetoed(veto: Aborted | Failure) -> Failed | Stopped:

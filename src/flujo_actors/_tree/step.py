@@ -20,6 +20,7 @@ import trio
 from outcome import Value
 
 from .._bridge.guard import guarded
+from .._context.isolation import own
 from .._core.attempts import PLAIN, Attempt, Done, Failed, Stopped, escalating
 from .._core.error_info import message_of
 from .._core.outcomes import Aborted, ErrorInfo, Failure, Paused, StepResult, Success, TerminalOutcome
@@ -39,7 +40,9 @@ from .children import Children
 from .sequence import sequence
 
 if TYPE_CHECKING:
+    from .._core.failures import Cause
     from .._core.questions import Question
+    from .._core.undoing import ToUndo
     from .._run.hooks import Hooks
 
 
@@ -61,7 +64,7 @@ class StepActors:
         run = self.run
         recorded = run.journal.recall(request.path) if run.resumed else None
         if recorded is not None:
-            return _recalled(request, recorded)
+            return self._recalled(request, recorded)
         request = self._with_own_limits(request)
         if request.degraded:
             from .degraded_data import as_asked  # loads pydantic, as whoever degraded the data did
@@ -99,6 +102,7 @@ class StepActors:
             context=request.context,
             cut_short=True,
             unfinished=unfinished_result(request, outcome),
+            undo=_left(request, outcome, request.context, request.tally.attempts),
         )
 
     # --- the short way ---
@@ -120,7 +124,8 @@ class StepActors:
         run.journal.started(request.path, request.name)
         request.tally.attempts = 1
         begun = trio.current_time()
-        got = await guarded(run.host.call, step.plan.target, request.data)
+        data = request.data if step.compensate is None else own(request.data)
+        got = await guarded(run.host.call, step.plan.target, data)
         await note_swallowed_cancellation(run, request)
         latency_s = trio.current_time() - begun
         if isinstance(got, Value) and type(got.value) in PLAIN:
@@ -156,30 +161,42 @@ class StepActors:
             ended = await limited(self.run, request, functools.partial(self._ended, request))
         else:
             ended = await self._ended(request)
+        if request.step.on_failure and isinstance(ended, Failed):
+            from .scopes import handled  # what only steps with handlers need
+
+            ended = await handled(self, request, ended)
         return await self._concluded(request, ended, trio.current_time() - begun)
 
     async def _ended(self, request: Request) -> Attempt:
         if isinstance(request.step, Pipeline):
             request.tally.attempts = 1
-            return await sequence(self, request.step, work_of(request, request.data))
+            return await self._of_pipeline(request, request.step)
         if self._is_just_a_question(request):
             return await self._just_ask(request)
         from .retries import Attempts  # what is around a call: retries, composites, threads, transactions
 
         return await Attempts(self, request, request.step).ended()
 
+    def _of_pipeline(self, request: Request, pipeline: Pipeline) -> Awaitable[Attempt]:
+        if not self.run.minds_failures:
+            return sequence(self, pipeline, work_of(request, request.data))
+        from .scopes import pipeline_ended  # what only runs with handlers or compensations need
+
+        return pipeline_ended(self, pipeline, request)
+
     async def _concluded(self, request: Request, ended: Attempt, latency_s: float) -> tuple[TerminalOutcome, Any]:
         match told(self.run, ended):
             case Done(output=output, context=context, metadata=metadata):
                 result = result_of(request, output=output, latency_s=latency_s, metadata=metadata)
                 return Success(step_result=result), context
-            case Failed(error=error, feedback=text, output=output, metadata=metadata, of_child=of_child):
+            case Failed(error=error, feedback=text, output=output, metadata=metadata, of_child=of_child) as failed:
                 result = result_of(
                     request, output=output, latency_s=latency_s, metadata=metadata, success=False, feedback=text
                 )
                 if not of_child:
                     self._report(request, error, text)
-                return Failure(error=error, feedback=text, step_result=result), request.context
+                context = request.context if failed.context is None else failed.context
+                return Failure(error=error, feedback=text, step_result=result), context
             case Stopped(outcome=Paused() as paused, place=place, question=question):
                 return await self.pause(request, paused, place or request.path, question), request.context
             case Stopped(outcome=aborted):
@@ -214,15 +231,23 @@ class StepActors:
     async def _settle(self, request: Request, outcome: TerminalOutcome, context: Any) -> Settled:
         run = self.run
         run.ledger.settle(request.path)
+        undo = _left(request, outcome, context, request.tally.attempts)
         if isinstance(outcome, (Success, Failure)) and not _escalates(outcome):
             if isinstance(run.journal, MemoryJournal):
                 run.journal.keep(request.path, outcome, context, same_context=context is request.context)
+                if undo:
+                    run.journal.leave(request.path, undo)
             else:
-                outcome, context = await self._remember(request, outcome, context)
+                outcome, context, undo = await self._remember(request, outcome, context, undo)
         if run.telemetry.enabled:
             emit_step_ended(run, request, outcome)
         settled = Settled(
-            index=request.index, outcome=outcome, context=context, unfinished=unfinished_result(request, outcome)
+            index=request.index,
+            outcome=outcome,
+            context=context,
+            unfinished=unfinished_result(request, outcome),
+            undo=undo,
+            cause=self._cause(request, outcome) if run.minds_failures else None,
         )
         if run.outlet is None and not run.hooks:
             return settled
@@ -230,17 +255,32 @@ class StepActors:
         overruled = await tell(run, request, outcome)
         return settled if overruled is None else attrs.evolve(settled, overruled=overruled)
 
-    async def _remember(self, request: Request, outcome: Success | Failure, context: Any) -> tuple[Any, Any]:
+    def _cause(self, request: Request, outcome: TerminalOutcome) -> Cause | None:
+        """What those around a failed step are told: of a pipeline, which of its steps it was."""
+        if not isinstance(outcome, Failure):
+            return None
+        from .._run.failure_facts import cause_of  # what only runs with handlers or compensations need
+
+        aftermath = request.tally.aftermath
+        if aftermath is None:
+            return cause_of(request, outcome)
+        inner = aftermath.cause if isinstance(request.step, Pipeline) else aftermath.own
+        return inner or cause_of(request, outcome)
+
+    async def _remember(
+        self, request: Request, outcome: Success | Failure, context: Any, undo: tuple[ToUndo, ...]
+    ) -> tuple[Any, Any, tuple[ToUndo, ...]]:
         same = context is request.context
-        record = Recorded(outcome=outcome, context=context, same_context=same)
+        record = Recorded(outcome=outcome, context=context, same_context=same, undo=undo)
         try:
             kept = await self._written(request, record)
         except (NotSerializable, TransactionRefused) as error:
             failed = self._cannot_be_stored(request, error)
+            undo = _left(request, failed, request.context, request.tally.attempts)
             kept = await self.run.journal.settled(
-                request.path, Recorded(outcome=failed, context=request.context, same_context=True)
+                request.path, Recorded(outcome=failed, context=request.context, same_context=True, undo=undo)
             )
-        return kept.outcome, request.context if kept.same_context else kept.context
+        return kept.outcome, request.context if kept.same_context else kept.context, undo
 
     async def _written(self, request: Request, record: Recorded) -> Recorded:
         """Write down how the step ended, in its own transaction if it has one."""
@@ -255,19 +295,35 @@ class StepActors:
         self._report(request, error, text)
         return Failure(error=error, feedback=text, step_result=result)
 
+    def _recalled(self, request: Request, recorded: Recorded) -> Settled:
+        """The report of a step that settled in an earlier part of the run."""
+        result = result_in(recorded.outcome)
+        if result is not None:
+            charge(request, result.usage, result.step_history)
+            request.tally.attempts = result.attempts
+        context = request.context if recorded.same_context else recorded.context
+        undo = recorded.undo or _left(request, recorded.outcome, context, request.tally.attempts)
+        return Settled(
+            index=request.index,
+            outcome=recorded.outcome,
+            context=context,
+            undo=tuple(undo),
+            cause=self._cause(request, recorded.outcome) if self.run.minds_failures else None,
+        )
+
     def _report(self, request: Request, error: BaseException | ErrorInfo | None, feedback: str) -> None:
         from .._run.failure_reports import report_failure  # what only runs with a failure need
 
         report_failure(self.run, request, error, feedback)
 
 
-def _recalled(request: Request, recorded: Recorded) -> Settled:
-    """The report of a step that settled in an earlier part of the run."""
-    result = result_in(recorded.outcome)
-    if result is not None:
-        charge(request, result.usage, result.step_history)
-    context = request.context if recorded.same_context else recorded.context
-    return Settled(index=request.index, outcome=recorded.outcome, context=context)
+def _left(request: Request, outcome: TerminalOutcome, context: Any, attempts: int) -> tuple[ToUndo, ...]:
+    """What a step leaves to undo; most steps leave nothing, and pay for a look."""
+    if request.step.compensate is None and request.tally.aftermath is None:
+        return ()
+    from .undoing import left  # what only runs with compensations need
+
+    return left(request, outcome, context, attempts=attempts)
 
 
 async def _told_before(hooks: Hooks, request: Request) -> Aborted | Failure | None:

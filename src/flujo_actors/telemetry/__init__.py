@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .._core.events import AttemptEnded as AttemptEnded
     from .._core.events import AttemptStarted as AttemptStarted
     from .._core.events import Event as Event
+    from .._core.events import HandlerFailed as HandlerFailed
     from .._core.events import HookFailed as HookFailed
     from .._core.events import ModelEnded as ModelEnded
     from .._core.events import ModelStarted as ModelStarted
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
     from .._core.events import RunStarted as RunStarted
     from .._core.events import StepEnded as StepEnded
     from .._core.events import StepFallback as StepFallback
+    from .._core.events import StepRecovered as StepRecovered
     from .._core.events import StepRetry as StepRetry
     from .._core.events import StepStarted as StepStarted
     from .._core.events import StepUnstoppable as StepUnstoppable
     from .._core.events import ToolEnded as ToolEnded
     from .._core.events import ToolStarted as ToolStarted
+    from .._core.events import UndoEnded as UndoEnded
+    from .._core.events import UndoStarted as UndoStarted
     from ._redaction.redactor import REPLACEMENT as REPLACEMENT
     from ._redaction.redactor import Redactor as Redactor
     from ._silence import SILENT as SILENT
@@ -56,6 +60,10 @@ else:
             "AttemptEnded": ".._core.events",
             "AttemptStarted": ".._core.events",
             "Event": ".._core.events",
+            "HandlerFailed": ".._core.events",
+            "StepRecovered": ".._core.events",
+            "UndoStarted": ".._core.events",
+            "UndoEnded": ".._core.events",
             "HookFailed": ".._core.events",
             "LogSink": "._sinks",
             "MemorySink": "._sinks",

@@ -1,0 +1,35 @@
+"""What failed attempts leave behind: what is to be undone, what failed, and who is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from .._core.failures import Cause, StepFailure, Undo
+from .._core.undoing import ToUndo
+
+
+class Aftermath:
+    """What a step's attempts have left behind."""
+
+    __slots__ = ("cause", "input", "own", "undo")
+
+    def __init__(self) -> None:
+        self.input: tuple[Any] | None = None
+        """What the step's own `input` made of its data, if it did."""
+        self.cause: Cause | None = None
+        """The first failure inside the current attempt."""
+        self.own: Cause | None = None
+        """The step's own failure, as its handlers were told of it."""
+        self.undo: dict[int, Sequence[ToUndo]] = {}
+        """What steps inside have left to undo, by when they started."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Aside:
+    """What a step beside the forward work can ask for: a handler's failure, a compensation's undo."""
+
+    failure: StepFailure | None = None
+    undo: Undo | None = None
