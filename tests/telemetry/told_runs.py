@@ -11,7 +11,7 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart
 from pydantic_ai.models.function import FunctionModel
 
-from flujo_actors import Backoff, Flujo, Pipeline, Step, UsageLimits, make_agent_async
+from flujo_actors import Backoff, Flujo, Pipeline, Recovered, Step, UsageLimits, make_agent_async
 from flujo_actors.testing import Billed, CallTool, scripted_model
 
 PRICES = {"scripted": {"input_usd": 1_000.0, "output_usd": 2_000.0}}
@@ -125,8 +125,20 @@ def spending(settings: dict[str, Any]) -> None:
     Flujo(Step("ask", make_agent_async(model), usage_limits=limits), settings=settings).run("?")
 
 
+def undoing(settings: dict[str, Any]) -> None:
+    """A run that tells two handlers of its failure, undoes two steps, one in vain, and recovers."""
+    inner = Pipeline(
+        [Step("a", same, compensate=same), Step("b", same, compensate=broken), Step("c", broken)], name="in"
+    )
+    outer = Pipeline([inner], on_failure=lambda failure: Recovered("sorry"))
+    told = Step.parallel("all", {"one": outer}, max_retries=1)
+    Flujo(told, settings=settings).run(1)
+    Flujo(Step("d", broken, on_failure=[broken, same]), settings=settings).run(1)
+
+
 ALL = [
     *(report, asking, falling_back, failing, left_in_a_thread, swallowing, mending, counting),
     with_a_broken_hook,
     spending,
+    undoing,
 ]
