@@ -1,4 +1,4 @@
-"""Coroutines that need asyncio, called from a guest run on the loop's own thread.
+"""A call from a guest run to the event loop of its own thread, which begins at once.
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""Synchronous user code in worker threads, with a limit of its own.
+"""The executor of synchronous user code: worker threads, with a limit of their own.
 
 A thread cannot be stopped. When its step is cancelled the thread is left behind: it keeps its place in the
 limit until it ends, it is counted, and the log names it.

@@ -1,4 +1,4 @@
-"""Coroutines that need asyncio, called from trio tasks.
+"""Calls from trio into asyncio: coroutines that need its event loop, in this thread or in another.
 
 Rules:
 

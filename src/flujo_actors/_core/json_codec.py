@@ -1,4 +1,4 @@
-"""Values to JSON and back, with nothing imported because stored data names it.
+"""Serialization: values to JSON and back, with nothing imported because stored data names it.
 
 JSON's own types stand for themselves. Everything else is an object with the key `$`, whose value says what
 it is; a dict that has that key itself, or keys that are not strings, is spelled out as pairs. Models (attrs,

@@ -1,4 +1,4 @@
-"""What a durable run consists of: typed, versioned records, and who may write them.
+"""What a durable run consists of: typed, versioned records, and by lease and epoch (fencing) who may write them.
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""What is known of a run at a point of its log: the records are the truth, everything else is made from them.
+"""Projection: what is known of a run at a point of its log. The records are the truth, all else is made from them.
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""How an agent is called: decided once, when its step is declared.
+"""Dependency injection: how an agent is called, decided once, when its step is declared.
 
 The runner offers keywords (`context`, `resources`, …); a call passes those that the callable really takes.
 Rules:

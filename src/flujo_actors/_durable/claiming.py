@@ -1,4 +1,4 @@
-"""Getting hold of a run that somebody else may hold: waiting for its lease, or taking it over from the dead.
+"""Failover: getting hold of a run that somebody may hold, by waiting for its lease or taking it over from the dead.
 
 Rules:
 

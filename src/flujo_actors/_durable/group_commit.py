@@ -1,4 +1,4 @@
-"""The journal actor: gathers what runs want written into one transaction, and answers after the commit.
+"""Group commit, the journal actor: gathers what runs want written into one transaction, and replies after the commit.
 
 Rules:
 

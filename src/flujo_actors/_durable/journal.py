@@ -1,4 +1,4 @@
-"""What a run remembers of itself, so that it can be continued: settled steps, pauses and answers, by path."""
+"""The journal (event log) of a run: what it remembers, by path, so that it can be continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The top of a run: from the first hook to the result, with the completion gate in between."""
+"""The executor of a run: from the first hook to the result, with the completion gate in between."""
 
 from __future__ import annotations
 

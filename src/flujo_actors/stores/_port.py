@@ -1,4 +1,4 @@
-"""What a store must do. Every method blocks and is called from a worker thread, from several at once.
+"""What a store must do: log, leases, fencing. Every method blocks, and is called from several worker threads at once.
 
 Nothing is known there of the run that writes: no trio token, no context variables.
 
