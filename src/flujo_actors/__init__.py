@@ -18,9 +18,12 @@ from ._core.outcomes import Failure as Failure
 from ._core.outcomes import Frame as Frame
 from ._core.outcomes import Paused as Paused
 from ._core.outcomes import PipelineResult as PipelineResult
+from ._core.outcomes import Started as Started
 from ._core.outcomes import StepOutcome as StepOutcome
 from ._core.outcomes import StepResult as StepResult
 from ._core.outcomes import Success as Success
+from ._core.outcomes import ToldOutcome as ToldOutcome
+from ._core.outcomes import ToolCalled as ToolCalled
 from ._core.outcomes import Undone as Undone
 from ._core.usage import Usage as Usage
 from ._core.usage import UsageLimits as UsageLimits
@@ -91,11 +94,14 @@ if TYPE_CHECKING:
     from ._core.hook_payloads import PreStep as PreStep
     from ._core.json_codec import from_json as from_json
     from ._core.known_models import register_type as register_type
+    from ._core.light_records import LightRecord as LightRecord
+    from ._core.outline import Outline as Outline
     from ._core.recovery import LeftRun as LeftRun
     from ._core.recovery import RecoveryReport as RecoveryReport
     from ._core.reducers import Add as Add
     from ._core.reducers import Append as Append
     from ._core.reducers import Merge as Merge
+    from ._core.run_state import Projector as Projector
     from ._core.settings import Price as Price
     from ._core.settings import Settings as Settings
     from ._dsl.compensation import Compensate as Compensate
@@ -128,15 +134,18 @@ else:
             "HookPayload": "._core.hook_payloads",
             "Merge": "._core.reducers",
             "LeftRun": "._core.recovery",
+            "LightRecord": "._core.light_records",
             "MemoryStore": ".stores._memory",
             "OnPause": "._core.hook_payloads",
             "OnStepFailure": "._core.hook_payloads",
+            "Outline": "._core.outline",
             "PostRun": "._core.hook_payloads",
             "PostStep": "._core.hook_payloads",
             "PostgresStore": ".stores.postgres._store",
             "PreRun": "._core.hook_payloads",
             "PreStep": "._core.hook_payloads",
             "Price": "._core.settings",
+            "Projector": "._core.run_state",
             "Recovered": "._core.failures",
             "RecoveryReport": "._core.recovery",
             "Redirect": "._dsl.redirect",
@@ -198,6 +207,7 @@ __all__ = [
     "InvalidAnswer",
     "LeaseLost",
     "LeftRun",
+    "LightRecord",
     "LoopAlreadyRunning",
     "MaxTurnsReached",
     "MemoryStore",
@@ -211,6 +221,7 @@ __all__ = [
     "NotSerializable",
     "OnPause",
     "OnStepFailure",
+    "Outline",
     "Paused",
     "Pipeline",
     "PipelineResult",
@@ -223,6 +234,7 @@ __all__ = [
     "PricingNotConfiguredError",
     "Processing",
     "Processors",
+    "Projector",
     "Recovered",
     "RecoveryReport",
     "Redirect",
@@ -237,6 +249,7 @@ __all__ = [
     "RunPaused",
     "Settings",
     "SqliteStore",
+    "Started",
     "Step",
     "StepFailure",
     "StepOutcome",
@@ -249,7 +262,9 @@ __all__ = [
     "StructuredOutputError",
     "Success",
     "Ticket",
+    "ToldOutcome",
     "ToolCall",
+    "ToolCalled",
     "TransactionLost",
     "TransactionRefused",
     "UncertainUnit",

@@ -13,14 +13,18 @@ import attrs
 
 from ._core import record_bodies
 from ._core.known_models import read_by
-from ._core.outcomes import RunId, TerminalOutcome
+from ._core.light_records import LightRecord
+from ._core.outcomes import PipelineResult, RunId, TerminalOutcome
 from ._core.paths import StepPath
 from ._core.pause_tokens import parse_token
-from ._core.records import ENDED, Record, RunQuery, StoredRun, StoredStatus, WorkerNote
+from ._core.records import ENDED, Record, RunQuery, StoredRun, StoredStatus, WorkerNote, has_ended
 from ._core.run_state import RunState, project
 from ._durable.answers import checked_answer
 from ._durable.cancelling import cancel
+from ._durable.forks import SAME_INPUT, fork
 from ._durable.pauses import waiting_pause
+from ._durable.watches import RunWatch, wait_until
+from ._durable.watching import required
 from ._fleet.signing import KNOWN_FOR_S
 from .errors import DeclarationError
 from .stores._opening import open_store
@@ -47,6 +51,13 @@ class RunInfo:
     """Which workers play it, if it was handed in for some to play."""
     waiting_since: float | None = None
     """Since when it waits for one of them, if it does; in seconds since the epoch."""
+    tokens: int = 0
+    """What it had used when it last came to rest."""
+    cost_usd: float = 0.0
+    records: int = 0
+    """How many records it has."""
+    cursor: str = attrs.field(default="", eq=False)
+    """Pass this to `list` to be given what comes after this run."""
 
 
 @attrs.frozen(kw_only=True)
@@ -99,8 +110,16 @@ class RunClient:
         updated_before: float | None = None,
         abandoned: bool = False,
         limit: int | None = None,
+        cursor: str | None = None,
+        search: str | None = None,
     ) -> Sequence[RunInfo]:
-        """The runs that fit, latest change first; times are seconds since the epoch."""
+        """The runs that fit, latest change first; times are seconds since the epoch.
+
+        `search` finds runs whose id begins with a text, or whose pipeline has it in its name. `cursor`, that of the
+        last run of one page, asks for the next page: what began meanwhile does not shift it.
+        """
+        if cursor is not None or search is not None:
+            required(self._store, "scan", what="a listing with `cursor` or `search`")
         query = RunQuery(
             status=None if status is None else _checked_status(status),
             pipeline=pipeline,
@@ -108,6 +127,8 @@ class RunClient:
             updated_before=updated_before,
             abandoned=abandoned,
             limit=limit,
+            cursor=cursor,
+            search=search,
         )
         return [_info(run) for run in self._store.find(query)]
 
@@ -117,7 +138,8 @@ class RunClient:
 
     def outcomes(self, run_id: str) -> dict[StepPath, TerminalOutcome]:
         """How the run's steps ended, by path, in the order in which they ended."""
-        return dict(self.state(run_id).outcomes)
+        found = self.state(run_id).outcomes
+        return {path: attrs.evolve(outcome, path=path) for path, outcome in found.items()}
 
     def state(self, run_id: str) -> RunState:
         """What is known of the run now.
@@ -130,6 +152,32 @@ class RunClient:
     def state_at(self, run_id: str, seq: int) -> RunState:
         """What was known of the run when its record number `seq` was written."""
         return _projected(run_id, (record for record in self._store.read(RunId(run_id)) if record.seq <= seq))
+
+    def records(self, run_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[LightRecord]:
+        """What happened in the run, without bodies; after a record, and at most so many, if asked for."""
+        required(self._store, "scan", what="reading records without their bodies")
+        return self._store.scan(RunId(run_id), after, limit)
+
+    def record(self, run_id: str, seq: int) -> Record:
+        """One record with its body; `RunNotFound` if there is no such one."""
+        required(self._store, "record", what="reading one record")
+        return self._store.record(RunId(run_id), seq)
+
+    def watch(self, run_id: str, *, after: int = 0) -> RunWatch:
+        """What happens in the run, whichever process works on it: `async for record in client.watch(run_id)`.
+
+        It begins after a record, the first by default, and goes on as more are written, half a second behind at most,
+        until the run has ended. On trio and asyncio; however many watch, the store is asked once.
+        """
+        return RunWatch(self._store, RunId(run_id), after=after)
+
+    def wait(self, run_id: str, timeout: float | None = None) -> PipelineResult:
+        """The result of a run, once it has ended or waits for an answer; blocks until then, whoever works on it.
+
+        `TimeoutError` after so many seconds, `RunNotFound` if there is no such run.
+        """
+        run = wait_until(self._store, RunId(run_id), _is_at_rest, timeout=timeout)
+        return _result(run, self.state(run_id))
 
     def prompts(self) -> Sequence[Prompt]:
         """Every question that waits for an answer, latest run first; also of runs that are still at work."""
@@ -172,6 +220,14 @@ class RunClient:
         """
         cancel(self._store, RunId(run_id), Silence(os.environ).redact(reason))
 
+    def fork(self, run_id: str, seq: int, *, input: Any = SAME_INPUT, new_id: str | None = None) -> str:
+        """Begin a new run with what another had done when its record number `seq` was written; its id.
+
+        The new run belongs to nobody: `flujo.resume(new_id)` or `recover()` goes on with it, and does not repeat what
+        was done. With `input`, it is as if the run had been started with another one: steps that were done stay done.
+        """
+        return fork(self._store, RunId(run_id), seq, input=input, new_id=None if new_id is None else RunId(new_id))
+
     def delete(self, run_id: str) -> bool:
         """Forget a run with everything it wrote; whether there was one that nobody works on."""
         return self._store.delete([RunId(run_id)]) > 0
@@ -211,6 +267,33 @@ def _info(run: StoredRun) -> RunInfo:
         abandoned=run.status == "running" and not run.leased and not run.unclaimed,
         queue=run.queue,
         waiting_since=_waiting_since(run),
+        tokens=run.tokens,
+        cost_usd=run.cost_usd,
+        records=run.records,
+        cursor=run.cursor,
+    )
+
+
+def _is_at_rest(run: StoredRun) -> bool:
+    """Whether nothing will happen before somebody does something."""
+    return has_ended(run.status) or (run.status == "paused" and bool(run.pauses))
+
+
+def _result(run: StoredRun, state: RunState) -> PipelineResult:
+    """What a run came to, from what it has stored."""
+    assert run.status != "running"
+    question = run.pauses[0] if run.pauses else None
+    return PipelineResult(
+        run_id=run.run_id,
+        status=run.status,
+        output=state.output if run.status == "completed" else None,
+        step_history=state.results,
+        total_cost_usd=state.usage.cost_usd,
+        total_tokens=state.usage.tokens,
+        final_context=state.context,
+        feedback=state.feedback,
+        state_token=None if question is None else question.token,
+        error=state.error if run.status == "failed" else None,
     )
 
 

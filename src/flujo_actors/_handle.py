@@ -20,7 +20,7 @@ import contextlib
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import trio
 from outcome import Error, Value
@@ -29,12 +29,11 @@ from ._bridge.guard import asyncio_cancellation
 from ._bridge.host import Host, current_host
 from ._core.outcomes import PipelineResult, StepOutcome
 from ._core.type_parameters import Ctx, Generic, Out
+from ._run.outlet import Outlet as Outlet
 from .actors._mailbox import Mailbox
 
 OUTCOME_BUFFER = 64
 """How many outcomes a run may be ahead of whoever iterates it."""
-
-Outlet: TypeAlias = Mailbox[StepOutcome]
 
 Drive: TypeAlias = Callable[[Host, Outlet | None], Awaitable[PipelineResult]]
 """Runs a pipeline on a host, showing its outcomes to an outlet if there is one."""
@@ -43,8 +42,9 @@ Drive: TypeAlias = Callable[[Host, Outlet | None], Awaitable[PipelineResult]]
 class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]):
     """One run: `await` it for its result, iterate it for its outcomes, or enter it for both."""
 
-    def __init__(self, drive: Drive) -> None:
+    def __init__(self, drive: Drive, *, started: bool = False, tools: bool = False) -> None:
         self._drive = drive
+        self._started, self._tools = started, tools
         self._background: _Background | None = None
         self._awaited: Value[PipelineResult] | Error | None = None
         self._stepped: Coroutine[Any, Any, PipelineResult] | None = None
@@ -104,8 +104,15 @@ class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]
         if self._background is None:
             if self._awaited is not None:
                 raise RuntimeError("this run has been awaited; its outcomes are over. Start another one")
-            self._background = _Background(await current_host(), self._drive)
+            outlet = Outlet(OUTCOME_BUFFER, started=self._started, tools=self._tools)
+            self._background = _Background(await current_host(), self._drive, outlet)
         return self._background
+
+    def tell_also(self, *, started: bool = False, tools: bool = False) -> None:
+        """Ask to be told of steps that begin, and of tool calls; before the run begins."""
+        if self._background is not None:
+            raise RuntimeError("this run has begun: ask run_async for started=True and tools=True")
+        self._started, self._tools = self._started or started, self._tools or tools
 
     if not TYPE_CHECKING:  # or type checkers would believe in every name
 
@@ -172,16 +179,18 @@ class OutcomeIterator:
 class _Background:
     """A run in a trio task of its own."""
 
-    def __init__(self, host: Host, drive: Drive) -> None:
+    def __init__(self, host: Host, drive: Drive, outlet: Outlet) -> None:
         self.host = host
         self._drive = drive
-        self._outlet: Outlet = Mailbox(OUTCOME_BUFFER)
+        self._outlet = outlet
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._result: Value[PipelineResult] | Error | None = None
         self._told = False
-        self.next_nowait = self._outlet.get_nowait
+        # Whoever asked for more than outcomes knows what to expect.
+        self._told_to = cast("Mailbox[StepOutcome]", outlet)
+        self.next_nowait = self._told_to.get_nowait
         """An outcome that waits already: a host on another library need not cross over for each of them.
 
         The run cannot go on before its reader gives way, so no more than the outlet holds come this way in a row.
@@ -200,7 +209,7 @@ class _Background:
     async def next(self) -> StepOutcome:
         """From the host's side: the next outcome; `EndOfChannel` after the last one, or what stopped the run."""
         try:
-            return await self.host.receive(self._outlet)
+            return await self.host.receive(self._told_to)
         except trio.EndOfChannel:
             self.raise_untold(again=True)
             raise

@@ -5,22 +5,31 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ._core.json_codec import TAG, json_of
+from ._core.json_codec import json_of
+from ._core.plain_json import TAG, untagged
 from ._core.redacting import without_secrets
 from .telemetry._redaction.live_redaction import redacted
 
 _AN_ERROR = f'"{TAG}":"error"'
 
 
-def to_json(value: Any) -> str:
+def to_json(value: Any, *, plain: bool = False) -> str:
     """An outcome, a result or any value the library can keep, as JSON text.
 
     What errors, feedback, reasons and questions say is freed of secrets; outputs and contexts are as they are.
+    `plain` leaves out what only `from_json` needs, type tags and the names of classes and modules: for browsers.
     """
+    if plain:
+        return _plain(value)
     text = json_of(without_secrets(value, redacted))
     if _AN_ERROR not in text:
         return text
     return json.dumps(_errors_redacted(json.loads(text)), separators=(",", ":"))
+
+
+def _plain(value: Any) -> str:
+    data = json.loads(json_of(without_secrets(value, redacted)))
+    return json.dumps(untagged(_errors_redacted(data)), separators=(",", ":"))
 
 
 def _errors_redacted(data: Any) -> Any:

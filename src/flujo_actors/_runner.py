@@ -140,13 +140,20 @@ class Flujo(Generic[In, Out, Ctx]):
         """
         return in_own_loop(self._start(data, run_id), backend=self.backend(backend), instead="run_async")
 
-    def run_async(self, data: In = NOTHING, *, run_id: str | None = None) -> RunHandle[Out, Ctx]:
-        """A handle on a run: await it for the result, iterate it for the outcomes, or enter it."""
-        return RunHandle(self._start(data, run_id))
+    def run_async(
+        self, data: In = NOTHING, *, run_id: str | None = None, started: bool = False, tools: bool = False
+    ) -> RunHandle[Out, Ctx]:
+        """A handle on a run: await it for the result, iterate it for the outcomes, or enter it.
 
-    def run_outcomes_async(self, data: In = NOTHING, *, run_id: str | None = None) -> RunHandle[Out, Ctx]:
+        Whoever iterates it is told of steps that begin, too, with `started`, and of tool calls with `tools`.
+        """
+        return RunHandle(self._start(data, run_id), started=started, tools=tools)
+
+    def run_outcomes_async(
+        self, data: In = NOTHING, *, run_id: str | None = None, started: bool = False, tools: bool = False
+    ) -> RunHandle[Out, Ctx]:
         """The same as `run_async`, under the name that says it is iterated."""
-        return self.run_async(data, run_id=run_id)
+        return self.run_async(data, run_id=run_id, started=started, tools=tools)
 
     def _start(self, data: Any, run_id: str | None) -> Drive:
         return functools.partial(self._run_new, data, _checked_id(run_id))
@@ -223,10 +230,18 @@ class Flujo(Generic[In, Out, Ctx]):
         return in_own_loop(start, backend=self.backend(backend), instead="resume_async")
 
     def resume_async(
-        self, token: str, answer: Any = NO_ANSWER, *, mode: ResumeMode = "strict", wait: bool = True
+        self,
+        token: str,
+        answer: Any = NO_ANSWER,
+        *,
+        mode: ResumeMode = "strict",
+        wait: bool = True,
+        started: bool = False,
+        tools: bool = False,
     ) -> RunHandle[Out, Ctx]:
-        """A handle on the rest of a run; the arguments are those of `resume`."""
-        return RunHandle(functools.partial(self._run_on, token, answer, checked_mode(mode), wait))
+        """A handle on the rest of a run; the arguments are those of `resume` and of `run_async`."""
+        start = functools.partial(self._run_on, token, answer, checked_mode(mode), wait)
+        return RunHandle(start, started=started, tools=tools)
 
     async def _run_on(
         self, token: str, answer: Any, mode: ResumeMode, wait: bool, host: Host, outlet: Outlet | None

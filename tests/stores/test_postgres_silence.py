@@ -117,7 +117,7 @@ def test_a_server_that_accepts_and_says_nothing_is_an_error(proxy):
 class Stopping:
     """A record that stops its process when it is about to be written: the run's row is locked by then."""
 
-    kind, path, seq = "settled", "x", 0
+    kind, path, seq, gist = "settled", "x", 0, None
 
     def __init__(self):
         self.looked_at = 0

@@ -196,7 +196,7 @@ async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: 
 async def _call_stream(run: Run, make: Callable[[], Any], work: Work, numbers: Iterator[int]) -> Any:
     source: Any = run.host.stream(make)
     pieces = work.tally.pieces
-    outlet, chunk_of = run.outlet, chunk_maker(work.name, work.attempt, numbers)
+    outlet, chunk_of = run.outlet, chunk_maker(work.name, work.attempt, numbers, work.span)
     try:
         async for piece in source:
             if type(piece) not in PLAIN and isinstance(piece, _OUTCOMES):

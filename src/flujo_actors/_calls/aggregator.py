@@ -37,7 +37,7 @@ class Aggregator:
 
     def __init__(self, run: Run, work: Work, *, numbers: Iterator[int]) -> None:
         self._run, self._work = run, work
-        self._chunk_of = chunk_maker(work.name, work.attempt, numbers)
+        self._chunk_of = chunk_maker(work.name, work.attempt, numbers, work.span)
         self._settings = settings = run.settings.aros.streaming
         self._buffer = StreamBuffer(max_bytes=settings.max_bytes, max_chunks=settings.max_chunks)
         self._values: list[Any] = []

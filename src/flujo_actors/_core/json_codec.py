@@ -40,12 +40,23 @@ from .models import (
     register_annotation,
     written_by_pydantic,
 )
-from .outcomes import Aborted, Chunk, ErrorInfo, Failure, Paused, PipelineResult, StepResult, Success
+from .outcomes import (
+    Aborted,
+    Chunk,
+    ErrorInfo,
+    Failure,
+    Paused,
+    PipelineResult,
+    Started,
+    StepResult,
+    Success,
+    ToolCalled,
+)
+from .plain_json import TAG
 from .usage import Usage
 
 T = TypeVar("T")
 
-TAG = "$"
 _LARGEST_PLAIN_INT = 10**4000
 _DEEPEST = 250
 """How many levels of JSON are written; far less than what a stack can hold, since the reader's may be fuller."""
@@ -248,11 +259,14 @@ _KINDS: dict[str, type] = {
     "paused": Paused,
     "aborted": Aborted,
     "chunk": Chunk,
+    "started": Started,
+    "tool_call": ToolCalled,
     "step_result": StepResult,
     "pipeline_result": PipelineResult,
     "error": ErrorInfo,
 }
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
+_WRITTEN = (ErrorInfo, Usage, StepResult, Success, Failure, Paused, Aborted, Chunk, Started, ToolCalled, PipelineResult)
 
 
 def _error_to_json(error: BaseException | ErrorInfo | None) -> Any:
@@ -270,7 +284,7 @@ def _error_from_json(data: Any, _: object) -> ErrorInfo | None:
 def _converter(*, brief: bool = False) -> cattrs.Converter:
     """Fields by name; a brief one leaves out those that are as by default, and counts time in whole microseconds."""
     converter = cattrs.Converter(detailed_validation=True)
-    for cls in (ErrorInfo, Usage, StepResult, Success, Failure, Paused, Aborted, Chunk, PipelineResult):
+    for cls in _WRITTEN:
         attrs.resolve_types(cls)
         overrides: dict[str, Any] = {
             field.name: cattrs.override(struct_hook=_decode_hook, unstruct_hook=encode)

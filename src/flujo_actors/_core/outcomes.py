@@ -11,6 +11,7 @@ from typing import Any, Literal, NewType, TypeAlias
 import attrs
 
 from ..errors import RunAborted, RunFailed, RunPaused
+from .path_names import index_of
 from .paths import StepPath
 from .type_parameters import NOTHING, Ctx, Generic, Out
 from .usage import NO_USAGE, Usage
@@ -78,14 +79,27 @@ class StepResult(Generic[Out]):
 
 
 @attrs.frozen(kw_only=True)
-class Success(Generic[Out]):
+class _Placed:
+    """What a step says, and where it stands."""
+
+    path: str = attrs.field(default="", eq=False, repr=False)
+    """Where the step stands in the run, as whoever watches it is told; not compared, it is the same outcome."""
+
+    @property
+    def index(self) -> int | None:
+        """Which item of the innermost map around it the step is or belongs to; `None` outside of maps and loops."""
+        return index_of(StepPath(self.path))
+
+
+@attrs.frozen(kw_only=True)
+class Success(_Placed, Generic[Out]):
     """The step has its output."""
 
     step_result: StepResult[Out]
 
 
 @attrs.frozen(kw_only=True)
-class Failure:
+class Failure(_Placed):
     """The step has no output; `step_result` holds what there was."""
 
     error: BaseException | ErrorInfo | None = attrs.field(default=None, repr=False)
@@ -95,7 +109,7 @@ class Failure:
 
 
 @attrs.frozen(kw_only=True)
-class Paused:
+class Paused(_Placed):
     """The run waits for an answer; `resume(state_token, answer)` continues it."""
 
     message: str
@@ -103,14 +117,14 @@ class Paused:
 
 
 @attrs.frozen(kw_only=True)
-class Aborted:
+class Aborted(_Placed):
     """The step was stopped before it could end by itself."""
 
     reason: str
 
 
 @attrs.frozen(kw_only=True)
-class Chunk:
+class Chunk(_Placed):
     """A piece of a step's output, live: it may be lost with the process, and a retry sends new ones."""
 
     data: Any
@@ -121,8 +135,42 @@ class Chunk:
     """What a structured step could read so far; a preview, never the value."""
 
 
+@attrs.frozen(kw_only=True)
+class Started(_Placed):
+    """A step begins: told to whoever asks for it with `run_async(…, started=True)`."""
+
+    step_name: str
+    of: int = 0
+    """How many siblings it has, itself included, if it is one of a map or a parallel stage."""
+
+
+ToolCallStatus: TypeAlias = Literal["started", "returned", "failed"]
+"""Where a tool call stands."""
+
+
+@attrs.frozen(kw_only=True)
+class ToolCalled(_Placed):
+    """An agent calls a tool, and the tool has answered: told to whoever asks for it with `run_async(…, tools=True)`.
+
+    Each call is told twice, with the same `tool_call_id`: when it begins, with its arguments, and when it has ended.
+    """
+
+    tool_name: str
+    tool_call_id: str
+    status: ToolCallStatus
+    arguments: Any = None
+    result: Any = None
+    feedback: str | None = None
+    """Why it failed."""
+    step_name: str = ""
+    attempt: int = 1
+
+
 StepOutcome: TypeAlias = Success | Failure | Paused | Aborted | Chunk
 """Everything a step can say."""
+
+ToldOutcome: TypeAlias = StepOutcome | Started | ToolCalled
+"""Everything that the reader of a run can ask to be told."""
 
 TerminalOutcome: TypeAlias = Success | Failure | Paused | Aborted
 """The one thing every step says last."""
@@ -189,6 +237,18 @@ class PipelineResult(Generic[Out, Ctx]):
                 raise self.error
             case _:
                 raise RunFailed(self)
+
+    def tree(self) -> str:
+        """The run as text, one line per step: how it ended, how long it took, and what is worth knowing about it."""
+        from .result_tree import drawn  # what only people who look at a result need
+
+        return drawn(self)
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        from .result_tree import as_html  # as above
+
+        return as_html(self)
 
     def walk(self) -> Iterator[tuple[int, StepResult]]:
         """Every step's result with its depth, parents before children."""

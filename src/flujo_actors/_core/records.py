@@ -56,6 +56,10 @@ class Record:
     """JSON text: an object with its version under `v`."""
     seq: int = 0
     """Its place in the run, given by the store."""
+    at: float | None = attrs.field(default=None, eq=False)
+    """When it was written, in seconds since the epoch, given by the store; `None` where nobody noted it."""
+    gist: str | None = attrs.field(default=None, eq=False, repr=False)
+    """What a listing shows of it (`light_records`); `None` if it is to be read from the body."""
 
 
 @attrs.frozen(kw_only=True)
@@ -114,6 +118,9 @@ class Append:
     """The run's new status, if it changes."""
     release: bool = False
     """Whether the lease ends with this write."""
+    tokens: int | None = None
+    """What the run has used by now, for listings."""
+    cost_usd: float | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -143,6 +150,11 @@ class StoredRun:
     """The run whose remote step this is."""
     last_owner: str | None = None
     """Who holds the lease, or let it run out; `None` once it was given up."""
+    tokens: int = 0
+    """What it had used when somebody last let it go."""
+    cost_usd: float = 0.0
+    cursor: str = attrs.field(default="", eq=False)
+    """Where a listing goes on after this run; empty in a store that does not know how to."""
 
     @property
     def unclaimed(self) -> bool:
@@ -162,6 +174,10 @@ class RunQuery:
     abandoned: bool = False
     """Only runs that are `running`, that somebody worked on, and whose lease has expired."""
     limit: int | None = None
+    cursor: str | None = None
+    """Only what comes after the run that said this."""
+    search: str | None = None
+    """Only runs whose id begins with this text, or whose pipeline has it in its name, in either case of letters."""
 
 
 @attrs.frozen(kw_only=True)

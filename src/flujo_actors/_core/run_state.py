@@ -23,6 +23,14 @@ from .usage import NO_USAGE, Usage
 
 
 @attrs.frozen(kw_only=True)
+class Origin:
+    """The run that another one was forked from, and up to which of its records."""
+
+    run_id: str
+    seq: int
+
+
+@attrs.frozen(kw_only=True)
 class RunState:
     """A run as its records describe it."""
 
@@ -49,6 +57,8 @@ class RunState:
     usage: Usage = NO_USAGE
     """What all the steps have used, at any depth."""
     feedback: str | None = None
+    origin: Origin | None = None
+    """Where the run comes from, if it is a fork."""
 
     @property
     def results(self) -> tuple[StepResult, ...]:
@@ -70,14 +80,14 @@ class RunState:
 
 def project(run_id: str, records: Iterable[Record]) -> RunState:
     """The state after these records."""
-    projector = _Projector(run_id)
+    projector = Projector(run_id)
     for record in records:
         projector.take(record)
     return projector.state()
 
 
-class _Projector:
-    """Folds records into a state, one at a time."""
+class Projector:
+    """Folds the records of a run into its state, one at a time: `take` the next one, and ask for the `state()`."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -97,6 +107,7 @@ class _Projector:
         """What the units of each granular step have used since its usage was last written down as a whole."""
 
     def take(self, record: Record) -> None:
+        """Take the next record into account; `CorruptRecord` if it cannot be read."""
         where = f"record {record.seq} of run {self._run_id!r}"
         with record_bodies.reading(where):
             self._take(record, where)
@@ -109,6 +120,7 @@ class _Projector:
             case "admitted":
                 self._facts["input"] = record_bodies.read_value(body.get("input"), where=where)
                 self._facts["context"] = record_bodies.read_value(body.get("context"), where=where)
+                self._facts["origin"] = _origin(body.get("origin"))
             case "started":
                 self._open[path] = None
             case "settled":
@@ -153,6 +165,7 @@ class _Projector:
         self._since.pop(path, None)
 
     def state(self) -> RunState:
+        """What is known of the run after the records so far."""
         return RunState(
             run_id=self._run_id,
             outcomes=dict(self._outcomes),
@@ -192,6 +205,10 @@ class _Projector:
             return False
         number = attempt_of(below(above, path) or "")
         return number is not None and number <= _attempts(self._tried[above])
+
+
+def _origin(data: Any) -> Origin | None:
+    return None if data is None else Origin(run_id=str(data["run_id"]), seq=int(data["seq"]))
 
 
 def _attempts(outcome: TerminalOutcome) -> int:

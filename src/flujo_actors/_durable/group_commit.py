@@ -15,15 +15,19 @@ Rules:
 6. A commit costs one hop to a thread and back, and no task of its own: what comes back from the thread wakes those who
    wait for it, and begins the next commit.
 7. A store that nobody refers to any more takes its writer with it.
+8. What runs have to say that nobody waits for, that steps have begun, is written after `FLUSH_S` without company: in at
+   most four commits a second, and in none where steps are quick.
+9. Whoever watches runs of the store in this process is told of every commit at once (`watching`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -33,13 +37,34 @@ from .._core.outcomes import RunId
 from .._core.records import Admission, Append, CancelRequest, Lease, Record
 from ..errors import FlujoError, LeaseLost, RunExists, StoreError
 from ..stores._port import Store, Verdict
+from .alarms import alarms
 from .cancelling import CancelWatch
 from .leases import Leases
 from .processes import new_owner
 from .store_wait import StoreWait, post, start_thread
+from .watching import watchers
 
 J = TypeVar("J")
 R = TypeVar("R")
+
+
+FLUSH_S = 0.25
+"""How long the start of a step waits for company."""
+
+_SHORTEST_REST_S = 0.02
+
+
+class Expected(Protocol):
+    """A run that has something to say which nobody waits for."""
+
+    lease: Lease
+    is_expected: bool
+
+    def oldest_start(self) -> float | None:
+        """Since when it has had to say it, on the monotonic clock; `None` if it was said meanwhile."""
+
+    def take_started(self) -> Sequence[Record]:
+        """What it has to say, once."""
 
 
 Notes: TypeAlias = Callable[[], Sequence[Record]]
@@ -79,6 +104,10 @@ class JournalWriter:
         self._leases = Leases(self._renew, lease_s=lease_s)
         asks = hasattr(store(), "cancel_requests")
         self._requests = CancelWatch(self._leases.held, self._cancel_requests if asks else None)
+        self._expected: list[Expected] = []
+        self._flushing = False
+        """Whether an alarm is set for those who are expected to say something."""
+        self._token = trio.lowlevel.current_trio_token()
         self.commits = 0
         """How many transactions were committed."""
         self.written = 0
@@ -110,6 +139,38 @@ class JournalWriter:
         if request is not None:
             self._requests.heard(append.lease, request)
 
+    def expect(self, run: Expected) -> None:
+        """A run has something to say that nobody waits for (rule 8)."""
+        run.is_expected = True
+        self._expected.append(run)
+        if not self._flushing:
+            self._flush_in(FLUSH_S)
+
+    def _flush_in(self, seconds: float) -> None:
+        me, token = weakref.ref(self), self._token
+        with contextlib.suppress(StoreError):  # without a thread to keep the time, it is said with the next write
+            alarms.set(seconds, lambda: post(token, _flush, me))
+            self._flushing = True
+
+    def flush(self) -> None:
+        """Write what has waited for long enough; called when the alarm rings."""
+        now, self._flushing = time.monotonic(), False
+        waiting, self._expected = self._expected, []
+        oldest, wrote = now, False
+        for run in waiting:
+            since = run.oldest_start()
+            run.is_expected = since is not None and now - since < FLUSH_S
+            if run.is_expected and since is not None:
+                self._expected.append(run)
+                oldest = min(oldest, since)
+            elif since is not None:
+                self._appends.append((None, Append(lease=run.lease, records=()), run.take_started))
+                wrote = True
+        if wrote:
+            self._begin_soon()
+        if self._expected:
+            self._flush_in(FLUSH_S if wrote else max(oldest + FLUSH_S - now, _SHORTEST_REST_S))
+
     def _silent_since(self) -> float:
         return self._begun
 
@@ -133,11 +194,13 @@ class JournalWriter:
 
     def _take(self) -> _Batch:
         admissions, self._admissions = self._admissions, []
-        appends, self._appends = self._appends, []
+        waiting, self._appends = self._appends, []
+        appends = [(wait, _with_notes(append, notes())) for wait, append, notes in waiting]
+        appends = [(wait, append) for wait, append in appends if wait is not None or _says_something(append)]
         return _Batch(
             [admission for _, admission in admissions],
-            [_with_notes(append, notes()) for _, append, notes in appends],
-            [*(wait for wait, _ in admissions), *(wait for wait, _, _ in appends)],
+            [append for _, append in appends],
+            [*(wait for wait, _ in admissions), *(wait for wait, _ in appends)],
         )
 
     def _written(self, batch: _Batch) -> list[Answer]:
@@ -161,6 +224,7 @@ class JournalWriter:
         for wait, answer in zip(waits, got.unwrap(), strict=True):
             if wait is not None and not wait.give(answer):
                 self._release_if_admitted(answer)
+        watchers.poke(self._in_use)
         self._crowded = len(waits) > 1
         self.writing = bool(self._admissions or self._appends)
         if self.writing:
@@ -210,6 +274,16 @@ class JournalWriter:
     def _renew(self, leases: Sequence[Lease]) -> list[LeaseLost | None]:
         store = self._store()
         return [None] * len(leases) if store is None else store.renew(leases, lease_s=self._lease_s)
+
+
+def _flush(writer: weakref.ref[JournalWriter]) -> None:
+    found = writer()
+    if found is not None:
+        found.flush()
+
+
+def _says_something(append: Append) -> bool:
+    return bool(append.records) or append.release or append.status is not None
 
 
 def _with_notes(append: Append, notes: Sequence[Record]) -> Append:

@@ -137,8 +137,9 @@ class Journal(Protocol):
     def waiting(self, path: StepPath) -> Pause | None:
         """The pause at `path` that nobody has answered yet."""
 
-    def started(self, path: StepPath, name: str) -> None:
-        """Take note that a step begins; written with whatever is written next, unless that is how it ended."""
+    def started(self, path: StepPath, name: str, of: int = 0) -> None:
+        """Take note that a step begins, one `of` so many; written with whatever is written next, unless that is how it
+        ended, and by itself if nothing is for a while."""
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         """Remember how a step ended; what comes back is what the run goes on with."""
@@ -295,7 +296,7 @@ class MemoryJournal:
     def waiting(self, path: StepPath) -> Pause | None:
         return self.questions.pauses.get(path)
 
-    def started(self, path: StepPath, name: str) -> None:
+    def started(self, path: StepPath, name: str, of: int = 0) -> None:
         pass
 
     def keep(self, path: StepPath, outcome: TerminalOutcome, context: Any, *, same_context: bool) -> None:

@@ -5,21 +5,24 @@ Rules:
 1. What an earlier part of the run has written is read once, when the run is opened: what cannot be read is found before
    anything is done. Steps inside a settled step are read as far as they are parts of its result.
 2. `started` records wait for company: they are written together with the next record that somebody waits for, and not
-   at all if their step has settled by then, whose record says so.
+   at all if their step has settled by then, whose record says so. Those that have waited for a quarter of a second are
+   written by themselves: other processes see what a run is doing while it does it.
 3. A pause is written with its record, and can be answered from then on. When what is around it settles, or tries
    again, it is withdrawn.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
 from .._core import record_bodies
 from .._core.known_models import read_by
+from .._core.light_records import SHORT_BODY, settled_gist
 from .._core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
 from .._core.paths import ROOT, StepPath, undone_by, withdrawn_by, within_of
 from .._core.questions import read_question
@@ -68,8 +71,10 @@ class StoreJournal:
         self._pauses: dict[StepPath, Pause] = {}
         self._answers: dict[StepPath, Answered] = {}
         self._told: Counter[StepPath] = Counter()
-        self._started: dict[StepPath, str] = {}
-        """What has begun, by name, and has not been written down."""
+        self._started: dict[StepPath, _Start] = {}
+        """What has begun and has not been written down, the oldest first."""
+        self.is_expected = False
+        """Whether the writer knows that there is something of the kind."""
         self._results = RecordedResults()
         self._intents: set[StepPath] = set()
         self._units: dict[StepPath, Record | KeptUnit] = {}
@@ -211,25 +216,38 @@ class StoreJournal:
 
     # --- what is ---
 
-    def started(self, path: StepPath, name: str) -> None:
-        self._started[path] = name
+    def started(self, path: StepPath, name: str, of: int = 0) -> None:
+        self._started[path] = _Start(name, of, time.monotonic())
+        if not self.is_expected:
+            self._writer.expect(self)
 
-    def _take_started(self) -> list[Record]:
+    def oldest_start(self) -> float | None:
+        """Since when, on the monotonic clock, a step has been at work that nobody else knows of."""
+        return next(iter(self._started.values())).at if self._started else None
+
+    def take_started(self) -> list[Record]:
         """A record for each step that has begun and not settled, and that none was written for."""
         started, self._started = self._started, {}
-        return [
-            Record(kind="started", path=path, body=record_bodies.make_body(name=name)) for path, name in started.items()
-        ]
+        now = time.monotonic() if started else 0.0
+        return [_started_record(path, start, now) for path, start in started.items()]
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
-        body = self._settled_body(path, record)
-        self._started.pop(path, None)
-        await self._write("settled", path, body, withdrawn=self._withdraw(path))
+        settled = self._settled_record(path, record)
+        append = Append(lease=self.lease, records=(settled,), withdrawn=self._withdraw(path))
+        await self._writer.write(append, self.take_started)
         kept = await self._read_back(path, record) if self._cold else record
         self._results.note(path, kept.outcome)
         return kept
 
-    def _settled_body(self, path: StepPath, record: Recorded) -> str:
+    def _settled_record(self, path: StepPath, record: Recorded) -> Record:
+        start = self._started.get(path)
+        of = 0 if start is None else start.of
+        body = record_bodies.with_worked(self._settled_body(path, record, of), self.times.now())
+        self._started.pop(path, None)
+        told = settled_gist(record.outcome, of=of) if len(body) > SHORT_BODY else None
+        return Record(kind="settled", path=path, body=body, gist=told)
+
+    def _settled_body(self, path: StepPath, record: Recorded, of: int) -> str:
         parts = record_bodies.settled_data(record.outcome, self._redact, self._results.below(path))
         if not record.same_context:
             parts["context"] = record_bodies.stored_value(record.context)
@@ -238,6 +256,8 @@ class StoreJournal:
             self._undoable.update(each.path for each in record.undo if isinstance(each, Undoable) and each.path == path)
         if record.cause is not None:
             parts["cause"] = undo_records.cause_data(record.cause, self._redact)
+        if of:
+            parts["of"] = of
         return record_bodies.make_body(**parts)
 
     def unit(self, path: StepPath) -> KeptUnit | None:
@@ -267,10 +287,8 @@ class StoreJournal:
         return await StoreTransaction.begin(self._store, step_name, self._settled_append)
 
     def _settled_append(self, path: StepPath, record: Recorded) -> Append:
-        body = record_bodies.with_worked(self._settled_body(path, record), self.times.now())
-        settled = Record(kind="settled", path=path, body=body)
-        self._started.pop(path, None)
-        return Append(lease=self.lease, records=(*self._take_started(), settled))
+        settled = self._settled_record(path, record)
+        return Append(lease=self.lease, records=(*self.take_started(), settled))
 
     async def _read_back(self, path: StepPath, record: Recorded) -> Recorded:
         """What the store says the step came to, instead of what is in memory; all of the run is read for it.
@@ -305,7 +323,15 @@ class StoreJournal:
     async def ended(self, result: PipelineResult) -> None:
         """Remember what the run came to, and give up its lease."""
         body = record_bodies.make_body(**record_bodies.result_data(result))
-        await self._write("ended", ROOT, body, status=result.status, release=True)
+        await self._write(
+            "ended",
+            ROOT,
+            body,
+            status=result.status,
+            release=True,
+            tokens=result.total_tokens,
+            cost_usd=result.total_cost_usd,
+        )
         self.at_rest = True
 
     @property
@@ -316,7 +342,22 @@ class StoreJournal:
     async def _write(self, kind: RecordKind, path: StepPath, body: str, **changes: Any) -> None:
         record = Record(kind=kind, path=path, body=record_bodies.with_worked(body, self.times.now()))
         append = Append(lease=self.lease, records=(record,), **changes)
-        await self._writer.write(append, self._take_started)
+        await self._writer.write(append, self.take_started)
+
+
+class _Start(NamedTuple):
+    """A step that has begun."""
+
+    name: str
+    of: int
+    at: float
+    """When, on the monotonic clock."""
+
+
+def _started_record(path: StepPath, start: _Start, now: float) -> Record:
+    of = {"of": start.of} if start.of else {}
+    body = record_bodies.make_body(name=start.name, latency_s=round(now - start.at, 6), **of)
+    return Record(kind="started", path=path, body=body)
 
 
 def _pause_body(pause: Pause) -> str:

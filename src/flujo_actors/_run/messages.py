@@ -117,6 +117,8 @@ class Request:
     """The texts in the data that stand for values: whoever asks for a dict gets one made of them."""
     aside: Aside | None = None
     """Set inside handlers and compensations."""
+    of: int = 0
+    """How many children its parent has, if that is a map or a parallel stage."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

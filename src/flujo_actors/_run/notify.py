@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from .._core.outcomes import Aborted, Failure, Paused, TerminalOutcome
+from .._core.outcomes import Aborted, Failure, Paused, Started, TerminalOutcome
 from .._core.paths import StepPath, below
 from .._core.pause_tokens import parse_token
 from .messages import Request, Untold
@@ -31,9 +31,15 @@ if TYPE_CHECKING:
     from .hooks import Hooks
 
 
+async def tell_start(run: Run, request: Request) -> None:
+    """Tell whoever asked for it that a step begins."""
+    if run.outlet is not None and run.outlet.started:
+        await run.outlet.put(Started(step_name=request.name, path=request.path, of=request.of))
+
+
 async def tell(run: Run, request: Request, outcome: TerminalOutcome) -> Aborted | Failure | None:
     """Tell everybody; what comes back is a hook's veto against going on."""
-    untold = Untold(request=request, outcome=outcome)
+    untold = _untold(request, outcome)
     if isinstance(outcome, Paused) and (run.hooks or await _is_all(run, request)):
         run.pausing.append(untold)
         return None
@@ -75,13 +81,18 @@ def _waits(run: Run, untold: Untold) -> bool:
 
 def _dropped(untold: Untold) -> Untold:
     reason = f"step {untold.request.name!r} was about to ask, but what is around it ended without the answer"
-    return attrs.evolve(untold, outcome=Aborted(reason=reason))
+    return attrs.evolve(untold, outcome=Aborted(reason=reason, path=untold.request.path))
 
 
 def tell_later(run: Run, request: Request, outcome: TerminalOutcome) -> None:
     """Leave the telling to whoever cut the step short."""
     if run.hooks or run.outlet is not None:
-        run.untold.append(Untold(request=request, outcome=outcome))
+        run.untold.append(_untold(request, outcome))
+
+
+def _untold(request: Request, outcome: TerminalOutcome) -> Untold:
+    """The outcome as it is told: it says where its step stands."""
+    return Untold(request=request, outcome=attrs.evolve(outcome, path=request.path))
 
 
 async def tell_late(run: Run, *, watched: bool = True) -> Aborted | Failure | None:

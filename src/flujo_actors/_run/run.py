@@ -14,13 +14,13 @@ from .._bridge.host import Host
 from .._core.default_settings import SYNC_STEP_THREADS, UNDO_GRACE_S, default_settings
 from .._core.event_kinds import EventKind
 from .._core.ledger import Ledger
-from .._core.outcomes import RunId, StepOutcome, Undone
+from .._core.outcomes import RunId, Undone
 from .._core.paths import ROOT, StepPath
 from .._core.quota import Amount, Quota
 from .._core.usage import UsageLimits
 from .._durable.journal import Journal
-from ..actors._mailbox import Mailbox
 from .messages import Untold
+from .outlet import Outlet
 
 if TYPE_CHECKING:  # what only some runs have, loaded by whoever gives it to them
     from .._core.settings import Settings
@@ -40,7 +40,7 @@ class Run:
     hooks: Hooks | None = None
     resumed: bool = False
     """Whether this is a later part of a run, so that its steps may have records, answers and failed attempts."""
-    outlet: Mailbox[StepOutcome] | None = None
+    outlet: Outlet | None = None
     """Where somebody watches the run; `None` if nobody does."""
     resources: Any = None
     configured: Callable[[], Settings] = default_settings
@@ -63,7 +63,12 @@ class Run:
 
     @quiet.default
     def _is_quiet(self) -> bool:
-        return not (self.resumed or self.hooks or self.telemetry.enabled)
+        return not (self.resumed or self.hooks or self.telemetry.enabled or self.tells_starts)
+
+    @property
+    def tells_starts(self) -> bool:
+        """Whether somebody wants to know when a step begins."""
+        return self.outlet is not None and self.outlet.started
 
     @property
     def settings(self) -> Settings:

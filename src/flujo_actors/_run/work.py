@@ -71,6 +71,7 @@ class Work:
         index: int = 0,
         degraded: frozenset[str] = NO_TEXTS,
         scope: Scope | None = None,
+        of: int = 0,
     ) -> Request:
         """The request for a child of this attempt."""
         return Request(
@@ -85,6 +86,7 @@ class Work:
             degraded=degraded,
             scope=scope or self.scope,
             aside=self.aside,
+            of=of,
         )
 
 

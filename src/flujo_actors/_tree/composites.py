@@ -139,7 +139,7 @@ async def parallel(troupe: Troupe, step: Parallel, work: Work) -> Attempt:
     names = [str(key) for key in keys]
     shares = _shares(work.data, len(keys))
     requests = (
-        work.child(branch, name, paths.named(work.path, name), share, work.context, index, work.degraded)
+        work.child(branch, name, paths.named(work.path, name), share, work.context, index, work.degraded, of=len(keys))
         for index, (name, branch, share) in enumerate(zip(names, step.branches.values(), shares, strict=True))
     )
     patient = step.on_branch_failure == "ignore"
@@ -174,6 +174,7 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
             index,
             work.degraded,
             None if work.scope is None else work.scope.of_item(item),
+            of=len(listed),
         )
         for index, item in enumerate(listed)
     )

@@ -30,7 +30,7 @@ from .._dsl.pipeline import Pipeline
 from .._dsl.step import Step
 from .._durable.journal import MemoryJournal, Pause, Recorded
 from .._run.messages import Request, Settled, Tally
-from .._run.notify import tell, tell_later
+from .._run.notify import tell, tell_later, tell_start
 from .._run.run import Run
 from .._run.step_events import emit_step_ended, note_swallowed_cancellation
 from .._run.step_results import charge, result_in, result_of, told, unfinished_result
@@ -71,8 +71,10 @@ class StepActors:
 
             request = as_asked(request)
         run.ledger.start(request.path, request.parent)
-        run.journal.started(request.path, request.name)
+        run.journal.started(request.path, request.name, request.of)
         run.emit("step.started", request.path, step_name=request.name, input=request.data)
+        if run.tells_starts:
+            await tell_start(run, request)
         if run.hooks:
             refused = await _told_before(run.hooks, request)
             if refused is not None:
@@ -121,7 +123,7 @@ class StepActors:
         run, step = self.run, request.step
         assert isinstance(step, Step)
         run.ledger.start(request.path, request.parent)
-        run.journal.started(request.path, request.name)
+        run.journal.started(request.path, request.name, request.of)
         request.tally.attempts = 1
         begun = trio.current_time()
         data = request.data if step.compensate is None else own(request.data)

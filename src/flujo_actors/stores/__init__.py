@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .._lazy_names import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
+    from .._core.light_records import LightRecord as LightRecord
     from .._core.records import RECORD_VERSION as RECORD_VERSION
     from .._core.records import Admission as Admission
     from .._core.records import Append as Append
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ._port import RunArchive as RunArchive
     from ._port import RunControl as RunControl
     from ._port import RunLog as RunLog
+    from ._port import RunScan as RunScan
     from ._port import Store as Store
     from ._port import Transaction as Transaction
     from ._port import Verdict as Verdict
@@ -37,6 +39,7 @@ else:
             "Append": ".._core.records",
             "CancelRequest": ".._core.records",
             "Lease": ".._core.records",
+            "LightRecord": ".._core.light_records",
             "MemoryStore": "._memory",
             "OpenPause": ".._core.records",
             "PostgresStore": ".postgres",
@@ -47,6 +50,7 @@ else:
             "RunControl": "._port",
             "RunLog": "._port",
             "RunQuery": ".._core.records",
+            "RunScan": "._port",
             "SqliteStore": ".sqlite",
             "Store": "._port",
             "StoredRun": ".._core.records",

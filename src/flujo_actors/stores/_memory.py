@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 
 import attrs
 
+from .._core.light_records import LightRecord, light_of
 from .._core.outcomes import RunId
 from .._core.paths import ROOT, StepPath
 from .._core.records import (
@@ -29,6 +31,7 @@ from . import _refusals as refusals
 from ._clock import LeaseClock, SystemClock
 from ._forking import watch_forks
 from ._port import Transaction, Verdict
+from ._rows import cursor_text, read_cursor
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -56,6 +59,10 @@ class _Run:
     cancel: CancelRequest | None = None
     queue: str | None = None
     parent: RunId | None = None
+    number: int = 0
+    """Which run of the store it is."""
+    tokens: int = 0
+    cost_usd: float = 0.0
 
     def held(self, now: float) -> bool:
         return self.owner is not None and now < self.lease_until
@@ -63,8 +70,8 @@ class _Run:
     def belongs_to(self, lease: Lease) -> bool:
         return self.owner == lease.owner and self.epoch == lease.epoch
 
-    def add(self, record: Record) -> None:
-        self.records.append(attrs.evolve(record, seq=len(self.records) + 1))
+    def add(self, record: Record, wall: float) -> None:
+        self.records.append(attrs.evolve(record, seq=len(self.records) + 1, at=wall))
 
     def ask(self, pause: OpenPause) -> None:
         self.pauses = [old for old in self.pauses if not _replaced(old, pause)]
@@ -89,6 +96,9 @@ class _Run:
             queue=self.queue,
             parent=self.parent,
             last_owner=self.owner,
+            tokens=self.tokens,
+            cost_usd=self.cost_usd,
+            cursor=cursor_text(self.updated_at, self.number),
         )
 
     def wants_worker(self, now: float, host: str) -> bool:
@@ -105,6 +115,7 @@ class MemoryStore:
         self._wall = wall
         self._runs: dict[RunId, _Run] = {}
         self._workers: dict[str, WorkerNote] = {}
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._forking = False
         watch_forks(self)
@@ -156,7 +167,7 @@ class MemoryStore:
             if fitting[-1].answered:
                 raise refusals.already_answered(run_id, path)
             fitting[-1].answered, run.updated_at = True, self._wall()
-            run.add(record)
+            run.add(record, run.updated_at)
 
     def get(self, run_id: RunId) -> StoredRun:
         with self._lock:
@@ -166,12 +177,43 @@ class MemoryStore:
         with self._lock:
             return self._run(run_id).records[max(after, 0) :]
 
+    def scan(self, run_id: RunId, after: int = 0, limit: int | None = None) -> list[LightRecord]:
+        with self._lock:
+            records = self._run(run_id).records[max(after, 0) :][:limit]
+        return [light_of(record) for record in records]
+
+    def record(self, run_id: RunId, seq: int) -> Record:
+        with self._lock:
+            records = self._run(run_id).records
+            if not 0 < seq <= len(records):
+                raise refusals.no_record(run_id, seq)
+            return records[seq - 1]
+
+    def look(self, run_ids: Sequence[RunId]) -> dict[RunId, StoredRun]:
+        with self._lock:
+            now = self._clock.now()
+            return {run_id: self._runs[run_id].stored(now) for run_id in run_ids if run_id in self._runs}
+
+    def admit_fork(
+        self,
+        admission: Admission,
+        records: Sequence[Record],
+        *,
+        pauses: Sequence[OpenPause] = (),
+        status: StoredStatus = "running",
+    ) -> None:
+        with self._lock:
+            lease = self._admit(admission, "fork", 0.0)
+            if isinstance(lease, RunExists):
+                raise lease
+            self._append(Append(lease=lease, records=tuple(records), pauses=tuple(pauses), status=status, release=True))
+
     def find(self, query: RunQuery) -> list[StoredRun]:
         with self._lock:
             now = self._clock.now()
             runs = [run.stored(now) for run in reversed(self._runs.values()) if run.parent is None]
         fitting = [run for run in runs if _fits(run, query)]
-        fitting.sort(key=lambda run: run.updated_at, reverse=True)
+        fitting.sort(key=lambda run: read_cursor(run.cursor), reverse=True)
         return fitting[: query.limit]
 
     def delete(self, run_ids: Sequence[RunId]) -> int:
@@ -290,21 +332,22 @@ class MemoryStore:
             lease_until=self._clock.now() + lease_s,
             created_at=wall,
             updated_at=wall,
+            number=next(self._numbers),
         )
-        run.add(Record(kind="admitted", path=ROOT, body=admission.body))
+        run.add(Record(kind="admitted", path=ROOT, body=admission.body), wall)
         return run
 
     def _append(self, append: Append) -> Verdict:
         lost = self._lost(append.lease)
         if lost is not None:
             return lost
-        run = self._runs[append.lease.run_id]
+        run, wall = self._runs[append.lease.run_id], self._wall()
         for record in append.records:
-            run.add(record)
+            run.add(record, wall)
         run.withdraw(append.withdrawn)
         for pause in append.pauses:
             run.ask(pause)
-        _change(run, append, self._wall())
+        _change(run, append, wall)
         return run.cancel
 
     def _renew(self, lease: Lease, lease_s: float) -> LeaseLost | None:
@@ -341,6 +384,8 @@ def _replaced(old: _Pause, new: OpenPause) -> bool:
 def _change(run: _Run, append: Append, wall: float) -> None:
     run.updated_at = wall
     run.status = append.status or run.status
+    run.tokens = run.tokens if append.tokens is None else append.tokens
+    run.cost_usd = run.cost_usd if append.cost_usd is None else append.cost_usd
     if has_ended(append.status):
         run.pauses = [pause for pause in run.pauses if pause.answered]
     if has_ended(append.status):
@@ -356,4 +401,11 @@ def _fits(run: StoredRun, query: RunQuery) -> bool:
         and (query.updated_before is None or run.updated_at < query.updated_before)
         and (query.updated_after is None or run.updated_at > query.updated_after)
         and (not query.abandoned or (run.status == "running" and not run.leased and not run.unclaimed))
+        and (not query.abandoned or (run.status == "running" and not run.leased))
+        and (query.cursor is None or read_cursor(run.cursor) < read_cursor(query.cursor))
+        and (query.search is None or _found(run, query.search))
     )
+
+
+def _found(run: StoredRun, search: str) -> bool:
+    return run.run_id.startswith(search) or search.lower() in run.pipeline.lower()

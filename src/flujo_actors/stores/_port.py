@@ -17,9 +17,21 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
+from .._core.light_records import LightRecord
 from .._core.outcomes import RunId
 from .._core.paths import StepPath
-from .._core.records import Admission, Append, CancelRequest, Lease, Record, RunQuery, StoredRun, WorkerNote
+from .._core.records import (
+    Admission,
+    Append,
+    CancelRequest,
+    Lease,
+    OpenPause,
+    Record,
+    RunQuery,
+    StoredRun,
+    StoredStatus,
+    WorkerNote,
+)
 from ..errors import LeaseLost, RunExists
 
 Verdict: TypeAlias = LeaseLost | CancelRequest | None
@@ -129,6 +141,35 @@ class RunArchive(Protocol):
         """
 
 
+class RunScan(Protocol):
+    """Looking at runs while they run, and beginning new ones from them. A store without these does all the rest."""
+
+    def scan(self, run_id: RunId, after: int = 0, limit: int | None = None) -> list[LightRecord]:
+        """The run's records after a sequence number, in order and without their bodies; at most so many.
+
+        `RunNotFound` if it is not there.
+        """
+
+    def record(self, run_id: RunId, seq: int) -> Record:
+        """One record with its body; `RunNotFound` if there is no such one."""
+
+    def look(self, run_ids: Sequence[RunId]) -> dict[RunId, StoredRun]:
+        """How these runs stand, those that are there; asked several times a second, so it is one question."""
+
+    def admit_fork(
+        self,
+        admission: Admission,
+        records: Sequence[Record],
+        *,
+        pauses: Sequence[OpenPause] = (),
+        status: StoredStatus = "running",
+    ) -> None:
+        """Make a run exist that begins with these records after its first, owned by nobody, in one transaction.
+
+        `RunExists` if its id is taken.
+        """
+
+
 class Transaction(Protocol):
     """An open transaction of the store's database."""
 
@@ -139,7 +180,7 @@ class Transaction(Protocol):
         """Add records to the transaction; `LeaseLost` if the lease is not current."""
 
 
-class Store(RunLog, RunControl, RunQueue, RunArchive, Protocol):
+class Store(RunLog, RunControl, RunQueue, RunArchive, RunScan, Protocol):
     """A place where runs survive their process.
 
     A store may say with a text `place` which database it stands for: steps that write through stores of one place take

@@ -17,6 +17,10 @@ def exists(run_id: RunId) -> RunExists:
     return RunExists(f"run {shown(run_id)} exists already; resume it, or choose another id")
 
 
+def no_record(run_id: RunId, seq: int) -> RunNotFound:
+    return RunNotFound(f"run {shown(run_id)} has no record {seq}")
+
+
 def leased(run_id: RunId, owner: str | None, left_s: float | None) -> RunLeased:
     left = "" if left_s is None else f": {left_s:.1f} s are left"
     error = RunLeased(f"run {shown(run_id)} is held by {shown(owner)}, and its lease has not expired{left}")

@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast, get_args
 
+from .._core.light_records import LightRecord, gist_of, light, light_of_body
 from .._core.outcomes import RunId
 from .._core.paths import StepPath
 from .._core.records import Record, RecordKind
-from ..errors import CorruptRecord
+from ..errors import CorruptRecord, DeclarationError
 
 BLOB_THRESHOLD = 64 * 1024
 """Bodies of more characters than this are kept as blobs."""
@@ -36,6 +37,8 @@ class RecordRow(NamedTuple):
     blob: bytes | None
     data: bytes | None = None
     """The blob's content, where the row was read."""
+    at: float | None = None
+    gist: str | None = None
 
 
 def as_blob(body: str) -> Blob | None:
@@ -48,9 +51,42 @@ def as_blob(body: str) -> Blob | None:
 
 def as_row(record: Record, seq: int, blob: Blob | None) -> RecordRow:
     """The row of a record that was given its place."""
+    said = gist_of(record)
+    gist = None if said is None else storable(said)
     if blob is not None:
-        return RecordRow(seq, record.kind, storable(record.path), "", blob.hash)
-    return RecordRow(seq, record.kind, storable(record.path), storable(record.body), None)
+        return RecordRow(seq, record.kind, storable(record.path), "", blob.hash, gist=gist)
+    return RecordRow(seq, record.kind, storable(record.path), storable(record.body), None, gist=gist)
+
+
+def as_light(rows: Iterable[Sequence[Any]]) -> list[LightRecord]:
+    """The records of rows that have their bodies only where they have no gist."""
+    return [_as_light(*row) for row in rows]
+
+
+def _as_light(
+    seq: int, kind: Any, path: str, at: float | None, gist: str | None, body: str | None, data: bytes | None
+) -> LightRecord:
+    place = StepPath(restored(path))
+    if gist is not None:
+        return light(seq, kind, place, at, restored(gist))
+    text = data.decode("utf-8", "replace") if data else restored(body or "")
+    return light_of_body(seq, kind, place, at, text)
+
+
+def cursor_text(updated_at: float, key: int) -> str:
+    """Where a listing, latest change first, goes on after a run."""
+    return f"{updated_at!r}/{key}"
+
+
+def read_cursor(cursor: str) -> tuple[float, int]:
+    """What `cursor_text` was given; `DeclarationError` for any other text."""
+    updated_at, _, key = cursor.partition("/")
+    try:
+        return float(updated_at), int(key)
+    except ValueError:
+        raise DeclarationError(
+            f"{shown(cursor)} is no cursor of a listing; pass the `cursor` of the last run you were given"
+        ) from None
 
 
 def as_records(run_id: RunId, rows: Iterable[Sequence[Any]], *, after: int) -> list[Record]:
@@ -68,7 +104,14 @@ def _as_record(run_id: RunId, row: RecordRow) -> Record:
     if not isinstance(row.path, str):
         raise corrupt(run_id, row.seq, "its path is not text")
     body = _inline_body(run_id, row) if row.blob is None else _blob_body(run_id, row)
-    return Record(kind=cast(RecordKind, row.kind), path=StepPath(restored(row.path)), body=body, seq=row.seq)
+    return Record(
+        kind=cast(RecordKind, row.kind),
+        path=StepPath(restored(row.path)),
+        body=body,
+        seq=row.seq,
+        at=row.at,
+        gist=None if row.gist is None else restored(row.gist),
+    )
 
 
 def corrupt(run_id: RunId, seq: int, why: str) -> CorruptRecord:

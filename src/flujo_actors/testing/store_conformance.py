@@ -32,6 +32,7 @@ from ._store_clauses.fencing import FencingClauses
 from ._store_clauses.keeping import KeepingClauses
 from ._store_clauses.place import StorePlace as StorePlace
 from ._store_clauses.queueing import QueueClauses
+from ._store_clauses.scanning import ScanClauses
 from ._store_clauses.writing import WritingClauses
 
 
@@ -42,6 +43,7 @@ class StoreConformance(
     QueueClauses,
     AnsweringClauses,
     KeepingClauses,
+    ScanClauses,
     ConcurrencyClauses,
     CrashClauses,
 ):

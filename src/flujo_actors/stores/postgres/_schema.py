@@ -70,7 +70,13 @@ _QUEUES: tuple[LiteralString, ...] = (
 )
 """Where a run waits for a worker, whose remote step it is, and who is there to work. A hash takes ids of any length."""
 
-MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (_FIRST, _CANCEL_REQUESTS, _QUEUES)
+_LISTINGS: tuple[LiteralString, ...] = (
+    "ALTER TABLE flujo_records ADD COLUMN gist text, ADD COLUMN at float8",
+    "ALTER TABLE flujo_runs ADD COLUMN tokens bigint NOT NULL DEFAULT 0, ADD COLUMN cost_usd float8 NOT NULL DEFAULT 0",
+)
+"""What listings show of a record without its body, when it was written, and what a run has used."""
+
+MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (_FIRST, _CANCEL_REQUESTS, _QUEUES, _LISTINGS)
 """What leads from each version to the next; an empty schema has version 0."""
 
 

@@ -46,6 +46,7 @@ CLAIM: LiteralString = f"""
 ADVANCE: LiteralString = f"""
     UPDATE flujo_runs
     SET next_seq = next_seq + %(count)s::bigint, updated_at = {WALL}, status = coalesce(%(status)s::text, status),
+        tokens = coalesce(%(tokens)s::bigint, tokens), cost_usd = coalesce(%(cost_usd)s::float8, cost_usd),
         owner = CASE WHEN %(release)s::bool THEN NULL ELSE owner END,
         cancel = CASE WHEN %(ends)s::bool THEN NULL ELSE cancel END
     WHERE run_hash = %(hash)s AND owner = %(owner)s::text AND epoch = %(epoch)s::bigint
@@ -79,9 +80,10 @@ CANCEL_REQUESTS: LiteralString = """
 
 INSERT_BLOB: LiteralString = "INSERT INTO flujo_blobs (hash, data) VALUES (%s, %s) ON CONFLICT DO NOTHING"
 
-INSERT_RECORDS: LiteralString = """
-    INSERT INTO flujo_records (run, seq, kind, path, body, blob)
-    SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::bytea[])"""
+INSERT_RECORDS: LiteralString = f"""
+    INSERT INTO flujo_records (run, seq, kind, path, body, blob, gist, at)
+    SELECT *, {WALL}
+    FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::bytea[], %s::text[])"""
 
 REPLACE_PAUSE: LiteralString = (
     "DELETE FROM flujo_pauses WHERE run = %s AND path = %s AND (answered IS NULL OR token = %s)"
@@ -95,8 +97,14 @@ WITHDRAW_PAUSE: LiteralString = "DELETE FROM flujo_pauses WHERE run = %s AND pat
 CLOSE_PAUSES: LiteralString = "DELETE FROM flujo_pauses WHERE run = %s AND answered IS NULL"
 
 READ: LiteralString = """
-    SELECT seq, kind, path, body, blob, data FROM flujo_records LEFT JOIN flujo_blobs ON hash = blob
-    WHERE run = (SELECT id FROM flujo_runs WHERE run_hash = %s) AND seq > %s ORDER BY seq"""
+    SELECT seq, kind, path, body, blob, data, at, gist FROM flujo_records LEFT JOIN flujo_blobs ON hash = blob
+    WHERE run = (SELECT id FROM flujo_runs WHERE run_hash = %s) AND seq > %s ORDER BY seq LIMIT %s"""
+
+SCAN: LiteralString = """
+    SELECT seq, kind, path, at, gist, CASE WHEN gist IS NULL THEN body END, data
+    FROM flujo_records LEFT JOIN flujo_blobs ON gist IS NULL AND hash = blob
+    WHERE run = (SELECT id FROM flujo_runs WHERE run_hash = %s) AND seq > %s ORDER BY seq LIMIT %s"""
+"""Bodies are read only of records without a gist."""
 
 FIND_RECORD: LiteralString = """
     SELECT kind, path, body, blob FROM flujo_records WHERE run = %s AND seq = %s"""
@@ -104,7 +112,8 @@ FIND_RECORD: LiteralString = """
 FIND_KEYS: LiteralString = "SELECT id FROM flujo_runs WHERE id = ANY(%s)"
 
 RUNS: LiteralString = f"""
-    SELECT run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, next_seq - 1, owner, lease_until - {NOW},
+    SELECT id, run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, next_seq - 1, owner,
+           lease_until - {NOW}, tokens, cost_usd,
            (SELECT json_agg(json_build_array(path, token, message, body) ORDER BY p.id)
             FROM flujo_pauses p WHERE run = r.id AND answered IS NULL), queue, parent
     FROM flujo_runs r"""

@@ -27,16 +27,17 @@ from .. import _refusals as refusals
 from .._clock import LeaseClock
 from .._forking import watch_forks
 from .._port import Transaction, Verdict
-from .._rows import RecordRow, as_blob, as_records, as_row, restored, storable
+from .._rows import RecordRow, as_blob, as_records, as_row, cursor_text, read_cursor, restored, storable
 from . import _statements as sql
 from ._queue import PostgresQueue
+from ._scanning import PostgresScanning, hash_of, owner_of
 
 if TYPE_CHECKING:  # they need the driver, and the name of this store must be there without it
     from ._connections import IsThere, PostgresConnections
     from ._session import Connection
 
 
-class PostgresStore(PostgresQueue):
+class PostgresStore(PostgresQueue, PostgresScanning):
     """Runs in a Postgres database; its tables stand in the first schema of the `search_path`."""
 
     def __init__(
@@ -74,12 +75,12 @@ class PostgresStore(PostgresQueue):
         return self._connections.write(claim, lease_s=lease_s)
 
     def request_cancel(self, run_id: RunId, *, reason: str) -> None:
-        request = {"hash": _hash(run_id), "reason": storable(reason)}
+        request = {"hash": hash_of(run_id), "reason": storable(reason)}
         if not self._connections.write(lambda db: (db.ask(sql.REQUEST_CANCEL, request), _repeatable)):
             raise refusals.not_found(run_id)
 
     def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
-        hashes = [_hash(run_id) for run_id in run_ids]
+        hashes = [hash_of(run_id) for run_id in run_ids]
         rows = self._connections.read(lambda db: db.ask(sql.CANCEL_REQUESTS, (hashes,)))
         return {RunId(restored(run_id)): _cancel_request(reason) for run_id, reason in rows}
 
@@ -95,13 +96,13 @@ class PostgresStore(PostgresQueue):
         self._connections.write(lambda db: self._answer(db, run_id, path, token, record))
 
     def get(self, run_id: RunId) -> StoredRun:
-        for run in self._stored("WHERE run_hash = %(hash)s", {"hash": _hash(run_id)}):
+        for run in self._stored("WHERE run_hash = %(hash)s", {"hash": hash_of(run_id)}):
             return run
         raise refusals.not_found(run_id)
 
     def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
-        rows = self._connections.read(lambda db: db.ask(sql.READ, (_hash(run_id), after)))
-        if not rows and self._connections.read(lambda db: _owner(db, run_id)) is None:
+        rows = self._connections.read(lambda db: db.ask(sql.READ, (hash_of(run_id), after, None)))
+        if not rows and self._connections.read(lambda db: owner_of(db, run_id)) is None:
             raise refusals.not_found(run_id)
         return as_records(run_id, rows, after=after)
 
@@ -193,7 +194,7 @@ class PostgresStore(PostgresQueue):
     def _answer(
         self, db: Connection, run_id: RunId, path: StepPath, token: str, record: Record
     ) -> tuple[None, IsThere]:
-        places = db.ask(sql.ADVANCE_BY_ANSWER, {"hash": _hash(run_id)})
+        places = db.ask(sql.ADVANCE_BY_ANSWER, {"hash": hash_of(run_id)})
         if not places:
             raise refusals.not_paused(run_id, path)
         [(run, seq)] = places
@@ -207,7 +208,7 @@ class PostgresStore(PostgresQueue):
 
     def _delete(self, db: Connection, run_ids: Sequence[RunId]) -> tuple[int, IsThere]:
         db.execute(sql.OWN_BLOBS)
-        hashes = [_hash(run_id) for run_id in run_ids]
+        hashes = [hash_of(run_id) for run_id in run_ids]
         deleted = db.ask(sql.DELETE_RUNS, {**self._time(), "hashes": hashes})
         children = db.ask(sql.DELETE_CHILDREN, ([run_id for _, run_id in deleted],))
         runs = [*(run for run, _ in deleted), *(run for (run,) in children)]
@@ -228,7 +229,7 @@ class PostgresStore(PostgresQueue):
     def _written_under(self, lease: Lease) -> dict[str, Any]:
         return {
             **self._time(),
-            "hash": _hash(lease.run_id),
+            "hash": hash_of(lease.run_id),
             "owner": storable(lease.owner),
             "epoch": lease.epoch,
         }
@@ -236,7 +237,7 @@ class PostgresStore(PostgresQueue):
     def _granted(self, run_id: RunId, owner: str | None, lease_s: float) -> dict[str, Any]:
         return {
             **self._time(),
-            "hash": _hash(run_id),
+            "hash": hash_of(run_id),
             "run_id": storable(run_id),
             "owner": owner and storable(owner),
             "lease_s": lease_s,
@@ -281,7 +282,7 @@ def _repeatable(db: Connection) -> bool:
 
 
 def _leases_are_there(leases: Sequence[Lease]) -> IsThere:
-    return lambda db: all(_owner(db, lease.run_id) == (lease.owner or None, lease.epoch) for lease in leases[:1])
+    return lambda db: all(owner_of(db, lease.run_id) == (lease.owner or None, lease.epoch) for lease in leases[:1])
 
 
 def _first_epoch(owner: str | None) -> int:
@@ -297,7 +298,7 @@ def _append_is_there(
         return lambda db: _record_is_there(db, run, as_row(record, seq, as_blob(record.body)))
     written = [append for append, verdict in zip(batch, verdicts, strict=True) if not isinstance(verdict, LeaseLost)]
     for lease in (append.lease for append in written if append.release):
-        return lambda db: _owner(db, lease.run_id) != (lease.owner, lease.epoch)
+        return lambda db: owner_of(db, lease.run_id) != (lease.owner, lease.epoch)
     return _repeatable
 
 
@@ -306,13 +307,9 @@ def _record_is_there(db: Connection, run: int, row: RecordRow) -> bool:
     return db.ask(sql.FIND_RECORD, (run, row.seq)) == [written]
 
 
-def _hash(run_id: RunId) -> bytes:
-    return hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).digest()
-
-
 def _lock_order(run_ids: Sequence[RunId]) -> list[int]:
     """In which order to touch the runs; what concerns one run stays in the order it came in."""
-    return sorted(range(len(run_ids)), key=lambda index: _hash(run_ids[index]))
+    return sorted(range(len(run_ids)), key=lambda index: hash_of(run_ids[index]))
 
 
 def _each(db: Connection, statement: Any, parameters: Sequence[dict[str, Any]]) -> list[tuple[Any, ...] | None]:
@@ -328,6 +325,8 @@ def _change(append: Append) -> dict[str, Any]:
         "status": append.status,
         "release": append.release,
         "ends": has_ended(append.status),
+        "tokens": append.tokens,
+        "cost_usd": append.cost_usd,
     }
 
 
@@ -345,13 +344,7 @@ def _share_blobs(db: Connection, bodies: Iterable[str]) -> None:
 
 
 def _lost(db: Connection, lease: Lease) -> LeaseLost:
-    return refusals.lost(lease, _owner(db, lease.run_id))
-
-
-def _owner(db: Connection, run_id: RunId) -> tuple[str | None, int] | None:
-    for owner, epoch in db.ask(sql.OWNER, (_hash(run_id),)):
-        return (owner if owner is None else restored(owner)), epoch
-    return None
+    return refusals.lost(lease, owner_of(db, lease.run_id))
 
 
 def _insert_records(db: Connection, records: Sequence[tuple[int, int, Record]]) -> None:
@@ -360,7 +353,8 @@ def _insert_records(db: Connection, records: Sequence[tuple[int, int, Record]]) 
         blob = as_blob(record.body)
         if blob is not None:
             db.execute(sql.INSERT_BLOB, blob)
-        rows.append((run, *as_row(record, seq, blob)[:5]))
+        row = as_row(record, seq, blob)
+        rows.append((run, *row[:5], row.gist))
     if rows:
         db.execute(sql.INSERT_RECORDS, [list(column) for column in zip(*rows, strict=True)])
 
@@ -377,7 +371,8 @@ def _write_pauses(db: Connection, run: int, append: Append) -> None:
 
 
 def _stored_run(row: Sequence[Any]) -> StoredRun:
-    run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, pauses, queue, parent = row
+    key, run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, *rest = row
+    tokens, cost_usd, pauses, queue, parent = rest
     return StoredRun(
         run_id=RunId(restored(run_id)),
         pipeline=restored(pipeline),
@@ -393,6 +388,9 @@ def _stored_run(row: Sequence[Any]) -> StoredRun:
         queue=queue and restored(queue),
         parent=parent and RunId(restored(parent)),
         last_owner=owner and restored(owner),
+        tokens=tokens,
+        cost_usd=cost_usd,
+        cursor=cursor_text(updated_at, key),
     )
 
 
@@ -401,7 +399,11 @@ def _open_pause(path: str, token: str, message: str, body: str) -> OpenPause:
 
 
 def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
+    seen_at, seen = (None, None) if query.cursor is None else read_cursor(query.cursor)
     parameters = {
+        "seen_at": seen_at,
+        "seen": seen,
+        "search": query.search and storable(query.search),
         "status": query.status,
         "pipeline": query.pipeline and storable(query.pipeline),
         "updated_before": query.updated_before,
@@ -414,6 +416,8 @@ def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
         "updated_at < %(updated_before)s": query.updated_before,
         "updated_at > %(updated_after)s": query.updated_after,
         f"status = 'running' AND epoch > 0 AND NOT {sql.HELD}": query.abandoned or None,
+        "(updated_at, id) < (%(seen_at)s, %(seen)s)": query.cursor,
+        "starts_with(run_id, %(search)s) OR strpos(lower(pipeline), lower(%(search)s)) > 0": query.search,
     }
     wanted = [f"({condition})" for condition, value in conditions.items() if value is not None]
     return f"WHERE {' AND '.join(['parent IS NULL', *wanted])}", parameters

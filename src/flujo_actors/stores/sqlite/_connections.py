@@ -72,9 +72,14 @@ class SqliteConnections:
         self._timeout_s = busy_timeout_s
         self._writer: StoreConnection | None = None
         self._idle_readers: list[StoreConnection] = []
+        self._looker: StoreConnection | None = None
+        """Only looks whether others have written."""
         self._gate = ForkGate()
         """Readers and borrowers pass it."""
         self._writing = threading.Lock()
+        self._looking = threading.RLock()
+        self._lookers = 0
+        """How many there have been: each counts by itself."""
         self._forking = False
         self._inherited = False
 
@@ -96,6 +101,35 @@ class SqliteConnections:
                 yield db
             finally:
                 self._give_back(db)
+
+    def version(self) -> tuple[int, int] | None:
+        """What changes whenever anybody commits; `None` for a database in memory. It costs no reading."""
+        if self.in_memory:
+            return None
+        with self.errors(), self._gate.passing():
+            self._ensure_schema()
+            with self._looking:
+                looker = self._open_looker()
+                [(version,)] = looker.execute("PRAGMA data_version").fetchall()
+                if self._writer is None:  # the store was closed
+                    self._close_looker()
+                return self._lookers, version
+
+    def _open_looker(self) -> StoreConnection:
+        if self._looker is not None and self._looker.files != files_at(self._file):
+            self._close_looker()
+        if self._looker is None:
+            self._looker = self._connect_beside()
+            self._lookers += 1
+        return self._looker
+
+    def _close_looker(self) -> None:
+        """Unless it is in use: then whoever uses it closes it."""
+        if self._looking.acquire(blocking=False):
+            looker, self._looker = self._looker, None
+            if looker is not None:
+                looker.close()
+            self._looking.release()
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[StoreConnection]:
@@ -165,10 +199,10 @@ class SqliteConnections:
         self._inherited = not self._forking
         if self._inherited:
             _abandoned.append(self._writer)
-            _abandoned.extend(self._idle_readers)
-            self._writer, self._idle_readers = None, []
+            _abandoned.extend([*self._idle_readers, self._looker])
+            self._writer, self._idle_readers, self._looker = None, [], None
         self._forking = False
-        self._writing, self._gate = threading.Lock(), ForkGate()
+        self._writing, self._gate, self._looking = threading.Lock(), ForkGate(), threading.RLock()
 
     def _stop_writing(self) -> bool:
         stopped = self._writing.acquire(timeout=_FORK_PATIENCE_S)
@@ -327,6 +361,7 @@ class SqliteConnections:
     def _close_idle(self) -> None:
         while self._idle_readers:
             self._idle_readers.pop().close()
+        self._close_looker()
         if self._writer is not None:
             self._writer.close()
             self._writer = None

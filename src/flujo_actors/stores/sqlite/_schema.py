@@ -92,7 +92,14 @@ _QUEUES = (
 )
 """Where a run waits for a worker, whose remote step it is, and who is there to work."""
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _ONE_PAGE_PER_RECORD, _CANCEL_REQUESTS, _QUEUES)
+_LISTINGS = (
+    "ALTER TABLE flujo_records ADD COLUMN gist TEXT",
+    "ALTER TABLE flujo_runs ADD COLUMN tokens INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE flujo_runs ADD COLUMN cost_usd REAL NOT NULL DEFAULT 0",
+)
+"""What listings show of a record without its body, and what a run has used; older records have no gist."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _ONE_PAGE_PER_RECORD, _CANCEL_REQUESTS, _QUEUES, _LISTINGS)
 """What leads from each version to the next; an empty file has version 0."""
 
 

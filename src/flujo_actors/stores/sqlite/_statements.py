@@ -17,8 +17,8 @@ _LAST = """
 """The key of a run's last record; of no other run's, should all of its records be gone."""
 
 _INSERT_NEXT = f"""
-    INSERT INTO flujo_records (id, after_us, kind, path, body, blob)
-    SELECT {_LAST} + 1, CAST(round((:wall - created_at) * 1e6) AS INTEGER), :kind, :path, :body, :blob
+    INSERT INTO flujo_records (id, after_us, kind, path, body, blob, gist)
+    SELECT {_LAST} + 1, CAST(round((:wall - created_at) * 1e6) AS INTEGER), :kind, :path, :body, :blob, :gist
     FROM flujo_runs"""
 
 ADMIT = """
@@ -39,6 +39,7 @@ APPEND = f"""
 CHANGE = f"""
     UPDATE flujo_runs
     SET records = {_LAST} & 0xFFFFFFFF, updated_at = :wall, status = coalesce(:status, status),
+        tokens = coalesce(:tokens, tokens), cost_usd = coalesce(:cost_usd, cost_usd),
         owner = CASE WHEN :release THEN NULL ELSE owner END, cancel = CASE WHEN :ends THEN NULL ELSE cancel END
     WHERE {_LEASE} RETURNING id, cancel"""
 
@@ -73,8 +74,8 @@ CANCEL_REQUESTS = "SELECT run_id, cancel FROM flujo_runs WHERE cancel IS NOT NUL
 INSERT_BLOB = "INSERT INTO flujo_blobs (hash, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
 
 INSERT_FIRST = """
-    INSERT INTO flujo_records (id, after_us, kind, path, body, blob)
-    VALUES ((:run << 32) + 1, 0, :kind, :path, :body, :blob) RETURNING id"""
+    INSERT INTO flujo_records (id, after_us, kind, path, body, blob, gist)
+    VALUES ((:run << 32) + 1, 0, :kind, :path, :body, :blob, :gist) RETURNING id"""
 
 REPLACE_PAUSE = "DELETE FROM flujo_pauses WHERE run = ? AND path = ? AND (answered IS NULL OR token = ?)"
 
@@ -88,9 +89,17 @@ _OF_RUN_AFTER = """
     id > (SELECT (id << 32) + :after FROM flujo_runs WHERE run_id = :run_id)
     AND id < (SELECT (id + 1) << 32 FROM flujo_runs WHERE run_id = :run_id) ORDER BY id"""
 
+_AT = "(SELECT created_at FROM flujo_runs WHERE run_id = :run_id) + after_us / 1e6"
+
 READ = f"""
-    SELECT seq, kind, path, body, blob, data FROM flujo_records LEFT JOIN flujo_blobs ON hash = blob
-    WHERE {_OF_RUN_AFTER}"""
+    SELECT seq, kind, path, body, blob, data, {_AT}, gist FROM flujo_records LEFT JOIN flujo_blobs ON hash = blob
+    WHERE {_OF_RUN_AFTER} LIMIT :limit"""
+
+SCAN = f"""
+    SELECT seq, kind, path, {_AT}, gist, CASE WHEN gist IS NULL THEN body END, data
+    FROM flujo_records LEFT JOIN flujo_blobs ON gist IS NULL AND hash = blob
+    WHERE {_OF_RUN_AFTER} LIMIT :limit"""
+"""Bodies are read only of records without a gist."""
 
 READ_RAW = f"""
     SELECT seq, CAST(kind AS BLOB), CAST(path AS BLOB), CAST(body AS BLOB) FROM flujo_records
@@ -98,10 +107,10 @@ READ_RAW = f"""
 
 RUNS = f"""
     SELECT id, run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, records, owner, lease_until - :now,
-           queue, parent
+           queue, parent, tokens, cost_usd
     FROM (
         SELECT flujo_runs.id, run_id, pipeline, status, created_at, owner, epoch, lease_boot, lease_from, lease_until,
-               queue, parent,
+               queue, parent, tokens, cost_usd,
                coalesce(last.seq, records) AS records,
                max(updated_at, coalesce(created_at + last.after_us / 1e6, updated_at)) AS updated_at
         FROM flujo_runs LEFT JOIN flujo_records AS last ON last.id = CASE WHEN owner IS NOT NULL THEN {_LAST} END

@@ -29,16 +29,17 @@ from .. import _refusals as refusals
 from .._clock import LeaseClock, SystemClock
 from .._forking import watch_forks
 from .._port import Transaction, Verdict
-from .._rows import as_blob, as_records, as_row, corrupt, restored, storable
+from .._rows import as_blob, as_records, as_row, cursor_text, read_cursor, restored, storable
 from . import _statements as sql
 from ._connections import SqliteConnections
 from ._queue import SqliteQueue
+from ._scanning import SqliteScanning, owner_of, record_rows
 
 Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
 """SQLite's setting: `FULL` survives a power failure, `NORMAL` may lose the last commits in one, never their order."""
 
 
-class SqliteStore(SqliteQueue):
+class SqliteStore(SqliteQueue, SqliteScanning):
     """Runs in a SQLite file, or in memory with `":memory:"`; shared by all processes of one machine."""
 
     def __init__(
@@ -124,8 +125,8 @@ class SqliteStore(SqliteQueue):
 
     def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
         with self._connections.reading() as db:
-            rows = _record_rows(db, run_id, after)
-            if not rows and _owner(db, run_id) is None:
+            rows = record_rows(db, run_id, after)
+            if not rows and owner_of(db, run_id) is None:
                 raise refusals.not_found(run_id)
         return as_records(run_id, rows, after=after)
 
@@ -185,7 +186,7 @@ class SqliteStore(SqliteQueue):
         if _changes_run(append):
             told.append(_change_run(db, append, under))
         if not told[-1]:
-            return refusals.lost(append.lease, _owner(db, append.lease.run_id))
+            return refusals.lost(append.lease, owner_of(db, append.lease.run_id))
         cancel = told[-1][0][-1]
         return None if cancel is None else CancelRequest(reason=restored(cancel))
 
@@ -211,7 +212,7 @@ class SqliteStore(SqliteQueue):
         granted = self._granted(lease.run_id, owner=lease.owner, lease_s=lease_s)
         if db.execute(sql.RENEW, {**granted, "epoch": lease.epoch}).fetchall():
             return None
-        return refusals.lost(lease, _owner(db, lease.run_id))
+        return refusals.lost(lease, owner_of(db, lease.run_id))
 
     def _delete(self, db: sqlite3.Connection, run_id: RunId) -> int:
         deleted = db.execute(sql.DELETE_RUN, {**self._time(), "run_id": storable(run_id)}).fetchall()
@@ -262,36 +263,11 @@ def _lease(lease: Lease) -> dict[str, Any]:
     return {"run_id": storable(lease.run_id), "owner": storable(lease.owner), "epoch": lease.epoch}
 
 
-def _owner(db: sqlite3.Connection, run_id: RunId) -> tuple[str | None, int] | None:
-    for owner, epoch in db.execute(sql.OWNER, (storable(run_id),)).fetchall():
-        return (owner if owner is None else restored(owner)), epoch
-    return None
-
-
-def _record_rows(db: sqlite3.Connection, run_id: RunId, after: int) -> list[Any]:
-    wanted = {"run_id": storable(run_id), "after": max(after, 0)}
-    try:
-        return db.execute(sql.READ, wanted).fetchall()
-    except sqlite3.OperationalError as error:
-        for seq, *texts in db.execute(sql.READ_RAW, wanted):
-            if not all(map(_is_utf8, texts)):
-                raise corrupt(run_id, seq, "it holds text that is not UTF-8") from error
-        raise
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _insert(db: sqlite3.Connection, statement: str, record: Record, where: dict[str, Any]) -> list[Any]:
     """Insert a record, and its body by itself if it is long; nothing comes back if the statement did not let it in."""
     blob = as_blob(record.body)
     row = as_row(record, 0, blob)
-    columns = {**where, "kind": row.kind, "path": row.path, "body": row.body, "blob": row.blob}
+    columns = {**where, "kind": row.kind, "path": row.path, "body": row.body, "blob": row.blob, "gist": row.gist}
     inserted = db.execute(statement, columns).fetchall()
     if blob is not None and inserted:
         db.execute(sql.INSERT_BLOB, blob)
@@ -300,7 +276,8 @@ def _insert(db: sqlite3.Connection, statement: str, record: Record, where: dict[
 
 def _changes_run(append: Append) -> bool:
     """Whether more is written than records, which a run's row does not count while it has an owner."""
-    return append.release or append.status is not None or bool(append.pauses or append.withdrawn) or not append.records
+    others = append.pauses or append.withdrawn or append.tokens is not None or append.cost_usd is not None
+    return append.release or append.status is not None or bool(others) or not append.records
 
 
 def _change_run(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -> list[Any]:
@@ -311,7 +288,13 @@ def _change_run(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -
 
 
 def _new_state(append: Append) -> dict[str, Any]:
-    return {"status": append.status, "release": append.release, "ends": has_ended(append.status)}
+    return {
+        "status": append.status,
+        "release": append.release,
+        "ends": has_ended(append.status),
+        "tokens": append.tokens,
+        "cost_usd": append.cost_usd,
+    }
 
 
 def _write_pauses(db: sqlite3.Connection, run: int, append: Append) -> None:
@@ -334,7 +317,8 @@ def _open_pauses(db: sqlite3.Connection, runs: list[int]) -> dict[int, list[Open
 
 
 def _stored_run(row: Sequence[Any], pauses: Iterable[OpenPause]) -> StoredRun:
-    _, run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, queue, parent = row
+    key, run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, *rest = row
+    queue, parent, tokens, cost_usd = rest
     return StoredRun(
         run_id=RunId(restored(run_id)),
         pipeline=restored(pipeline),
@@ -350,6 +334,9 @@ def _stored_run(row: Sequence[Any], pauses: Iterable[OpenPause]) -> StoredRun:
         queue=queue and restored(queue),
         parent=parent and RunId(restored(parent)),
         last_owner=owner and restored(owner),
+        tokens=tokens,
+        cost_usd=cost_usd,
+        cursor=cursor_text(updated_at, key),
     )
 
 
@@ -360,7 +347,10 @@ def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
         "updated_at < :updated_before": query.updated_before,
         "updated_at > :updated_after": query.updated_after,
         f"status = 'running' AND epoch > 0 AND NOT ({sql.HELD})": query.abandoned or None,
+        "updated_at < :seen_at OR (updated_at = :seen_at AND id < :seen)": query.cursor,
+        "substr(run_id, 1, length(:search)) = :search OR instr(lower(pipeline), lower(:search)) > 0": query.search,
     }
+    seen_at, seen = (None, None) if query.cursor is None else read_cursor(query.cursor)
     wanted = [f"({condition})" for condition, value in conditions.items() if value is not None]
     limit = -1 if query.limit is None else query.limit
     parameters = {
@@ -369,5 +359,8 @@ def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
         "updated_before": query.updated_before,
         "updated_after": query.updated_after,
         "limit": limit,
+        "seen_at": seen_at,
+        "seen": seen,
+        "search": query.search and storable(query.search),
     }
     return f"WHERE {' AND '.join(['parent IS NULL', *wanted])}", parameters

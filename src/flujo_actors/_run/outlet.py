@@ -1,0 +1,30 @@
+"""Where a run shows its outcomes to whoever reads it, and what that reader wants to be told besides."""
+
+from __future__ import annotations
+
+import contextlib
+
+import trio
+
+from .._core.outcomes import ToldOutcome
+from ..actors._mailbox import Mailbox
+
+
+class Outlet(Mailbox[ToldOutcome]):
+    """The box between a run and its reader: bounded, so that a slow reader slows the run."""
+
+    __slots__ = ("started", "tools")
+
+    def __init__(self, capacity: int, *, started: bool = False, tools: bool = False) -> None:
+        super().__init__(capacity)
+        self.started = started
+        """Whether the reader wants to know when a step begins."""
+        self.tools = tools
+        """Whether the reader wants to know of tool calls."""
+
+    def squeeze_in(self, outcome: ToldOutcome) -> None:
+        """Add an outcome, whether there is room or not: for tellers that cannot wait, and have little to say."""
+        with contextlib.suppress(trio.ClosedResourceError, trio.BrokenResourceError):  # nobody reads any more
+            if not self.offer(outcome):
+                self._items.append(outcome)
+                self._accepted += 1
