@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
+from outcome import Error
 
-from .._core.error_info import message_of
+from .._core.error_info import said_by
+from .._core.foreign_code import tried
 from .._core.near_names import nearest
 from ..errors import ContextError, DeclarationError
 from .freeform import Context
@@ -78,14 +80,13 @@ def check_context_model(model: type | None) -> None:
 
 def isolated(context: Any) -> Any:
     """A deep copy for one attempt or branch."""
-    try:
-        return copy.deepcopy(context)
-    except Exception as error:  # user code: any object may refuse to be copied in any way
-        key = _culprit(context)
+    copied = tried(copy.deepcopy, context)
+    if isinstance(copied, Error):
         raise ContextError(
-            f"the context cannot be copied for the next step: key {key!r} holds a value that refuses "
-            f"({type(error).__name__}: {message_of(error)}); keep such things in resources"
-        ) from error
+            f"the context cannot be copied for the next step: key {_culprit(context)!r} holds a value that refuses "
+            f"({said_by(copied.error)}); keep such things in resources"
+        ) from copied.error
+    return copied.value
 
 
 def own(data: Any) -> Any:
@@ -95,19 +96,13 @@ def own(data: Any) -> Any:
     """
     if type(data) in _IMMUTABLE:
         return data
-    try:
-        return copy.deepcopy(data)
-    except Exception:  # the same user code as above
-        return data
+    copied = tried(copy.deepcopy, data)
+    return data if isinstance(copied, Error) else copied.value
 
 
 def _culprit(context: Any) -> str:
-    for key, value in values_of(context).items():
-        try:
-            copy.deepcopy(value)
-        except Exception:  # the same user code as above, this time to find it
-            return key
-    return "?"
+    values = values_of(context).items()
+    return next((key for key, value in values if isinstance(tried(copy.deepcopy, value), Error)), "?")
 
 
 def has_fields(cls: type) -> bool:
@@ -117,12 +112,12 @@ def has_fields(cls: type) -> bool:
 
 def values_of(context: Any) -> dict[str, Any]:
     """The context's values by key; `ContextError` if they cannot be read."""
-    try:
-        return _values_of(context)
-    except Exception as error:  # user code: an attribute may be a property that does anything
+    values = tried(_values_of, context)  # an attribute may be a property that does anything
+    if isinstance(values, Error):
         raise ContextError(
-            f"what a {type(context).__name__} holds cannot be read ({type(error).__name__}: {message_of(error)})"
-        ) from error
+            f"what a {type(context).__name__} holds cannot be read ({said_by(values.error)})"
+        ) from values.error
+    return values.value
 
 
 def _values_of(context: Any) -> dict[str, Any]:

@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import attrs
+from outcome import Error
 
-from .._core.error_info import message_of
+from .._core.error_info import message_of, said_by
+from .._core.foreign_code import tried
 from .._core.reducers import Reducer
 from .._dsl.kinds import Merging
 from ..errors import ContextError, MergeConflict
@@ -103,13 +105,13 @@ class _Conflicts:
         return value
 
     def _combined(self, reducer: Reducer, key: str, before: Any, one: Any, other: Any) -> Any:
-        try:
-            return reducer(before, one, other)
-        except Exception as error:  # user code: a reducer may raise anything
+        combined = tried(reducer, before, one, other)
+        if isinstance(combined, Error):
             raise ContextError(
                 f"the reducer {reducer!r} cannot combine what the branches of {self.where!r} made of context key "
-                f"{key!r}: {type(error).__name__}: {message_of(error)}"
-            ) from error
+                f"{key!r}: {said_by(combined.error)}"
+            ) from combined.error
+        return combined.value
 
     def _filled_together(self, key: str, before: dict[Any, Any], writes: list[_Write]) -> Any:
         """The dict with every branch's part in it (rule 4)."""
@@ -146,10 +148,10 @@ def _same(one: Any, other: Any) -> bool:
     """Whether a copy still says what the original says."""
     if one is other:
         return True
-    try:
-        return type(one) is type(other) and _equal(one, other)
-    except Exception:  # user code: `==` may do anything; what cannot be compared counts as different
+    if type(one) is not type(other):
         return False
+    same = tried(_equal, one, other)  # `==` may do anything; what cannot be compared counts as different
+    return not isinstance(same, Error) and same.value
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -183,10 +185,11 @@ def _replaced(context: Any, changes: Changes, *, who: str) -> Any:
         raise ContextError(f"a context of type {type(context).__name__} cannot be updated")
     if not isinstance(context, Context):
         _refuse_unknown(context, changes, who)
-    try:
-        return replace(context, changes)
-    except Exception as error:  # user code: a model's validators may raise anything
-        raise ContextError(f"{who} cannot be merged into {type(context).__name__}: {message_of(error)}") from error
+    replaced = tried(replace, context, changes)  # a model's validators may raise anything
+    if isinstance(replaced, Error):
+        why = message_of(replaced.error)
+        raise ContextError(f"{who} cannot be merged into {type(context).__name__}: {why}") from replaced.error
+    return replaced.value
 
 
 def _refuse_unknown(context: Any, changes: Changes, who: str) -> None:

@@ -7,6 +7,9 @@ import os
 from collections import deque
 from collections.abc import Iterator
 
+from outcome import Error
+
+from .foreign_code import tried
 from .outcomes import ErrorInfo, Frame
 
 _LONGEST_CAUSE_CHAIN = 20
@@ -40,10 +43,8 @@ def said_by(error: BaseException) -> str:
 
 
 def _own_message_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as broken:  # user code: an exception class may do anything here
-        return f"<no message: its __str__ raised {type(broken).__name__}>"
+    text = tried(str, error)  # an exception class may do anything here
+    return f"<no message: its __str__ raised {type(text.error).__name__}>" if isinstance(text, Error) else text.value
 
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:
@@ -101,10 +102,10 @@ def put_note(error: BaseException, kind: str, text: str) -> None:
 
 def describe_error(error: BaseException) -> ErrorInfo:
     """What can be kept of an exception: type name, message, notes, frames and what stands behind it."""
-    try:
-        return _described(error, ())
-    except Exception:  # user code: its class may have made anything of what it carries
+    described = tried(_described, error, ())  # its class may have made anything of what it carries
+    if isinstance(described, Error):
         return ErrorInfo(type_name=type(error).__name__, message=message_of(error))
+    return described.value
 
 
 def _described(error: BaseException, above: tuple[BaseException, ...]) -> ErrorInfo:

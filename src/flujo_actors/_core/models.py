@@ -15,9 +15,11 @@ from dataclasses import is_dataclass
 from typing import Any
 
 import attrs
+from outcome import Error
 
 from ..errors import NotSerializable
 from .error_info import message_of
+from .foreign_code import tried
 from .known_models import register_type, type_name
 
 
@@ -95,12 +97,11 @@ def written_by_pydantic(value: Any, name: str) -> Any:
 
 def put_together(cls: Any, parts: dict[str, Any]) -> Any:
     """A model from its parts; `NotSerializable` if it does not take them."""
-    try:
-        if is_pydantic(cls):
-            return _pydantic_from(cls, parts)
-        return _called_with(cls, parts)
-    except Exception as error:  # user code: a constructor, its converters and validators may raise anything
-        raise NotSerializable(f"stored {type_name(cls)} does not fit the class: {message_of(error)}") from error
+    made = tried(_pydantic_from if is_pydantic(cls) else _called_with, cls, parts)
+    if isinstance(made, Error):
+        why = message_of(made.error)
+        raise NotSerializable(f"stored {type_name(cls)} does not fit the class: {why}") from made.error
+    return made.value
 
 
 def _pydantic_from(cls: Any, parts: dict[str, Any]) -> Any:

@@ -7,9 +7,11 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 import attrs
+from outcome import Error
 from pydantic_core import to_jsonable_python
 
 from .._core.error_info import message_of
+from .._core.foreign_code import tried
 from . import _strict as strict
 from ._extract import extract_from_text
 
@@ -54,10 +56,12 @@ def ensure_object(value: Any, key: str = "value") -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    try:
-        return _object_in(value) if isinstance(value, str) else to_jsonable_python(value, fallback=_fields_of)
-    except Exception:  # circles, bytes that are no text, and whatever the user's properties raise
-        return _told(value)
+    plain = tried(_looked_at, value)  # circles, bytes that are no text, and whatever the user's properties raise
+    return _told(value) if isinstance(plain, Error) else plain.value
+
+
+def _looked_at(value: Any) -> Any:
+    return _object_in(value) if isinstance(value, str) else to_jsonable_python(value, fallback=_fields_of)
 
 
 def _fields_of(value: Any) -> Any:
@@ -70,10 +74,8 @@ def _fields_of(value: Any) -> Any:
 
 
 def _told(value: Any) -> str:
-    try:
-        return str(value)
-    except Exception:  # user code: a class may do anything here
-        return f"<{type(value).__name__}>"
+    text = tried(str, value)
+    return f"<{type(value).__name__}>" if isinstance(text, Error) else text.value
 
 
 def _object_in(text: str) -> Any:

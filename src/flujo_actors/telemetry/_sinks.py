@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, overload
 
 import attrs
+from outcome import Error
 
 from .._core.event_kinds import EventKind
 from .._core.events import EVENT_TYPES, AgentUsage, Event, content_fields, detail_fields, facts
+from .._core.foreign_code import tried
 from .._core.settings import Settings
 from ._redaction.live_redaction import LiveRedactor
 from ._redaction.redactor import Redactor
@@ -82,13 +84,13 @@ class Telemetry:
     def _guarded(self, part: object, act: Callable[[Event], T], event: Event) -> T | None:
         # A sink is foreign code that runs inside every step, and so are the fields of the objects that
         # content is copied from: whatever they raise must not become the outcome of a run.
-        try:
-            return act(event)
-        except Exception as error:
-            self._report(part, error)
+        done = tried(act, event)
+        if isinstance(done, Error):
+            self._report(part, done.error)
             return None
+        return done.value
 
-    def _report(self, part: object, error: Exception) -> None:
+    def _report(self, part: object, error: BaseException) -> None:
         if id(part) not in self._reported:
             self._reported.add(id(part))
             said = self.redactor.text(f"{type(error).__name__}: {error}")
