@@ -30,7 +30,6 @@ from .._bridge.to_trio import TrioCaller
 from .._core import paths
 from .._core.attempts import Attempt, Done, Failed, Stopped
 from .._core.chunks import chunk_maker
-from .._core.events import ToolEnded, ToolStarted
 from .._core.outcomes import Paused, StepResult
 from .._core.paths import StepPath
 from .._core.pause_tokens import idempotency_key
@@ -45,7 +44,7 @@ from ..errors import MaxTurnsReached, StructuredOutputError, UncertainUnit
 from .agent import is_structured
 from .aggregator import Aggregator
 from .structured import structured_attempt
-from .tool_calls import tell_tool
+from .tool_calls import tell_if_tool, tells_tools
 from .units import RERUN, RunUnits
 
 _MORE_TRIES = (
@@ -204,7 +203,7 @@ class ModelCaller:
             caller=caller_of(work.plan or self.step.plan, work.name),
             pricing=Pricing(run.settings.usage),
             quotas=work.quotas,
-            emit=_emitter(run, work) if run.telemetry.enabled or _tells_tools(run) else None,
+            emit=_emitter(run, work) if run.telemetry.enabled or tells_tools(run) else None,
         )
 
     async def _answered(self, request: AgentRequest | GranularRequest, how: Any) -> Attempt:
@@ -340,17 +339,12 @@ async def _shown(caller: ModelCaller, source: Any) -> Finished | None:
     return None
 
 
-def _tells_tools(run: Run) -> bool:
-    return run.outlet is not None and run.outlet.tools
-
-
 def _emitter(run: Run, work: Work) -> Emit:
     """Telemetry for code on the asyncio loop, which may be another thread."""
 
     def tell(kind: type[Any], **facts: Any) -> None:
         run.emit(kind.kind, work.span, step_name=work.name, attempt=work.attempt, **facts)
-        if kind in (ToolStarted, ToolEnded):
-            tell_tool(run, work, ended=kind is ToolEnded, **facts)
+        tell_if_tool(run, work, kind, facts)
 
     if run.host.asyncio().same_thread:
         return tell

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._core.events import ToolEnded, ToolStarted
 from .._core.outcomes import ToolCalled, ToolCallStatus
 from .._run.run import Run
 from .._run.work import Work
 
 
-def tell_tool(
+def tells_tools(run: Run) -> bool:
+    """Whether somebody reads the run who wants to know of tool calls."""
+    return run.outlet is not None and run.outlet.tools
+
+
+def tell_if_tool(run: Run, work: Work, kind: type[Any], facts: dict[str, Any]) -> None:
+    """Tell whoever reads the run of an event, if it is one of a tool."""
+    if kind in (ToolStarted, ToolEnded) and tells_tools(run):
+        _tell_tool(run, work, ended=kind is ToolEnded, **facts)
+
+
+def _tell_tool(
     run: Run,
     work: Work,
     *,
@@ -21,9 +33,7 @@ def tell_tool(
     feedback: str | None = None,
     ended: bool,
 ) -> None:
-    """Tell whoever reads the run that a tool call begins, or how it ended."""
-    if run.outlet is None or not run.outlet.tools:
-        return
+    assert run.outlet is not None
     stands: ToolCallStatus = "started" if not ended else "returned" if status in (None, "success") else "failed"
     told = None if feedback is None else run.redact(feedback)
     run.outlet.squeeze_in(
