@@ -1,0 +1,227 @@
+"""Edits of a text by splicing: characters are put in, taken out or replaced, and all others stay what they are.
+
+Rules:
+
+1. Nothing is written anew: no line that an edit does not name changes, nor does a comment, a quote or a blank line.
+2. What cannot be edited so is refused (`None`): flow style, what an alias shares, keys with `?`.
+3. An edit says what it does to the data (`Change`), so that whoever applies it can prove it by reading the text again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence as Several
+from typing import Any
+
+from .findings import Change, Edit, Fix
+from .nodes import Mapping, Node, Scalar, Sequence
+from .scalars import written
+from .source import Source
+
+_SPACES = re.compile(r"[ ]*\Z")
+_SPACES_AND_DASHES = re.compile(r"[ ]*(?:-[ ]+)*\Z")
+
+
+def replacing(node: Scalar, text: str, value: Any, *, safe: bool) -> Fix | None:
+    """Another value instead of a scalar."""
+    if node.shared or node.style in ("|", ">"):
+        return None
+    edit = Edit(start=node.start, end=node.end, text=text)
+    return Fix(safe=safe, edits=(edit,), changes=(Change(kind="value", node=node, value=value),))
+
+
+def renaming(mapping: Mapping, key: Scalar, new: str, *, safe: bool) -> Fix | None:
+    """Another name for a key."""
+    if mapping.shared or key.style in ("|", ">") or mapping.key(new) is not None:
+        return None
+    edit = Edit(start=key.start, end=key.end, text=written(new))
+    change = Change(kind="rename", node=mapping, key=str(key.value), value=new)
+    return Fix(safe=safe, edits=(edit,), changes=(change,))
+
+
+def replacing_pair(key: Scalar, value: Node, new_key: str, new_value: str) -> Fix | None:
+    """Another key with a scalar instead of a key and what it holds, where both stand on one line."""
+    on_one_line = isinstance(value, Scalar) or value.flow
+    if key.shared or value.shared or not on_one_line or value.start < key.end:
+        return None
+    edits = (
+        Edit(start=key.start, end=key.end, text=new_key),
+        Edit(start=value.start, end=value.end, text=written(new_value)),
+    )
+    changes = (Change(kind="value", node=key, value=new_key), Change(kind="value", node=value, value=new_value))
+    return Fix(safe=True, edits=edits, changes=changes)
+
+
+# --- lines ------------------------------------------------------------------------------------------------------
+
+
+def setting(source: Source, mapping: Mapping, after: str, key: str, value: Any, lines: Several[str]) -> Fix | None:
+    """A key more, on lines of its own behind another key; `lines` are indented as the mapping is."""
+    at = _line_after_key(source, mapping, after)
+    if at is None or mapping.key(key) is not None:
+        return None
+    edit = _lines_at(source, at, " " * column_of(source, mapping), lines)
+    return Fix(safe=True, edits=(edit,), changes=(Change(kind="set", node=mapping, key=key, value=value),))
+
+
+def column_of(source: Source, mapping: Mapping) -> int:
+    """How far the keys of a block mapping are indented."""
+    return source.place(mapping.pairs[0][0].start)[1] - 1
+
+
+def _line_after_key(source: Source, mapping: Mapping, key: str) -> int | None:
+    if mapping.flow or mapping.shared or not _is_plain_block(source, mapping):
+        return None
+    pair = next((pair for pair in mapping.pairs if pair[0].value == key), None)
+    tail = None if pair is None else tail_of_pair(source, *pair)
+    return None if tail is None else source.next_line(tail)
+
+
+def _is_plain_block(source: Source, mapping: Mapping) -> bool:
+    """Whether each key stands at the beginning of its line, behind spaces and dashes at most."""
+    columns = {source.place(key.start)[1] for key, _ in mapping.pairs}
+    return len(columns) == 1 and all(_begins_its_line(source, key) for key, _ in mapping.pairs)
+
+
+def _begins_its_line(source: Source, key: Scalar) -> bool:
+    before = source.text[source.line_start(key.start) : key.start]
+    return _SPACES_AND_DASHES.match(before) is not None
+
+
+def _lines_at(source: Source, at: int, indent: str, lines: Several[str]) -> Edit:
+    """Lines to be put in where a line begins, or at the end of a text that has no last newline."""
+    newline = source.newline
+    written_lines = [f"{indent}{line}" if line else line for line in lines]
+    if at == len(source.text) and source.text and not source.text.endswith(("\n", "\r")):
+        return Edit(start=at, end=at, text="".join(f"{newline}{line}" for line in written_lines))
+    return Edit(start=at, end=at, text="".join(f"{line}{newline}" for line in written_lines))
+
+
+def removing(source: Source, mapping: Mapping, key_name: str) -> Fix | None:
+    """A key less, with its line; a comment on the line stays."""
+    pair = next((pair for pair in mapping.pairs if pair[0].value == key_name), None)
+    if pair is None or mapping.flow or mapping.shared or len(mapping.pairs) < 2:
+        return None
+    key, value = pair
+    if not isinstance(value, Scalar) or value.style in ("|", ">") or value.start < key.start:
+        return None
+    edit = _removed(source, mapping, key, value)
+    if edit is None:
+        return None
+    return Fix(safe=True, edits=(edit,), changes=(Change(kind="remove", node=mapping, key=key_name),))
+
+
+def _removed(source: Source, mapping: Mapping, key: Scalar, value: Scalar) -> Edit | None:
+    start, end = source.line_start(key.start), source.line_end(value.end)
+    rest = source.text[value.end : end]
+    if _SPACES.match(source.text[start : key.start]) is None:
+        following = mapping.pairs[1][0].start if mapping.pairs[0][0] is key else None
+        alone = following is not None and not source.text[value.end : following].strip()
+        return Edit(start=key.start, end=following, text="") if following is not None and alone else None
+    if rest.strip():
+        return Edit(start=key.start, end=value.end + len(rest) - len(rest.lstrip()), text="")
+    return Edit(start=start, end=source.next_line(value.end), text="")
+
+
+def inserting(source: Source, steps: Sequence, after: Node, item: Any, lines: Several[str]) -> Fix | None:
+    """An item more in a block list, behind another one."""
+    if steps.flow or steps.shared or after.shared or not any(each is after for each in steps.items):
+        return None
+    tail = tail_of(source, after)
+    dash = _dash_before(source, after)
+    if tail is None or dash is None:
+        return None
+    edit = _lines_at(source, source.next_line(tail), " " * (source.place(dash)[1] - 1), lines)
+    return Fix(safe=True, edits=(edit,), changes=(Change(kind="insert", node=steps, after=after, value=item),))
+
+
+def _dash_before(source: Source, item: Node) -> int | None:
+    before = source.text[: item.start].rstrip(" \r\n")
+    at = len(before) - 1
+    clean = before.endswith("-") and _SPACES.match(source.text[source.line_start(at) : at]) is not None
+    return at if clean else None
+
+
+# --- where values end ------------------------------------------------------------------------------------------
+
+
+def tail_of_pair(source: Source, key: Scalar, value: Node) -> int | None:
+    """A place on the last line of a key's value."""
+    if value.start < key.end:
+        return None if not isinstance(value, Scalar) else key.end  # an alias, or nothing at all
+    return tail_of(source, value)
+
+
+def tail_of(source: Source, node: Node) -> int | None:
+    """A place on the last line of a value; `None` if that cannot be known."""
+    match node:
+        case Scalar():
+            return _tail_of_scalar(source, node)
+        case Mapping(flow=False):
+            return tail_of_pair(source, *node.pairs[-1]) if node.pairs else None
+        case Sequence(flow=False):
+            last = node.items[-1] if node.items else None
+            return None if last is None or last.start < node.start else tail_of(source, last)
+        case _:
+            return max(node.start, node.end - 1)
+
+
+def _tail_of_scalar(source: Source, node: Scalar) -> int:
+    if node.style not in ("|", ">"):
+        return max(node.start, node.end - 1) if node.end > node.start else node.start
+    header = source.text[node.start : source.line_end(node.start)].partition("#")[0]
+    body = source.text[node.start : node.end]
+    if "+" in header:
+        return node.start + len(body.rstrip("\r\n")) if not body.endswith(("\n", "\r")) else _last_break(node.start, body)
+    return node.start + max(0, len(body.rstrip()) - 1)
+
+
+def _last_break(start: int, body: str) -> int:
+    """The place of what ends the last line of a block that keeps all its lines."""
+    return start + len(body) - (2 if body.endswith("\r\n") else 1)
+
+
+# --- what an edit does to the data ------------------------------------------------------------------------------
+
+
+def changed_data(node: Node, changes: Several[Change]) -> Any:
+    """The data of a node after the changes."""
+    by_node: dict[int, list[Change]] = {}
+    for change in changes:
+        by_node.setdefault(id(change.node), []).append(change)
+    return _data(node, by_node)
+
+
+def _data(node: Node, changes: dict[int, list[Change]]) -> Any:
+    mine = changes.get(id(node), [])
+    replaced = next((change for change in mine if change.kind == "value"), None)
+    if replaced is not None:
+        return replaced.value
+    match node:
+        case Scalar():
+            return node.value
+        case Sequence():
+            return _items(node, mine, changes)
+        case Mapping():
+            return _pairs(node, mine, changes)
+
+
+def _items(node: Sequence, mine: list[Change], changes: dict[int, list[Change]]) -> list[Any]:
+    items: list[Any] = []
+    for each in node.items:
+        items.append(_data(each, changes))
+        items.extend(change.value for change in mine if change.kind == "insert" and change.after is each)
+    return items
+
+
+def _pairs(node: Mapping, mine: list[Change], changes: dict[int, list[Change]]) -> dict[str, Any]:
+    from .nodes import key_of
+
+    renamed = {change.key: change.value for change in mine if change.kind == "rename"}
+    removed = {change.key for change in mine if change.kind == "remove"}
+    pairs: dict[str, Any] = {}
+    for key, value in node.pairs:
+        name = next((change.value for change in changes.get(id(key), []) if change.kind == "value"), key_of(key))
+        if name not in removed:
+            pairs[renamed.get(name, name)] = _data(value, changes)
+    return pairs | {change.key: change.value for change in mine if change.kind == "set"}

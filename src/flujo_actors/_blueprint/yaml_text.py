@@ -1,0 +1,173 @@
+"""From bytes to nodes: whatever is wrong with a text as YAML becomes a finding with a line, a column and a hint."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import attrs
+
+from .findings import Edit, Finding, Fix
+from .nodes import Composed, Node, Refused, Trouble, YamlError, compose, unquoted
+from .scalars import quoted
+from .source import MOST_BYTES, Source
+
+_MOST_UNQUOTED = 50
+_UNQUOTED = re.compile(r"(?P<before>[ \t]*(?:- +)*(?:[\w.-]+ *: +)?)(?P<value>\{\{.*)")
+_COMMENT = re.compile(r"[ \t]+#(?!.*\}\}).*\Z")
+
+
+@attrs.frozen(eq=False)
+class Read:
+    """A text, its nodes if it has any, and what is wrong with it as YAML."""
+
+    source: Source
+    root: Node | None
+    findings: list[Finding]
+
+
+def read_yaml(file: str, content: bytes | str) -> Read:
+    """The nodes of a file's content, and what is wrong with it."""
+    text, wrong = _decoded(file, content)
+    source = Source.of(file, text)
+    if wrong is not None:
+        return Read(source, None, [wrong])
+    try:
+        composed = compose(source.text)
+    except Refused as refused:
+        return Read(source, None, [finding_of(source, refused.trouble)])
+    except YamlError as error:
+        return Read(source, None, _unreadable(source, error))
+    return Read(source, composed.root, [finding_of(source, each) for each in _in_order(composed)])
+
+
+def _in_order(composed: Composed) -> list[Trouble]:
+    return sorted(composed.troubles, key=lambda each: each.at)
+
+
+def _decoded(file: str, content: bytes | str) -> tuple[str, Finding | None]:
+    if isinstance(content, str):
+        content = content.encode("utf-8", "surrogatepass")
+    if len(content) > MOST_BYTES:
+        told = f"the file has {len(content):,} bytes, and a blueprint at most {MOST_BYTES:,}; divide it with imports"
+        return "", Finding(rule="V-Y4", severity="error", file=file, line=1, column=1, message=told)
+    try:
+        return content.decode("utf-8"), None
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8", "replace")
+        line, column = Source.of(file, before).place(len(before.removeprefix("\ufeff")))
+        told = f"this is not UTF-8: byte 0x{content[error.start]:02x} cannot stand here; save the file as UTF-8"
+        return "", Finding(rule="V-Y1", severity="error", file=file, line=line, column=column, message=told)
+
+
+def finding_of(source: Source, trouble: Trouble) -> Finding:
+    """A trouble with YAML as a finding."""
+    line, column = source.place(trouble.at)
+    return Finding(
+        rule=trouble.rule,
+        severity="error",
+        file=source.file,
+        line=line,
+        column=column,
+        message=trouble.message,
+        fix=_quoting(source, trouble) if trouble.rule == "V-Y3" else None,
+        at=trouble.at,
+    )
+
+
+def _quoting(source: Source, trouble: Trouble) -> Fix | None:
+    """Quotes around a template, and whatever stands behind it on its line but a comment."""
+    end = source.line_end(trouble.at)
+    text = source.text[trouble.at : end]
+    comment = _COMMENT.search(text)
+    value = (text[: comment.start()] if comment else text).rstrip()
+    if trouble.end is not None and trouble.end != trouble.at + len(value):
+        return None  # it goes on behind the line, or stands inside another collection
+    return Fix(safe=True, edits=(Edit(start=trouble.at, end=trouble.at + len(value), text=quoted(value)),))
+
+
+# --- texts that YAML cannot read ----------------------------------------------------------------------------
+
+
+def _unreadable(source: Source, error: Any) -> list[Finding]:
+    """Templates without quotes, if they are all that is wrong; else what the parser says."""
+    found: list[Finding] = []
+    text: str = source.text
+    shift_by_line: dict[int, int] = {}
+    for _ in range(_MOST_UNQUOTED):
+        at = _unquoted_near(text, error)
+        if at is None:
+            break
+        finding = finding_of(source, unquoted_at(source, text, at, shift_by_line))
+        if finding.fix is None:
+            break
+        found.append(finding)
+        text = _mended(text, at, shift_by_line)
+        try:
+            compose(text)
+        except Refused:
+            return found
+        except YamlError as another:
+            error = another
+        else:
+            return sorted(found, key=lambda each: each.at)
+    return [*found, _syntax(source, error)] if not found else sorted(found, key=lambda each: each.at)
+
+
+def unquoted_at(source: Source, text: str, at: int, shifts: dict[int, int]) -> Trouble:
+    """The trouble in the original text of what was found in a text that is mended in part."""
+    original = at - sum(shift for start, shift in shifts.items() if start < at)
+    return attrs.evolve(unquoted(original, original), end=None)
+
+
+def _mended(text: str, at: int, shifts: dict[int, int]) -> str:
+    fix = _quoting(Source("", text), attrs.evolve(unquoted(at, at), end=None))
+    assert fix is not None
+    (edit,) = fix.edits
+    shifts[at] = len(edit.text) - (edit.end - edit.start)
+    return text[: edit.start] + edit.text + text[edit.end :]
+
+
+def _unquoted_near(text: str, error: Any) -> int | None:
+    """Where a template without quotes stands that the parser may have stumbled over."""
+    source = Source("", text)
+    for mark in (getattr(error, "problem_mark", None), getattr(error, "context_mark", None)):
+        if mark is None:
+            continue
+        for at in (mark.index, max(0, source.line_start(min(mark.index, len(text))) - 1)):
+            start = source.line_start(min(at, len(text)))
+            found = _UNQUOTED.match(text, start, source.line_end(start))
+            if found:
+                return found.start("value")
+    return None
+
+
+def _syntax(source: Source, error: Any) -> Finding:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    at = min(mark.index if mark is not None else int(getattr(error, "position", 0)), len(source.text))
+    line, column = source.place(at)
+    said = str(getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read")
+    told = f"this is not YAML: {said}{_hint(source, error, at)}"
+    return Finding(rule="V-Y1", severity="error", file=source.file, line=line, column=column, message=told, at=at)
+
+
+def _hint(source: Source, error: Any, at: int) -> str:
+    line = source.text[source.line_start(at) : source.line_end(at)]
+    context = str(getattr(error, "context", "") or "")
+    begun = getattr(error, "context_mark", None)
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "; indent with spaces, a tab cannot indent"
+    if "quoted scalar" in context and begun is not None:
+        return f"; the quote that begins on line {begun.line + 1} is not closed"
+    if "flow" in context and begun is not None:
+        return f"; the bracket that opens on line {begun.line + 1} is not closed"
+    if "mapping values are not allowed" in str(getattr(error, "problem", "")):
+        return "; put quotes around a text with a colon in it, or mend the indentation"
+    if getattr(error, "character", None) is not None:
+        return f" (character {_number(error.character)}); remove it, or write it with an escape in double quotes"
+    return "; look at the indentation and the quotes around here"
+
+
+def _number(character: Any) -> str:
+    code = ord(character[0]) if isinstance(character, str) and character else int(character or 0)
+    return f"U+{code:04X}"
