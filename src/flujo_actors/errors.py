@@ -30,6 +30,26 @@ class UnknownOption(DeclarationError, TypeError):
     """A step was declared with a keyword that steps of its kind do not have."""
 
 
+class BlueprintError(DeclarationError):
+    """A blueprint is refused; `findings` say why, each with its rule, file, line and column."""
+
+    findings: tuple[Any, ...]
+
+    def __init__(self, message: str, findings: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.findings = findings
+
+
+class NotExportable(DeclarationError):
+    """A pipeline has parts that no blueprint can say; `reasons` names them all."""
+
+    reasons: tuple[str, ...]
+
+    def __init__(self, reasons: tuple[str, ...]) -> None:
+        super().__init__(f"the pipeline cannot be written as a blueprint: {'; '.join(reasons)}")
+        self.reasons = reasons
+
+
 # --- control ----------------------------------------------------------------------------------------------
 
 

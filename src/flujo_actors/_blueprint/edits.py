@@ -172,13 +172,15 @@ def _tail_of_scalar(source: Source, node: Scalar) -> int:
     header = source.text[node.start : source.line_end(node.start)].partition("#")[0]
     body = source.text[node.start : node.end]
     if "+" in header:
-        return node.start + len(body.rstrip("\r\n")) if not body.endswith(("\n", "\r")) else _last_break(node.start, body)
+        return (
+            node.start + len(body.rstrip("\r\n")) if not body.endswith(("\n", "\r")) else _last_break(node.start, body)
+        )
     return node.start + max(0, len(body.rstrip()) - 1)
 
 
 def _last_break(start: int, body: str) -> int:
-    """The place of what ends the last line of a block that keeps all its lines."""
-    return start + len(body) - (2 if body.endswith("\r\n") else 1)
+    """The place of what ends the last line of a block that keeps all its lines; of its end, if nothing does."""
+    return start + len(body) - (2 if body.endswith("\r\n") else 1 if body.endswith(("\n", "\r")) else 0)
 
 
 # --- what an edit does to the data ------------------------------------------------------------------------------

@@ -170,12 +170,22 @@ MERGING = OneOf(("context_update", "overwrite", "keep_first", "error_on_conflict
 REDUCING = OneOf(("keys", "values", "union", "concat", "first", "last"))
 
 _EVERY_STEP = (
-    _field("name", Text(), "What the step is called; no two of one sequence are called the same.", required=True, old=("step",)),
+    _field(
+        "name",
+        Text(),
+        "What the step is called; no two of one sequence are called the same.",
+        required=True,
+        old=("step",),
+    ),
     _field(
         "kind", OneOf(("step", "parallel", "conditional", "loop", "map", "hitl")), "What the step does.", default="step"
     ),
     _field("description", Text(), "For people."),
-    _field("input", Anything(template=True), "Replaces what the step before handed over. Texts are templates, at any depth."),
+    _field(
+        "input",
+        Anything(template=True),
+        "Replaces what the step before handed over; texts in it are templates.",
+    ),
     _field("config", Group("config"), "How the step is supervised."),
     _field("usage_limits", Group("usage_limits"), "What the step may spend."),
     _field("updates_context", Flag(), "Merge the output, an object, into the context.", default=False),
@@ -202,8 +212,8 @@ GROUPS: Mapping[str, tuple[Field, ...]] = MappingProxyType(
             _field(
                 "imports",
                 TableOf(Text()),
-                "Other blueprints by name, as paths seen from this file; a step runs one with `uses: imports.X`, and it "
-                "shares the context.",
+                "Other blueprints by name, as paths seen from this file; a step runs one with `uses: imports.X`, and "
+                "it shares the context.",
             ),
             _field("steps", Steps(), "The steps, one after the other.", required=True),
         ),
@@ -216,7 +226,7 @@ GROUPS: Mapping[str, tuple[Field, ...]] = MappingProxyType(
             _field("total_tokens_limit", Number(least=0, whole=True), "Input and output tokens."),
         ),
         "agent": (
-            _field("model", Text(), "A model as pydantic-ai names it; `test` needs no network.", example="openai:gpt-4o"),
+            _field("model", Text(), "A model by pydantic-ai's name; `test` needs no network.", example="openai:gpt-4o"),
             _field("system_prompt", Either(Text(), Group("prompt_file")), "What the agent is told before its input."),
             _field(
                 "output_schema",
@@ -226,9 +236,7 @@ GROUPS: Mapping[str, tuple[Field, ...]] = MappingProxyType(
             _field("model_settings", Table(), "`temperature`, `max_tokens` and whatever else the model takes."),
             _field("tools", ListOf(Function()), "Functions that the agent may call."),
             _field("timeout_s", SECONDS, "Seconds that one call may take.", old=("timeout",)),
-            _field(
-                "retries", COUNT, "How often the model may mend a refused call.", default=1, old=("max_retries",)
-            ),
+            _field("retries", COUNT, "How often the model may mend a refused call.", default=1, old=("max_retries",)),
             _field("uses", Function(), "An agent made in Python, instead of all the above."),
             _field("name", Text(nullable=True), "What the agent is called in traces; by default its key."),
             _field("description", Text(), "For people."),
@@ -291,36 +299,52 @@ GROUPS: Mapping[str, tuple[Field, ...]] = MappingProxyType(
                 "Says that the output can be merged into the context, where the linter cannot know it.",
                 default=False,
             ),
-            _field(
-                "granular", Either(Flag(), Group("granular")), "Commit every model turn and tool call by itself."
-            ),
+            _field("granular", Either(Flag(), Group("granular")), "Commit every model turn and tool call by itself."),
         ),
         "parallel": (
             *_EVERY_STEP,
             _BRANCHES,
             _field("merge_strategy", MERGING, "What becomes of changes of the context.", default="context_update"),
-            _field("on_branch_failure", OneOf(("propagate", "ignore")), "Whether one failure fails all.", default="propagate"),
+            _field(
+                "on_branch_failure",
+                OneOf(("propagate", "ignore")),
+                "Whether one failure fails all.",
+                default="propagate",
+            ),
             _field("max_concurrency", AT_LEAST_ONE, "How many branches run at once."),
             _field("reduce", REDUCING, "Makes one value of the outputs by branch."),
         ),
         "conditional": (
             *_EVERY_STEP,
             _field("condition", Function(), "A function `(data, context)` that names the branch."),
-            _field("condition_expression", Expression(), "An expression that names the branch; a truth is `true` or `false`."),
+            _field(
+                "condition_expression",
+                Expression(),
+                "An expression that names the branch: `true`, `false`, a text.",
+            ),
             _BRANCHES,
             _field("default_branch", Steps(by_name=True), "The steps, or the name of the branch, for anything else."),
         ),
         "loop": (
             *_EVERY_STEP,
-            _field("body", Steps(), "The steps of one turn; each turn begins with what the last one gave.", required=True),
+            _field("body", Steps(), "The steps of a turn, which begins with what the last one gave.", required=True),
             _field("max_loops", Number(least=1, whole=True, most=10_000), "How many turns there may be.", default=5),
             _field("exit_condition", Function(), "A function `(output, context)` that ends the loop."),
-            _field("exit_expression", Expression(), "An expression on the turn's output, `previous_step`, that ends the loop."),
+            _field(
+                "exit_expression",
+                Expression(),
+                "An expression on a turn's output, `previous_step`, that ends the loop.",
+            ),
             _field("output_template", Text(template=True), "Makes the output of the last one, `previous_step`."),
         ),
         "map": (
             *_EVERY_STEP,
-            _field("iterable_input", Expression(), "The items; by default what the step is handed.", example="context.items"),
+            _field(
+                "iterable_input",
+                Expression(),
+                "The items; by default what the step is handed.",
+                example="context.items",
+            ),
             _field("body", Steps(), "The steps for one item, `this`.", required=True),
             _field("max_concurrency", AT_LEAST_ONE, "How many items are worked on at once."),
             _field("merge_strategy", MERGING, "What becomes of changes of the context.", default="context_update"),

@@ -74,6 +74,8 @@ class StepModel:
     fallback: StepModel | None = None
     broken: bool = False
     """Whether something essential is missing, so that rules which need it are silent."""
+    templates: list[Any] | None = None
+    """The places of its templates, once somebody looked for them: see `places`."""
 
     def value(self, key: str, otherwise: Any = None) -> Any:
         """What the step says under a key."""

@@ -60,7 +60,8 @@ _REFUSED = {
 }
 _CONSTANTS = (str, bool, int, float, type(None))
 _MARKED = re.compile(r"\{\{|\{%|\{#")
-_INSIDE = re.compile(r"\{[{%].*?(?:[%}]\}|\Z)", re.DOTALL)
+INSIDE = re.compile(r"\{[{%].*?(?:[%}]\}|\Z)", re.DOTALL)
+"""What stands between the braces of a template, with them."""
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _MOST_TOKENS = 6 * MOST_NODES
 
@@ -149,7 +150,7 @@ def _is_braced(text: str) -> bool:
 def _parsed(text: str, source: str) -> Parsed:
     if len(source) > MOST_CHARACTERS:
         return _refused(text, f"a template has at most {MOST_CHARACTERS:,} characters, and this one {len(source):,}")
-    if sum(len(_TOKEN.findall(each)) for each in _INSIDE.findall(source)) > _MOST_TOKENS:
+    if sum(len(_TOKEN.findall(each)) for each in INSIDE.findall(source)) > _MOST_TOKENS:
         return _refused(text, str(_TooMany()))
     try:
         tree = _ENVIRONMENT.parse(source)
@@ -246,7 +247,7 @@ class _Check:
         if len(self._locals) >= MOST_LOOPS:
             self._refuse(f"loops are at most {MOST_LOOPS} deep", node)
         self._node(node.iter, guarded=False)
-        of = _reference_of(node.iter)
+        of = reference_of(node.iter)
         self._locals.append((node.target.name, None if of is None else self._resolved(of)))
         for child in (*([node.test] if node.test is not None else []), *node.body):
             self._node(child, guarded=False)
@@ -260,7 +261,7 @@ class _Check:
         self._private(node)
         for inner in _dynamic_parts(node):
             self._node(inner, guarded=False)
-        found = _reference_of(node)
+        found = reference_of(node)
         if found is None:
             return
         self._count(len(found.path))
@@ -339,7 +340,7 @@ def _is_huge(value: object) -> bool:
     return isinstance(value, int) and abs(value) >= 2**63
 
 
-def _reference_of(node: nodes.Node) -> Reference | None:
+def reference_of(node: nodes.Node) -> Reference | None:
     """The variable and the fields that an expression follows, as far as they are written down."""
     path: list[Step] = []
     while not isinstance(node, nodes.Name):

@@ -24,6 +24,8 @@ MOST_OUTPUT = 1_000_000
 MOST_WORK = 500_000
 LARGEST = 2**63
 
+_MOST_VALUES = 100_000
+
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -189,23 +191,19 @@ def text_of(frame: Frame, value: Any) -> str:
 
 def json_of(frame: Frame, value: Any, indent: int | None = None) -> str:
     """A value as JSON, if it is not too large to be written."""
-    if not isinstance(value, PLAIN):
-        value = _jsonable(value)
     frame.moved(_weight(value))
     try:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
+        written = json.dumps(value, ensure_ascii=False, indent=indent, default=_jsonable)
     except (TypeError, ValueError, RecursionError) as error:
         raise TemplateError(f"{_kind(value)} cannot be written as JSON: {error}") from None
+    frame.moved(len(written))
+    return written
 
 
 def _jsonable(value: Any) -> Any:
-    from pydantic_core import to_jsonable_python  # only for what is no text
+    from pydantic_core import to_jsonable_python  # only for what is no plain data
 
-    _weight(value)
-    try:
-        return to_jsonable_python(value, fallback=_by_fields)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise TemplateError(f"{_kind(value)} cannot be written as JSON: {error}") from None
+    return to_jsonable_python(value, fallback=_by_fields)
 
 
 def _by_fields(value: Any) -> Any:
@@ -217,12 +215,13 @@ def _by_fields(value: Any) -> Any:
 
 def _weight(value: Any) -> int:
     """About how many characters a value has as JSON; raises if it is too many, or goes in a circle."""
-    weight = 0
+    weight = values = 0
     pending = [value]
     while pending:
         each = pending.pop()
+        values += 1
         weight += 2 + (len(each) if isinstance(each, str | bytes) else 0)
-        if weight > MOST_OUTPUT:
+        if weight > MOST_OUTPUT or values > _MOST_VALUES:
             raise TemplateError(f"the value has more than {MOST_OUTPUT:,} characters as JSON, or goes in a circle")
         if isinstance(each, Mapping):
             pending.extend(each.keys())

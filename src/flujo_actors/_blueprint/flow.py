@@ -1,0 +1,300 @@
+"""What flows through a blueprint: each step with what it is handed, what it gives, and what it can see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from .model import BlueprintModel, StepModel, Used
+from .places import Place, places_in
+from .project import Project
+from .python_names import look_up
+from .shapes import LIST, OBJECT, TEXT, Shape, follow, list_of, object_of, type_of
+from .template_parsing import EACH, Reference
+
+
+@attrs.frozen(eq=False)
+class StepsInSight:
+    """The steps of one sequence up to a place, and of the sequences around it, with what they give."""
+
+    places: Mapping[str, int] = attrs.field(factory=dict)
+    """Where each step of the sequence stands."""
+    outputs: Mapping[str, Shape] = attrs.field(factory=dict)
+    """What those give that were looked at; it grows as the sequence is walked, so `before` says which count."""
+    before: int = 0
+    around: StepsInSight | None = None
+
+    def __contains__(self, name: str) -> bool:
+        own = name in self.places and self.places[name] < self.before
+        return own or (self.around is not None and name in self.around)
+
+    def output(self, name: str) -> Shape:
+        """What a step in sight gives."""
+        if name in self.places and self.places[name] < self.before:
+            return self.outputs.get(name)
+        return None if self.around is None else self.around.output(name)
+
+    def comes_later(self, name: str) -> bool:
+        """Whether a step of this name comes later, here or around."""
+        own = name in self.places and self.places[name] >= self.before
+        return own or (self.around is not None and self.around.comes_later(name))
+
+    def names(self) -> list[str]:
+        """The names in sight, the nearest last."""
+        around = [] if self.around is None else self.around.names()
+        return [*around, *(name for name, place in self.places.items() if place < self.before)]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Sight:
+    """What a step can refer to: lexical, inner names first."""
+
+    steps: StepsInSight = attrs.field(factory=StepsInSight)
+    in_map: bool = False
+    item: Shape = None
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Visit:
+    """One step in its place."""
+
+    step: StepModel
+    sequence: list[StepModel]
+    index: int
+    sight: Sight
+    handed: Shape
+    """What the step before it gives."""
+    data: Shape
+    """What it works on: its `input`, else what it is handed."""
+    output: Shape
+    body_output: Shape
+    """What a turn of a loop gives."""
+    places: list[Place]
+    limited: bool
+    """Whether usage limits hold around it."""
+
+    def previous_of(self, place: Place) -> Shape:
+        """What `previous_step` is in one of the step's texts."""
+        if place.key == "input":
+            return self.handed
+        if place.key in ("exit_expression", "output_template"):
+            return self.body_output
+        return self.data
+
+    def shape_of(self, reference: Reference, place: Place, context: Shape) -> Shape:
+        """What a reference refers to, without its fields if those are unknown."""
+        found = follow(*self._rooted(reference, place, context))
+        return found if isinstance(found, Mapping) else None
+
+    def _rooted(self, reference: Reference, place: Place, context: Shape) -> tuple[Shape, tuple[str | int, ...]]:
+        match reference.root:
+            case "previous_step":
+                return self.previous_of(place), reference.path
+            case "context":
+                return context, reference.path
+            case "this":
+                return self.sight.item, reference.path
+            case "steps" if reference.path:
+                return self.sight.steps.output(str(reference.path[0])), reference.path[2:]
+        return None, ()
+
+    def rooted(self, reference: Reference, place: Place, context: Shape) -> tuple[Shape, tuple[str | int, ...]]:
+        """The shape of a variable, and the fields that are followed from there."""
+        return self._rooted(reference, place, context)
+
+
+class Flow:
+    """Goes through a blueprint once, from the first step to the last."""
+
+    def __init__(self, model: BlueprintModel, project: Project, output_of: Callable[[BlueprintModel], Shape]) -> None:
+        self._model, self._project, self._output_of = model, project, output_of
+        self.visits: list[Visit] = []
+        self.output: Shape = None
+
+    def walk(self) -> None:
+        """Fill in the visits, and what the whole gives."""
+        limited = bool(self._model.value("usage_limits"))
+        self.output = self._sequence(self._model.steps, None, Sight(), limited)
+
+    def _sequence(self, steps: list[StepModel], handed: Shape, sight: Sight, limited: bool) -> Shape:
+        places = {step.name: index for index, step in enumerate(steps)}
+        outputs: dict[str, Shape] = {}
+        for index, step in enumerate(steps):
+            here = Sight(steps=StepsInSight(places, outputs, index, sight.steps), in_map=sight.in_map, item=sight.item)
+            handed = outputs[step.name] = self._step(step, steps, index, here, handed, limited)
+        return handed
+
+    def _step(
+        self, step: StepModel, sequence: list[StepModel], index: int, sight: Sight, handed: Shape, limited: bool
+    ) -> Shape:
+        places = places_in(step)
+        data = self._data(step, places, handed, sight)
+        limited = limited or "usage_limits" in step.entries
+        body = self._inside(step, data, sight, limited, places)
+        output = None if step.broken else self._output(step, data, body)
+        visit = Visit(
+            step=step,
+            sequence=sequence,
+            index=index,
+            sight=sight,
+            handed=handed,
+            data=data,
+            output=output,
+            body_output=body,
+            places=places,
+            limited=limited,
+        )
+        self.visits.append(visit)
+        if step.fallback is not None:
+            other = self._step(step.fallback, [step.fallback], 0, sight, handed, limited)
+            return output if other == output else None
+        return output
+
+    def _data(self, step: StepModel, places: list[Place], handed: Shape, sight: Sight) -> Shape:
+        entry = step.entries.get("input")
+        if entry is None or entry.value is None:
+            return handed
+        (only,) = places[:1] or (None,)
+        if not isinstance(entry.value, str) or only is None:
+            return OBJECT if isinstance(entry.value, dict) else LIST if isinstance(entry.value, list) else None
+        if only.parsed.expression is None:
+            return TEXT
+        references = only.parsed.references
+        plain = len(references) == 1 and str(references[0]) == only.parsed.text.strip("{} ")
+        probe = Visit(
+            step=step, sequence=[], index=0, sight=sight, handed=handed, data=handed, output=None, body_output=None,
+            places=places, limited=False,
+        )  # fmt: skip
+        return probe.shape_of(references[0], only, self.context) if plain else None
+
+    @property
+    def context(self) -> Shape:
+        """What is declared of the context."""
+        declared = self._model.value("context")
+        entry = declared.get("schema") if isinstance(declared, dict) else None
+        return None if entry is None else entry.value
+
+    # --- inside composites
+
+    def _inside(self, step: StepModel, data: Shape, sight: Sight, limited: bool, places: list[Place]) -> Shape:
+        match step.kind:
+            case "parallel" | "conditional":
+                outputs = {each.name: self._sequence(each.steps, data, sight, limited) for each in step.branches}
+                default = None if step.default is None else self._sequence(step.default, data, sight, limited)
+                return _gathered(step, outputs, default)
+            case "loop":
+                return self._sequence(step.body, None, sight, limited)
+            case "map":
+                item = self._item(step, data, places, sight)
+                inner = attrs.evolve(sight, in_map=True, item=item)
+                return list_of(self._sequence(step.body, item, inner, limited))
+        return None
+
+    def _item(self, step: StepModel, data: Shape, places: list[Place], sight: Sight) -> Shape:
+        place = next((each for each in places if each.key == "iterable_input"), None)
+        items = data
+        if place is not None:
+            references = place.parsed.references
+            probe = Visit(
+                step=step, sequence=[], index=0, sight=sight, handed=data, data=data, output=None, body_output=None,
+                places=places, limited=False,
+            )  # fmt: skip
+            plain = len(references) == 1 and str(references[0]) == place.parsed.text.strip("{} ")
+            items = probe.shape_of(references[0], place, self.context) if plain else None
+        found = follow(items, (EACH,))
+        return found if isinstance(found, Mapping) else None
+
+    # --- outputs
+
+    def _output(self, step: StepModel, data: Shape, body: Shape) -> Shape:
+        if step.option("processors", "after"):
+            return None
+        match step.kind:
+            case "step":
+                return self._of_used(step, data)
+            case "hitl":
+                schema: Shape = step.value("input_schema")
+                return schema
+            case "parallel":
+                return _reduced(step, body)
+            case "loop" if "output_template" in step.entries:
+                return TEXT if not _is_one_expression(step) else None
+        return body
+
+    def _of_used(self, step: StepModel, data: Shape) -> Shape:
+        used = step.uses
+        assert used is not None
+        match used.kind:
+            case "agent":
+                return self._of_agent(step, used)
+            case "builtin":
+                return _of_builtin(step, used.name, data)
+            case "import":
+                found = self._model.imports.get(used.name)
+                return None if found is None or found.child is None else self._output_of(found.child)
+            case "python":
+                own = step.option("processing", "schema")
+                return own if isinstance(own, Mapping) else look_up(self._project, used.module, used.attribute).returns
+
+    def _of_agent(self, step: StepModel, used: Used) -> Shape:
+        agent = self._model.agents.get(used.name)
+        if agent is None or "uses" in agent.entries:
+            return None
+        if step.option("processing", "structured_output") == "openai_json" and self.schema_of(step) is None:
+            return None
+        if type_of(self.schema_of(step)) == "string":
+            return TEXT
+        return self.schema_of(step) or TEXT
+
+    def schema_of(self, step: StepModel) -> Shape:
+        """The schema of a step after promotion: its own, else its agent's."""
+        own = step.option("processing", "schema")
+        if isinstance(own, Mapping):
+            return own
+        name = own.removeprefix("agents.") if isinstance(own, str) else None
+        if name is None and step.uses is not None and step.uses.kind == "agent":
+            name = step.uses.name
+        agent = self._model.agents.get(name or "")
+        schema = None if agent is None else agent.value("output_schema")
+        return schema if isinstance(schema, Mapping) else None
+
+
+def _is_one_expression(step: StepModel) -> bool:
+    return any(place.parsed.expression is not None for place in places_in(step) if place.key == "output_template")
+
+
+def _gathered(step: StepModel, outputs: dict[str, Shape], default: Shape) -> Shape:
+    if step.kind == "parallel":
+        return object_of(outputs)
+    shapes = [*outputs.values(), *([default] if step.default is not None else [])]
+    return shapes[0] if shapes and all(each == shapes[0] for each in shapes) else None
+
+
+def _reduced(step: StepModel, body: Shape) -> Shape:
+    reduce = step.value("reduce")
+    if step.value("on_branch_failure") == "ignore" and reduce is None:
+        return OBJECT
+    match reduce:
+        case None:
+            return body
+        case "keys":
+            return list_of(TEXT)
+        case "values" | "concat":
+            return LIST
+        case "union":
+            return OBJECT
+    return None
+
+
+def _of_builtin(step: StepModel, name: str, data: Shape) -> Shape:
+    match name:
+        case "passthrough":
+            return data
+        case "stringify":
+            return TEXT
+        case "wrap_dict":
+            return object_of({str(step.option("params", "key") or "value"): data})
+        case "ensure_object":
+            return OBJECT
+    return None

@@ -1,0 +1,119 @@
+"""Fixes touch what they say and nothing else, byte for byte; twice is once; what cannot be proven is refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from blueprint_kit import fixed, looked_at, rules
+from fix_corpus import corpus
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flujo_actors._blueprint.findings import Change, Edit, Fix
+from flujo_actors._blueprint.fixing import fix_all
+from flujo_actors._blueprint.project import Project
+
+CORPUS = corpus()
+
+
+def lines(text: str) -> list[str]:
+    return re.split(r"\r\n|\n", text)
+
+
+@pytest.mark.parametrize(("name", "text", "added"), CORPUS, ids=[name for name, _, _ in CORPUS])
+def test_a_fix_adds_its_lines_and_leaves_all_others(
+    project: Project, name: str, text: str, added: list[str] | None
+) -> None:
+    """Each line of the text is still there, in order; the new ones are exactly those of the fix, with its newlines."""
+    once = fixed(project, text)
+    if added is None:
+        assert once.text == text
+        assert "V-A8" in [each.rule for each in once.linted.findings]
+        return
+    new = lines(once.text)
+    place = next(at for at in range(len(new)) if new[at : at + len(added)] == added)
+    assert new[:place] + new[place + len(added) :] == lines(text)
+    assert once.text.count("\r\n") in (0, once.text.count("\n"))
+    assert once.text.endswith("\n") == text.endswith("\n")
+    assert fixed(project, once.text).text == once.text
+    assert "V-A8" not in rules(project, once.text)
+
+
+def test_the_schema_is_carried_over_as_a_reference(project: Project) -> None:
+    """`--copy-schema`: a copy would drift."""
+    text = CORPUS[0][1]
+    assert fixed(project, text, copy_schema=True).text == text + (
+        "    processing:\n      structured_output: openai_json\n      schema: agents.clerk\n"
+    )
+
+
+def test_several_fixes_are_applied_together(project: Project) -> None:
+    """From the end, so that no place moves before its turn."""
+    step = "  - name: {}\n    uses: agents.clerk\n"
+    text = CORPUS[0][1].partition("steps:")[0] + "steps:\n" + "".join(step.format(f"s{n}") for n in range(30))
+    once = fixed(project, text)
+    assert len(once.applied) == 30
+    assert once.text.count("openai_json") == 30
+
+
+def test_what_cannot_be_proven_is_left_out(project: Project) -> None:
+    """A fix whose data is not what it says changes nothing, and does not keep others from being applied."""
+    text = CORPUS[0][1] + "  - step: two\n    uses: builtins.passthrough\n"
+    linted = looked_at(project, text)
+    assert linted.root is not None
+    liar = Fix(
+        safe=True,
+        edits=(Edit(start=0, end=0, text="name: liar\n"),),
+        changes=(Change(kind="set", node=linted.root, key="name", value="honest"),),
+    )
+    import attrs
+
+    findings = [attrs.evolve(linted.findings[0], fix=liar), *linted.findings]
+    changed = fix_all(
+        attrs.evolve(linted, findings=findings), lambda new: looked_at(project, new), unsafe=True, wanted=lambda _: True
+    )
+    assert "liar" not in changed.text
+    assert "- name: two" in changed.text
+
+
+def test_a_comment_on_a_line_that_goes_stays(project: Project) -> None:
+    """`updates_context` goes, what was said about it does not."""
+    text = (
+        "agents: {writer: {model: test}}\nsteps:\n  - name: one\n    uses: agents.writer\n"
+        "    updates_context: true  # why\n"
+    )
+    assert "    # why\n" in fixed(project, text).text
+
+
+@pytest.mark.parametrize(
+    ("value", "mended"),
+    [
+        ("{{ previous_step }}", '"{{ previous_step }}"'),
+        ("{{ a['b'] }} and more # why", "\"{{ a['b'] }} and more\" # why"),
+        ('{{ "a" }}', "'{{ \"a\" }}'"),
+    ],
+)
+def test_templates_get_quotes(project: Project, value: str, mended: str) -> None:
+    """Around the value, not around the comment."""
+    text = f"steps:\n  - name: one\n    uses: builtins.passthrough\n    input: {value}\n"
+    assert "V-Y3" in rules(project, text)
+    assert f"input: {mended}\n" in fixed(project, text).text
+
+
+KEYS = st.sampled_from(["name: x", "uses: agents.clerk", "meta: {a: 1}", "input: |\n      b\n\n", "# c", "", "step: y"])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(KEYS, max_size=8), st.sampled_from(["\n", "\r\n"]), st.booleans())
+def test_any_text_is_fixed_line_by_line_or_left_alone(
+    project: Project, parts: list[str], newline: str, last: bool
+) -> None:
+    """Whatever is thrown together: lines are added, or a key on a line is written anew; no other line changes."""
+    text = CORPUS[0][1] + "  - \n" + "".join(f"    {part}\n" for part in parts)
+    text = (text if last else text.rstrip("\n")).replace("\n", newline)
+    once = fixed(project, text)
+    kept = set(lines(once.text))
+    gone = [line for line in lines(text) if line not in kept]
+    assert all(line.strip().startswith(("step:", "- step:")) for line in gone)
+    assert fixed(project, once.text).text == once.text
