@@ -66,6 +66,7 @@ format: install
 
 docs: install
 	$(BIN)/python docs/settings_page.py
+	$(BIN)/python docs/lint_page.py
 	$(BIN)/python docs/run_picture.py
 
 bench: install

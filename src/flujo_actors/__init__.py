@@ -35,6 +35,7 @@ from ._dsl.step import step as step
 from ._lazy_names import lazy_names as _lazy_names
 from .errors import AbortRun as AbortRun
 from .errors import AlreadyAnswered as AlreadyAnswered
+from .errors import BlueprintError as BlueprintError
 from .errors import ContextError as ContextError
 from .errors import ControlError as ControlError
 from .errors import CorruptRecord as CorruptRecord
@@ -76,6 +77,8 @@ if TYPE_CHECKING:
     from ._agents.compaction import compact_history as compact_history
     from ._agents.factory import make_agent_async as make_agent_async
     from ._agents.granular.units import current_unit as current_unit
+    from ._blueprint.findings import Finding as Finding
+    from ._blueprints import lint as lint
     from ._bridge.threads import abandoned_threads as abandoned_threads
     from ._client import RunClient as RunClient
     from ._client import RunInfo as RunInfo
@@ -127,15 +130,17 @@ else:
         __name__,
         {
             "Add": "._core.reducers",
-            "Budget": "._core.budgets",
             "Append": "._core.reducers",
-            "Flujo": "._runner",
+            "Budget": "._core.budgets",
             "Compensate": "._dsl.compensation",
+            "Engine": "._fleet.port",
+            "Finding": "._blueprint.findings",
+            "Flujo": "._runner",
             "HookPayload": "._core.hook_payloads",
-            "Merge": "._core.reducers",
             "LeftRun": "._core.recovery",
             "LightRecord": "._core.light_records",
             "MemoryStore": ".stores._memory",
+            "Merge": "._core.reducers",
             "OnPause": "._core.hook_payloads",
             "OnStepFailure": "._core.hook_payloads",
             "Outline": "._core.outline",
@@ -149,25 +154,25 @@ else:
             "Recovered": "._core.failures",
             "RecoveryReport": "._core.recovery",
             "Redirect": "._dsl.redirect",
-            "RunHandle": "._handle",
             "RunClient": "._client",
+            "RunHandle": "._handle",
             "RunInfo": "._client",
-            "WorkerInfo": "._client",
-            "Engine": "._fleet.port",
-            "Ticket": "._fleet.port",
-            "Worker": "._fleet.worker",
             "Settings": "._core.settings",
             "SqliteStore": ".stores.sqlite._store",
             "StepFailure": "._core.failures",
             "Store": ".stores._port",
+            "Ticket": "._fleet.port",
+            "ToolCall": "._core.failures",
+            "Undo": "._core.failures",
+            "Worker": "._fleet.worker",
+            "WorkerInfo": "._client",
             "abandoned_threads": "._bridge.threads",
             "compact_history": "._agents.compaction",
             "current_unit": "._agents.granular.units",
             "ensure_object": ".structured._builtins",
             "extract_from_text": ".structured._extract",
-            "ToolCall": "._core.failures",
-            "Undo": "._core.failures",
             "from_json": "._core.json_codec",
+            "lint": "._blueprints",
             "load_settings": "._settings",
             "make_agent_async": "._agents.factory",
             "normalize_json_text": ".structured._reader",
@@ -187,6 +192,7 @@ __all__ = [
     "AlreadyAnswered",
     "Append",
     "Backoff",
+    "BlueprintError",
     "Budget",
     "Chunk",
     "Compensate",
@@ -198,6 +204,7 @@ __all__ = [
     "Engine",
     "ErrorInfo",
     "Failure",
+    "Finding",
     "FingerprintMismatch",
     "Flujo",
     "FlujoError",
@@ -282,6 +289,7 @@ __all__ = [
     "ensure_object",
     "extract_from_text",
     "from_json",
+    "lint",
     "load_settings",
     "make_agent_async",
     "normalize_json_text",

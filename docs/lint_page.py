@@ -1,0 +1,65 @@
+"""Writes `lint.md` from the table of rules: `make docs`.
+
+The same table is behind `flujo-actors explain` and the tests of the rules; what stands around it is `INTRODUCTION`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flujo_actors._blueprint.rule import Rule
+from flujo_actors._blueprint.rules import RULES
+
+PAGE = Path(__file__).with_name("lint.md")
+
+INTRODUCTION = """# Rules for blueprints
+
+<!-- Written by docs/lint_page.py from the table of rules: change that, and run `make docs`. -->
+
+`flujo-actors validate` says what is wrong with a pipeline that is written in YAML, and `flujo_actors.lint(path)` gives the
+same as a list. Nothing is imported or run for it: names of Python are checked as texts, return annotations are read from
+the source.
+
+- An **error** refuses the blueprint, a **warning** is about what probably was meant otherwise, a **note** is shown with `-v`.
+- `--fix` applies safe fixes, `--fix --unsafe-fixes` also those that guess. A fix changes the lines it names and no other
+  character: comments, quotes, newlines and the byte order mark stay. It is proven before it is written, by reading the text
+  again; what cannot be proven (flow style, what an alias shares) is left alone. `--diff` shows it and writes nothing.
+- A comment silences rules in a step: `# flujo: ignore V-A5, V-T*`, on its first line or above it; `# flujo: ignore-file V-A5`
+  above everything else silences it in the file. `[lint]` in `flujo.toml` has `ignore`, `error` and `warning`, lists of ids,
+  families (`V-T`) and globs ([settings](settings.md)). V-Y and V-X cannot be silenced.
+- `flujo-actors explain V-A5` prints an entry of this page.
+
+| rule | | finds | fix |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    rows = "".join(_row(rule) for rule in RULES.values())
+    return INTRODUCTION + rows + "".join(_entry(rule) for rule in RULES.values())
+
+
+def _row(rule: Rule) -> str:
+    return f"| [{rule.id}](#{rule.id.lower()}) | {_severity(rule)} | {rule.finds} | {rule.mends or '–'} |\n"
+
+
+def _severity(rule: Rule) -> str:
+    return rule.severity if rule.also is None else f"{rule.severity}, {rule.also}"
+
+
+def _entry(rule: Rule) -> str:
+    fix = {"": "", "safe": " `--fix` does it.", "unsafe": " `--fix --unsafe-fixes` does it."}
+    mends = fix.get(rule.mends, " `--fix` does what is certain, `--fix --unsafe-fixes` the rest.")
+    return (
+        f"\n## {rule.id}\n\n{rule.finds[0].upper()}{rule.finds[1:]} ({_severity(rule)}). {rule.why}\n\n"
+        f"Bad:\n\n```yaml\n{_shown(rule.bad)}```\n\nGood:\n\n```yaml\n{_shown(rule.good)}```\n\n{rule.cure}{mends}\n"
+    )
+
+
+def _shown(text: str) -> str:
+    return "".join(f"{line if len(line) <= 110 else line[:60] + ' …'}\n" for line in text.rstrip("\n").split("\n"))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
