@@ -16,17 +16,19 @@ INTRODUCTION = """# Rules for blueprints
 
 <!-- Written by docs/lint_page.py from the table of rules: change that, and run `make docs`. -->
 
-`flujo-actors validate` says what is wrong with a pipeline that is written in YAML, and `flujo_actors.lint(path)` gives the
-same as a list. Nothing is imported or run for it: names of Python are checked as texts, return annotations are read from
-the source.
+`flujo-actors validate` says what is wrong with a pipeline that is written in YAML, and `flujo_actors.lint(path)`
+gives the same as a list. Nothing is imported or run for it: names of Python are checked as texts, return annotations
+are read from the source.
 
-- An **error** refuses the blueprint, a **warning** is about what probably was meant otherwise, a **note** is shown with `-v`.
-- `--fix` applies safe fixes, `--fix --unsafe-fixes` also those that guess. A fix changes the lines it names and no other
-  character: comments, quotes, newlines and the byte order mark stay. It is proven before it is written, by reading the text
-  again; what cannot be proven (flow style, what an alias shares) is left alone. `--diff` shows it and writes nothing.
-- A comment silences rules in a step: `# flujo: ignore V-A5, V-T*`, on its first line or above it; `# flujo: ignore-file V-A5`
-  above everything else silences it in the file. `[lint]` in `flujo.toml` has `ignore`, `error` and `warning`, lists of ids,
-  families (`V-T`) and globs ([settings](settings.md)). V-Y and V-X cannot be silenced.
+- An **error** refuses the blueprint, a **warning** is about what probably was meant otherwise, a **note** is shown
+  with `-v`.
+- `--fix` applies safe fixes, `--fix --unsafe-fixes` also those that guess. A fix changes the lines it names and no
+  other character: comments, quotes, newlines and the byte order mark stay. It is proven before it is written, by
+  reading the text again; what cannot be proven (flow style, what an alias shares) is left alone. `--diff` shows it
+  and writes nothing.
+- A comment silences rules in a step: `# flujo: ignore V-A5, V-T*`, on its first line or above it; `# flujo:
+  ignore-file V-A5` above everything else silences it in the file. `[lint]` in `flujo.toml` has `ignore`, `error` and
+  `warning`, lists of ids, families (`V-T`) and globs ([settings](settings.md)). V-Y and V-X cannot be silenced.
 - `flujo-actors explain V-A5` prints an entry of this page.
 
 | rule | | finds | fix |
