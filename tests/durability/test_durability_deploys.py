@@ -14,9 +14,11 @@ import pytest
 from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
-from flujo_actors import FingerprintMismatch, Flujo, MemoryStore, Pipeline, Step
+from flujo_actors import FingerprintMismatch, Flujo, MemoryStore, Pipeline, RunClient, Step
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._durable.changes import changes_between
+from flujo_actors._core.paths import StepPath, conversation, tried, unit
+from flujo_actors._core.records import Record
+from flujo_actors._durable.changes import changes_between, steps_done
 from flujo_actors._durable.expressions import is_same
 from flujo_actors._durable.fingerprint import Fingerprint, form_of, read_fingerprint
 
@@ -128,6 +130,35 @@ def test_a_question_that_was_answered_may_not_change() -> None:
     second = paying("Pay 10?").resume(first.state_token or "", "yes")
     with pytest.raises(FingerprintMismatch, match="the message of step 'pay' changed"):
         paying("Pay 20?").resume(second.state_token or "", "yes", mode="compat")
+
+
+@pytest.mark.parametrize("by", ["answer", "client"])
+def test_an_answer_to_a_question_that_reads_otherwise_now_is_not_taken(by: str) -> None:
+    """Whoever said yes to ten never said yes to nine thousand; the question stays open for whoever asks it."""
+    store = MemoryStore()
+
+    def paying(question: str) -> Flujo:
+        return Flujo(Step.human_in_the_loop("pay", question) >> Step("after", lambda answer: answer), store=store)
+
+    token = paying("Pay 10?").run(1, run_id="run").state_token or ""
+    if by == "client":
+        RunClient(store).answer(token, "yes")
+    arguments = ("run",) if by == "client" else (token, "yes")
+    with pytest.raises(FingerprintMismatch, match=r"the message of step 'pay' changed.*mode=\"force\""):
+        paying("Pay 9000?").resume(*arguments, mode="compat")
+    assert paying("Pay 10?").resume(*arguments).output == "yes"
+
+
+def test_a_question_is_as_good_as_done_until_it_is_withdrawn() -> None:
+    """What was asked in an attempt that was given up is asked again anyway; a question about a unit is its own."""
+    asked = [_record("started", "p"), _record("paused", "p/ask"), _record("answered", "p/ask")]
+    assert steps_done(asked) == {"p/ask"}
+    assert steps_done([*asked, _record("settled", tried(StepPath("p")))]) == {tried(StepPath("p"))}
+    assert steps_done([_record("paused", unit(conversation(StepPath("g"), 0, 0), "1:pay"))]) == set()
+
+
+def _record(kind: Any, path: str) -> Record:
+    return Record(kind=kind, path=StepPath(path), body="{}")
 
 
 # --- expressions ---

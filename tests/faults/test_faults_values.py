@@ -23,6 +23,7 @@ from flujo_actors import (
     Step,
     StepResult,
     Success,
+    Usage,
     from_json,
     to_json,
 )
@@ -214,6 +215,10 @@ ODD_OUTCOMES: list[Callable[[], Any]] = [
     lambda: StepResult(name="work", usage=5),  # type: ignore[arg-type]
     lambda: StepResult(name="work", token_counts="many"),  # type: ignore[arg-type]
     lambda: StepResult(name="work", cost_usd=float("nan")),
+    lambda: StepResult(name="work", cost_usd=-1.0),
+    lambda: StepResult(name="work", token_counts=-10),
+    lambda: StepResult(name="work", usage=Usage(cost_usd=float("inf"))),
+    lambda: StepResult(name="work", usage=Usage(input_tokens=-5)),
     lambda: StepResult(name="work", success=Nameless()),  # type: ignore[arg-type]
 ]
 

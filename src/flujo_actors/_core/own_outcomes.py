@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
+import attrs
+
 from .outcomes import Aborted, ErrorInfo, Failure, Paused, StepResult, Success
 from .usage import Usage
 
@@ -40,8 +42,16 @@ def checked_outcome(outcome: Any) -> Any:
         if not isinstance(part, kinds):
             wanted = " or ".join(kind.__name__ for kind in kinds if kind is not NoneType)
             raise TypeError(f"the {name} of a {type(outcome).__name__} is a {type(part).__name__}, not a {wanted}")
-        if isinstance(part, float) and not math.isfinite(part):
-            raise ValueError(f"the {name} of a {type(outcome).__name__} is {part}")
+        _check_amount(part, f"the {name} of a {type(outcome).__name__}")
+        if isinstance(part, Usage):
+            for field in attrs.fields(Usage):
+                _check_amount(getattr(part, field.name), f"{field.name} in the usage of a {type(outcome).__name__}")
         if isinstance(part, StepResult):
             checked_outcome(part)
     return outcome
+
+
+def _check_amount(part: object, what: str) -> None:
+    """Tokens and dollars are counted against limits: what is no amount would take a limit away."""
+    if isinstance(part, int | float) and not 0 <= part < math.inf:
+        raise ValueError(f"{what} is {part}, not a number of at least 0")

@@ -8,6 +8,7 @@ Rules:
 3. How a step that is done was told to work (its prompt, model, tools and input, or how it decided) may change: it will
    not work again.
 4. A composite that has begun must stay the kind of composite it was.
+5. A question that waits, or was answered, is as good as done: a yes to it is no yes to another.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from .._core.paths import (
     Segment,
     StepPath,
     above_of,
+    at_or_below,
     child,
     in_declaration,
     is_tried,
     known_segment,
     parent_of,
+    step_of,
     whose,
 )
+from .._core.records import Record
 from .expressions import is_same
 from .fingerprint import Facts
 
@@ -47,6 +51,20 @@ def checked_mode(mode: ResumeMode) -> ResumeMode:
     if mode not in get_args(ResumeMode):
         raise ValueError(f"there is no mode {mode!r}; choose one of {', '.join(map(repr, get_args(ResumeMode)))}")
     return mode
+
+
+def steps_done(records: Iterable[Record]) -> set[StepPath]:
+    """The steps that settled or failed so far, and those whose questions still stand (rule 5)."""
+    done: set[StepPath] = set()
+    asked: dict[StepPath, None] = {}
+    for record in records:
+        if record.kind == "settled":
+            done.add(record.path)
+            for withdrawn in at_or_below(record.path, asked):
+                del asked[withdrawn]
+        elif record.kind == "paused" and step_of(record.path) == record.path:
+            asked[record.path] = None
+    return done | asked.keys()
 
 
 _REFERENCES = frozenset({"agent", "input", "message", "until", "select", "items"})

@@ -47,7 +47,7 @@ from ..errors import (
 )
 from ..stores._port import Store
 from .cancelling import end_as_aborted
-from .changes import ResumeMode, changes_between
+from .changes import ResumeMode, changes_between, steps_done
 from .claiming import at_work, can_be_had, claimed, give_up, granted, refuse_if_ended, refuse_if_held
 from .fingerprint import Fingerprint, form_of, read_fingerprint
 from .group_commit import JournalWriter, writer_for
@@ -169,10 +169,10 @@ class StoredRuns:
         body = record_bodies.read_body(records[0].body, where=where)
         with record_bodies.reading(f"{where}: its fingerprint"):
             before, form = read_fingerprint(body.get("fingerprint")), form_of(body.get("fingerprint"))
-        done = {record.path for record in records if record.kind == "settled"}
-        changes = changes_between(before, Fingerprint.of(self.pipeline, form=form).steps, done, mode=self.mode)
+        after = Fingerprint.of(self.pipeline, form=form).steps
+        changes = changes_between(before, after, steps_done(records), mode=self.mode)
         if changes:
-            raise _mismatch(run_id, changes)
+            raise _mismatch(run_id, changes, self.mode)
         return body
 
     async def rest(self, run: OpenRun, result: PipelineResult) -> None:
@@ -286,10 +286,11 @@ def _first_record_of(run_id: RunId) -> str:
     return f"record 1 of run {run_id!r}"
 
 
-def _mismatch(run_id: RunId, changes: list[str]) -> FingerprintMismatch:
+def _mismatch(run_id: RunId, changes: list[str], mode: ResumeMode) -> FingerprintMismatch:
+    wider = 'mode="compat" or "force"' if mode == "strict" else 'mode="force"'
     return FingerprintMismatch(
         f"run {run_id!r} was started with another pipeline: {'; '.join(changes)}. Resume it with the pipeline it was "
-        'started with, or with mode="compat" or "force" if you know that what it has done still holds'
+        f"started with, or with {wider} if you know that what it has done still holds"
     )
 
 
