@@ -1,51 +1,7 @@
 """A database of each kind, and what steps did in them."""
 
-from __future__ import annotations
-
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent))  # the server is shared with the tests of other directories
-
-from durable_places import Place, PostgresPlace, SqlitePlace
-from effects import Effects
-
-from postgres_server import SessionServer, session_server
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> SessionServer:
-    """The session's server; it ends with the interpreter."""
-    return session_server()
-
-
-@pytest.fixture
-def sqlite_place(tmp_path: Path) -> Iterator[SqlitePlace]:
-    """An empty SQLite file."""
-    place = SqlitePlace(tmp_path / "runs.db")
-    yield place
-    place.close()
-
-
-@pytest.fixture
-def postgres_place(postgres_server: SessionServer) -> Iterator[PostgresPlace]:
-    """An empty Postgres schema."""
-    place = PostgresPlace(postgres_server.fresh_url())
-    yield place
-    place.close()
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest) -> Place:
-    """Each kind of database in turn."""
-    found: Place = request.getfixturevalue(f"{request.param}_place")
-    return found
-
-
-@pytest.fixture
-def effects(tmp_path: Path) -> Effects:
-    """What steps did, in a file that all processes share."""
-    return Effects(tmp_path / "effects")
+from kit.database_fixtures import effects as effects
+from kit.database_fixtures import place as place
+from kit.database_fixtures import postgres_place as postgres_place
+from kit.database_fixtures import postgres_server as postgres_server
+from kit.database_fixtures import sqlite_place as sqlite_place

@@ -15,11 +15,11 @@ import attrs
 import psycopg
 import pytest
 import trio
-from durable_places import Place, PostgresPlace, SqlitePlace
-from other_processes import all_at_once
 
 from flujo_actors import Flujo, PipelineResult, PreStep, RunClient, Step
 from flujo_actors.errors import StoreError, TransactionLost, TransactionRefused
+from kit.durable_places import Place, PostgresPlace, SqlitePlace
+from kit.other_processes import all_at_once
 
 ORDERS = "CREATE TABLE orders (item int)"
 COUNTER = "CREATE TABLE counter (n int)"

@@ -12,13 +12,13 @@ import anyio
 import anyio.to_thread
 import pytest
 import trio
-from durable_places import Place, SqlitePlace
-from effects import Effects
-from other_processes import KILLED, Points, ended, forked, in_another_process
 
 from flujo_actors import Aborted, Flujo, MemoryStore, NotPaused, Pipeline, RunClient, RunLeased, RunNotFound, Step
 from flujo_actors._core.outcomes import RunId
 from flujo_actors.stores._port import Store
+from kit.durable_places import Place, SqlitePlace
+from kit.effects import Effects
+from kit.other_processes import KILLED, Points, ended, forked, in_another_process
 
 RUN = RunId("run")
 ABORTED = 5

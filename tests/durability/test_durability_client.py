@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-from durable_places import AN_HOUR_LATER, Place
-from effects import Effects
-from other_processes import KILLED, Points, in_another_process
 from tour import Tour
 
 from flujo_actors import (
@@ -26,6 +23,9 @@ from flujo_actors import (
     to_json,
 )
 from flujo_actors.stores._memory import MemoryStore
+from kit.durable_places import AN_HOUR_LATER, Place
+from kit.effects import Effects
+from kit.other_processes import KILLED, Points, in_another_process
 
 
 def asking(name: str = "ask") -> Any:

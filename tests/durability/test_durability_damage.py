@@ -7,11 +7,11 @@ import sys
 from typing import Any
 
 import pytest
-from durable_places import Place
-from effects import Effects
 
 from flujo_actors import CorruptRecord, Flujo, Pipeline, RunClient, Step, Success
 from flujo_actors._core.paths import StepPath
+from kit.durable_places import Place
+from kit.effects import Effects
 
 BIG = "x" * 100_000
 

@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 import pytest
 import trio
-from durable_places import AN_HOUR_LATER, PostgresPlace, SqlitePlace
-from effects import Effects
 from tour import Tour, gone_on_to
 
 from flujo_actors import Flujo, RunClient, Step
@@ -21,7 +19,9 @@ from flujo_actors.stores._clock import ManualClock
 from flujo_actors.stores._memory import MemoryStore
 from flujo_actors.stores.sqlite._store import SqliteStore
 from flujo_actors.testing.faulty_store import FaultyStore, store_faults
-from postgres_server import SessionServer
+from kit.durable_places import AN_HOUR_LATER, PostgresPlace, SqlitePlace
+from kit.effects import Effects
+from kit.postgres_server import SessionServer
 
 pytestmark = pytest.mark.slow
 

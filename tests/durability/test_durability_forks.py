@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import trio
-from durable_places import Place
-from effects import Effects
 
 from flujo_actors import AlreadyAnswered, Flujo, MemoryStore, RunClient, RunExists, RunNotFound, Step
 from flujo_actors.errors import DeclarationError
+from kit.durable_places import Place
+from kit.effects import Effects
 
 
 def pipeline(effects: Effects) -> Any:

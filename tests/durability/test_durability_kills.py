@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from durable_places import AN_HOUR_LATER, Place
-from effects import Effects
-from other_processes import KILLED, PointedStore, Points, ended, forked
 from tour import Tour, gone_on_to
 
 from flujo_actors import NotPaused, RunClient
 from flujo_actors.errors import RunNotFound
+from kit.durable_places import AN_HOUR_LATER, Place
+from kit.effects import Effects
+from kit.other_processes import KILLED, PointedStore, Points, ended, forked
 
 pytestmark = pytest.mark.slow
 

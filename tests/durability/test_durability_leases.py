@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 import trio
-from durable_places import Place
 from silent_store import SilentStore
 
 from flujo_actors import Flujo, LeaseLost, NotSerializable, RunClient, Step
 from flujo_actors._bridge.guest import end_orphans
 from flujo_actors._core import record_bodies
 from flujo_actors.stores._memory import MemoryStore
+from kit.durable_places import Place
 
 SHORT = {"durability": {"lease_s": 0.6}}
 

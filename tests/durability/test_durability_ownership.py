@@ -12,14 +12,14 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from durable_places import AN_HOUR_LATER, Place, SqlitePlace
-from effects import Effects
-from other_processes import KILLED, Points, all_at_once, ended, forked, in_another_process
 
 from flujo_actors import Flujo, LeaseLost, Pipeline, RunClient, RunLeased, Step
 from flujo_actors.stores._memory import MemoryStore
 from flujo_actors.testing import JumpingClock
 from flujo_actors.testing.faulty_store import FaultyStore
+from kit.durable_places import AN_HOUR_LATER, Place, SqlitePlace
+from kit.effects import Effects
+from kit.other_processes import KILLED, Points, all_at_once, ended, forked, in_another_process
 
 pytestmark = pytest.mark.slow
 

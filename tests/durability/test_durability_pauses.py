@@ -9,9 +9,6 @@ from typing import Any
 import attrs
 import pydantic
 import pytest
-from durable_places import AN_HOUR_LATER, Place
-from effects import Effects
-from other_processes import KILLED, PointedStore, Points, all_at_once, in_another_process
 
 from flujo_actors import (
     AlreadyAnswered,
@@ -24,6 +21,9 @@ from flujo_actors import (
     RunClient,
     Step,
 )
+from kit.durable_places import AN_HOUR_LATER, Place
+from kit.effects import Effects
+from kit.other_processes import KILLED, PointedStore, Points, all_at_once, in_another_process
 
 pytestmark = pytest.mark.slow
 

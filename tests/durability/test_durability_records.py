@@ -7,8 +7,6 @@ from typing import Any
 
 import attrs
 import pytest
-from durable_places import Place
-from effects import Effects
 from tour import Tour
 
 from flujo_actors import Flujo, MemoryStore, Pipeline, RunClient, Step, StepResult, Usage
@@ -16,6 +14,8 @@ from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.records import Admission, Append, Record
 from flujo_actors._durable.fingerprint import Fingerprint
 from flujo_actors.errors import CorruptRecord
+from kit.durable_places import Place
+from kit.effects import Effects
 
 
 def untimed(results: tuple[StepResult, ...]) -> tuple[StepResult, ...]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from durable_places import AN_HOUR_LATER, ON_TIME, LateClock, Place, SqlitePlace
-from effects import Effects
-from other_processes import KILLED, Points, in_another_process
 
 from flujo_actors import (
     Backoff,
@@ -25,6 +22,9 @@ from flujo_actors import (
 from flujo_actors._dsl.redirect import Redirect
 from flujo_actors.errors import NotSerializable, RunExists, RunNotFound
 from flujo_actors.stores._memory import MemoryStore
+from kit.durable_places import AN_HOUR_LATER, ON_TIME, LateClock, Place, SqlitePlace
+from kit.effects import Effects
+from kit.other_processes import KILLED, Points, in_another_process
 
 ODD_NAMES = ['it\'s "quoted"', "nul\0name", "x" * 10_000, "🦜 emoji", "../../etc/passwd", "a/b~c:d", "\ud800 lone"]
 

@@ -15,9 +15,6 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from durable_places import Place, SqlitePlace
-from effects import Effects
-from other_processes import KILLED, Points, ended, forked, in_another_process
 
 from flujo_actors import (
     FingerprintMismatch,
@@ -34,6 +31,9 @@ from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.records import Append, Lease
 from flujo_actors._durable.processes import new_owner, this_process
 from flujo_actors.stores._clock import ManualClock
+from kit.durable_places import Place, SqlitePlace
+from kit.effects import Effects
+from kit.other_processes import KILLED, Points, ended, forked, in_another_process
 
 SHORT = {"durability": {"lease_s": 1.0}}
 

@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import pytest
 import trio
-from durable_places import Place
 
 from flujo_actors import (
     Aborted,
@@ -28,6 +27,7 @@ from flujo_actors import (
 )
 from flujo_actors._core.paths import StepPath, at_or_below
 from flujo_actors._durable import claiming
+from kit.durable_places import Place
 
 ASK = Step.human_in_the_loop("ask", "Publish?")
 

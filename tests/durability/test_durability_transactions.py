@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import trio
-from durable_places import AN_HOUR_LATER, Place
-from effects import Effects
-from other_processes import KILLED, PointedStore, Points, ended, forked
 
 from flujo_actors import Backoff, DeclarationError, Flujo, LeaseLost, Pipeline, RunClient, Step
 from flujo_actors.stores._memory import MemoryStore
+from kit.durable_places import AN_HOUR_LATER, Place
+from kit.effects import Effects
+from kit.other_processes import KILLED, PointedStore, Points, ended, forked
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 import pydantic
 import pytest
-from durable_places import Place
 
 from flujo_actors import (
     CorruptRecord,
@@ -24,6 +23,7 @@ from flujo_actors import (
     from_json,
     to_json,
 )
+from kit.durable_places import Place
 
 MODELS = """
 import attrs

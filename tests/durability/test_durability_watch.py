@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import trio
-from durable_places import Place, SqlitePlace
-from other_processes import KILLED, ended, forked
 
 from flujo_actors import Flujo, LightRecord, MemoryStore, Pipeline, Projector, RunClient, RunNotFound, SqliteStore, Step
 from flujo_actors._durable import watching
 from flujo_actors.errors import DeclarationError
 from flujo_actors.stores import RunQuery
+from kit.durable_places import Place, SqlitePlace
+from kit.other_processes import KILLED, ended, forked
 
 
 async def double(x: int) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import trio
-from effects import Effects
 
 from flujo_actors import Backoff, Flujo, Pipeline, PipelineResult, RunClient, Step, StepResult, Success
 from flujo_actors.errors import RunNotFound
+from kit.effects import Effects
 
 Pass = Callable[[str], None]
 """What is told of every point that a step passes."""

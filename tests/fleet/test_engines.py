@@ -15,7 +15,7 @@ import pytest
 from flujo_actors._fleet.port import Engine, Play, Ticket
 from flujo_actors._fleet.procrastinate_engine import ProcrastinateEngine
 from flujo_actors.testing.engine_conformance import EngineConformance, EnginePlace
-from postgres_server import session_server
+from kit.postgres_server import session_server
 
 pytestmark = pytest.mark.slow
 

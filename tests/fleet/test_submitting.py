@@ -26,7 +26,7 @@ from flujo_actors import (
     Step,
     UsageLimitExceededError,
 )
-from postgres_server import session_server
+from kit.postgres_server import session_server
 
 Main = Callable[[], Awaitable[Any]]
 HOSTS: dict[str, Callable[[Main], Any]] = {"trio": trio.run, "asyncio": lambda main: asyncio.run(main())}

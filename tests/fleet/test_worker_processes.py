@@ -14,7 +14,7 @@ from fleet_processes import Worker
 from fleet_waiting import ended, until
 
 from flujo_actors import Flujo, RunClient
-from postgres_server import session_server
+from kit.postgres_server import session_server
 
 pytestmark = pytest.mark.slow
 

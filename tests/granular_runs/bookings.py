@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-from effects import Effects
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
 
 from flujo_actors import Flujo, PipelineResult, Step, current_unit
 from flujo_actors.testing import CallTool, scripted_model
+from kit.effects import Effects
 
 TURNS = 4
 SETTINGS = {"usage": {"prices": {"booker": {"input_usd": 10.0, "output_usd": 20.0}}}}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from bookings import booker, booking_run, bookings
-from durable_places import LateClock, Place
-from effects import Effects
-from other_processes import KILLED, PointedStore, Points, in_another_process
 
 from flujo_actors import Flujo, PipelineResult, RunClient, Store
+from kit.durable_places import LateClock, Place
+from kit.effects import Effects
+from kit.other_processes import KILLED, PointedStore, Points, in_another_process
 
 
 class Hotel:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from bookings import SETTINGS, booker, booking_run, bookings, come_to
-from durable_places import AN_HOUR_LATER, Place, SqlitePlace
-from effects import Effects
-from other_processes import KILLED, Points, in_another_process
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage
 
 from flujo_actors import Backoff, Flujo, MaxTurnsReached, PipelineResult, RunClient, Step, StepResult
 from flujo_actors.testing import CallTool, MemorySink, scripted_model
+from kit.durable_places import AN_HOUR_LATER, Place, SqlitePlace
+from kit.effects import Effects
+from kit.other_processes import KILLED, Points, in_another_process
 
 AT_ONCE = {"backoff": Backoff.none()}
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import trio
 from bookings import SETTINGS, booker, booking_run, bookings, require_acceptable
-from durable_places import AN_HOUR_LATER, Place, SqlitePlace
-from effects import Effects
-from other_processes import KILLED, Points, in_another_process
 from pydantic import BaseModel
 from pydantic_ai import Agent, FunctionToolset, ModelRetry, RunContext
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
 
 from flujo_actors import Backoff, Flujo, PipelineResult, Processing, Step, current_unit
 from flujo_actors.testing import CallTool, Recorder, scripted_model
+from kit.durable_places import AN_HOUR_LATER, Place, SqlitePlace
+from kit.effects import Effects
+from kit.other_processes import KILLED, Points, in_another_process
 
 NO_LLM = {"aros": {"repair": {"enable_llm": False}, "fallback": {"degrade_to_string": False}}}
 

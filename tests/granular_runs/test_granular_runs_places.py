@@ -11,9 +11,6 @@ import pytest
 import trio
 import uvloop
 from bookings import SETTINGS, booker, booking_run, bookings, calls_of
-from durable_places import AN_HOUR_LATER, SqlitePlace
-from effects import Effects
-from other_processes import KILLED, Points, in_another_process
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse
 
@@ -28,6 +25,9 @@ from flujo_actors import (
     current_unit,
 )
 from flujo_actors.testing import CallTool, scripted_model
+from kit.durable_places import AN_HOUR_LATER, SqlitePlace
+from kit.effects import Effects
+from kit.other_processes import KILLED, Points, in_another_process
 
 pytestmark = pytest.mark.slow
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 from bookings import booker
-from durable_places import AN_HOUR_LATER, Place, SqlitePlace
-from effects import Effects
 from hotel import Hotel
-from other_processes import KILLED, Points, in_another_process
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ToolReturnPart
 
 from flujo_actors import AlreadyAnswered, Flujo, NotPaused, OnStepFailure, RunClient, Step, UncertainUnit
 from flujo_actors.testing import CallTool, Recorder, scripted_model
+from kit.durable_places import AN_HOUR_LATER, Place, SqlitePlace
+from kit.effects import Effects
+from kit.other_processes import KILLED, Points, in_another_process
 
 pytestmark = pytest.mark.slow
 

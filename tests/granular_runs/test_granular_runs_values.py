@@ -6,14 +6,14 @@ import math
 from typing import Any
 
 import pytest
-from durable_places import AN_HOUR_LATER, Place
-from other_processes import KILLED, Points, in_another_process
 from pydantic import BaseModel, Field
 from pydantic_ai import Agent, BinaryContent, ToolReturn
 from pydantic_ai.messages import ModelMessage, ToolReturnPart
 
 from flujo_actors import Flujo, Step
 from flujo_actors.testing import CallTool, scripted_model
+from kit.durable_places import AN_HOUR_LATER, Place
+from kit.other_processes import KILLED, Points, in_another_process
 
 HALF = "half of a pair: \ud83d"
 """A text that UTF-8 cannot write."""

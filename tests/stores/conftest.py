@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent))  # the server is shared with the tests of other directories
-
 from store_places import InMemorySqlitePlace, MemoryPlace, PostgresPlace, SqlitePlace
 
-from postgres_server import SessionServer, session_server
+from kit.postgres_server import SessionServer, session_server
 
 
 @pytest.fixture(scope="session")
