@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import trio
 
 from flujo_actors import Chunk, Context, Failure, Flujo, PipelineResult, Step, StepOutcome, Success
-from run_tree import draw
+from flujo_actors.terminal import draw
 
 QUESTION = "Why do octopuses have three hearts?"
 

@@ -1,7 +1,7 @@
 """The picture of a run."""
 
 from flujo_actors import PipelineResult, StepResult
-from run_tree import draw
+from flujo_actors.terminal import draw
 
 
 def result_of(*steps: StepResult, status: str = "completed") -> PipelineResult:
@@ -40,7 +40,7 @@ def test_notes_name_what_is_worth_knowing() -> None:
 
 def test_color_changes_nothing_but_color() -> None:
     """Without its color codes the colored picture is the plain one."""
-    result = result_of(StepResult(name="a", latency_s=0.1, step_history=(StepResult(name="b"),)))
+    result = result_of(StepResult(name="a", latency_s=0.1, attempts=2, step_history=(StepResult(name="b"),)))
     colored = draw(result, color=True)
     for code in ("\x1b[32m", "\x1b[2m", "\x1b[0m"):
         assert code in colored
