@@ -242,6 +242,7 @@ FACADES = [
     "flujo_actors.structured.read",
     "flujo_actors.telemetry",
     "flujo_actors.telemetry.otel",
+    "flujo_actors.terminal",
     "flujo_actors.testing",
     "flujo_actors.testing.engine_conformance",
     "flujo_actors.testing.faulty_store",
