@@ -37,6 +37,7 @@ from .errors import AbortRun as AbortRun
 from .errors import AlreadyAnswered as AlreadyAnswered
 from .errors import BlueprintError as BlueprintError
 from .errors import ContextError as ContextError
+from .errors import ContextTooLarge as ContextTooLarge
 from .errors import ControlError as ControlError
 from .errors import CorruptRecord as CorruptRecord
 from .errors import DeclarationError as DeclarationError
@@ -55,6 +56,7 @@ from .errors import NotAwaited as NotAwaited
 from .errors import NotPaused as NotPaused
 from .errors import NotSerializable as NotSerializable
 from .errors import PricingNotConfiguredError as PricingNotConfiguredError
+from .errors import RetrievalError as RetrievalError
 from .errors import RunAborted as RunAborted
 from .errors import RunExists as RunExists
 from .errors import RunFailed as RunFailed
@@ -83,6 +85,15 @@ if TYPE_CHECKING:
     from ._client import RunClient as RunClient
     from ._client import RunInfo as RunInfo
     from ._client import WorkerInfo as WorkerInfo
+    from ._core.assembled import AssembledContext as AssembledContext
+    from ._core.assembled import ContextSegment as ContextSegment
+    from ._core.assembled import Dropped as Dropped
+    from ._core.assembled import LiteralSegment as LiteralSegment
+    from ._core.assembled import RetrievalResult as RetrievalResult
+    from ._core.assembled import RetrievalSegment as RetrievalSegment
+    from ._core.assembled import Retrieved as Retrieved
+    from ._core.assembled import Skipped as Skipped
+    from ._core.assembled import StateSegment as StateSegment
     from ._core.budgets import Budget as Budget
     from ._core.failures import Recovered as Recovered
     from ._core.failures import StepFailure as StepFailure
@@ -107,13 +118,26 @@ if TYPE_CHECKING:
     from ._core.run_state import Projector as Projector
     from ._core.settings import Price as Price
     from ._core.settings import Settings as Settings
+    from ._dsl.agent_step import AgentStep as AgentStep
+    from ._dsl.citations import known_citations as known_citations
+    from ._dsl.collections import Collection as Collection
     from ._dsl.compensation import Compensate as Compensate
+    from ._dsl.context_format import ContextFormat as ContextFormat
+    from ._dsl.context_sources import ContextSources as ContextSources
+    from ._dsl.context_sources import from_history as from_history
+    from ._dsl.context_sources import from_literal as from_literal
+    from ._dsl.context_sources import from_retrieval as from_retrieval
+    from ._dsl.context_sources import from_state as from_state
     from ._dsl.redirect import Redirect as Redirect
     from ._fleet.port import Engine as Engine
     from ._fleet.port import Ticket as Ticket
     from ._fleet.worker import Worker as Worker
     from ._handle import RunHandle as RunHandle
     from ._json_text import to_json as to_json
+    from ._retrieval.memory import InMemoryRetriever as InMemoryRetriever
+    from ._retrieval.port import Retriever as Retriever
+    from ._retrieval.postgres import PostgresRetriever as PostgresRetriever
+    from ._retrieval.sqlite import SqliteRetriever as SqliteRetriever
     from ._runner import Flujo as Flujo
     from ._settings import load_settings as load_settings
     from .stores._memory import MemoryStore as MemoryStore
@@ -130,15 +154,24 @@ else:
         __name__,
         {
             "Add": "._core.reducers",
+            "AgentStep": "._dsl.agent_step",
             "Append": "._core.reducers",
+            "AssembledContext": "._core.assembled",
             "Budget": "._core.budgets",
+            "Collection": "._dsl.collections",
             "Compensate": "._dsl.compensation",
+            "ContextFormat": "._dsl.context_format",
+            "ContextSegment": "._core.assembled",
+            "ContextSources": "._dsl.context_sources",
+            "Dropped": "._core.assembled",
             "Engine": "._fleet.port",
             "Finding": "._blueprint.findings",
             "Flujo": "._runner",
             "HookPayload": "._core.hook_payloads",
+            "InMemoryRetriever": "._retrieval.memory",
             "LeftRun": "._core.recovery",
             "LightRecord": "._core.light_records",
+            "LiteralSegment": "._core.assembled",
             "MemoryStore": ".stores._memory",
             "Merge": "._core.reducers",
             "OnPause": "._core.hook_payloads",
@@ -146,6 +179,7 @@ else:
             "Outline": "._core.outline",
             "PostRun": "._core.hook_payloads",
             "PostStep": "._core.hook_payloads",
+            "PostgresRetriever": "._retrieval.postgres",
             "PostgresStore": ".stores.postgres._store",
             "PreRun": "._core.hook_payloads",
             "PreStep": "._core.hook_payloads",
@@ -154,11 +188,18 @@ else:
             "Recovered": "._core.failures",
             "RecoveryReport": "._core.recovery",
             "Redirect": "._dsl.redirect",
+            "RetrievalResult": "._core.assembled",
+            "RetrievalSegment": "._core.assembled",
+            "Retrieved": "._core.assembled",
+            "Retriever": "._retrieval.port",
             "RunClient": "._client",
             "RunHandle": "._handle",
             "RunInfo": "._client",
             "Settings": "._core.settings",
+            "Skipped": "._core.assembled",
+            "SqliteRetriever": "._retrieval.sqlite",
             "SqliteStore": ".stores.sqlite._store",
+            "StateSegment": "._core.assembled",
             "StepFailure": "._core.failures",
             "Store": ".stores._port",
             "Ticket": "._fleet.port",
@@ -171,7 +212,12 @@ else:
             "current_unit": "._agents.granular.units",
             "ensure_object": ".structured._builtins",
             "extract_from_text": ".structured._extract",
+            "from_history": "._dsl.context_sources",
             "from_json": "._core.json_codec",
+            "from_literal": "._dsl.context_sources",
+            "from_retrieval": "._dsl.context_sources",
+            "from_state": "._dsl.context_sources",
+            "known_citations": "._dsl.citations",
             "lint": "._blueprints",
             "load_settings": "._settings",
             "make_agent_async": "._agents.factory",
@@ -189,18 +235,26 @@ __all__ = [
     "AbortRun",
     "Aborted",
     "Add",
+    "AgentStep",
     "AlreadyAnswered",
     "Append",
+    "AssembledContext",
     "Backoff",
     "BlueprintError",
     "Budget",
     "Chunk",
+    "Collection",
     "Compensate",
     "Context",
     "ContextError",
+    "ContextFormat",
+    "ContextSegment",
+    "ContextSources",
+    "ContextTooLarge",
     "ControlError",
     "CorruptRecord",
     "DeclarationError",
+    "Dropped",
     "Engine",
     "ErrorInfo",
     "Failure",
@@ -210,11 +264,13 @@ __all__ = [
     "FlujoError",
     "Frame",
     "HookPayload",
+    "InMemoryRetriever",
     "InfiniteRedirectError",
     "InvalidAnswer",
     "LeaseLost",
     "LeftRun",
     "LightRecord",
+    "LiteralSegment",
     "LoopAlreadyRunning",
     "MaxTurnsReached",
     "MemoryStore",
@@ -234,6 +290,7 @@ __all__ = [
     "PipelineResult",
     "PostRun",
     "PostStep",
+    "PostgresRetriever",
     "PostgresStore",
     "PreRun",
     "PreStep",
@@ -245,6 +302,11 @@ __all__ = [
     "Recovered",
     "RecoveryReport",
     "Redirect",
+    "RetrievalError",
+    "RetrievalResult",
+    "RetrievalSegment",
+    "Retrieved",
+    "Retriever",
     "RunAborted",
     "RunClient",
     "RunExists",
@@ -255,8 +317,11 @@ __all__ = [
     "RunNotFound",
     "RunPaused",
     "Settings",
+    "Skipped",
+    "SqliteRetriever",
     "SqliteStore",
     "Started",
+    "StateSegment",
     "Step",
     "StepFailure",
     "StepOutcome",
@@ -288,7 +353,12 @@ __all__ = [
     "current_unit",
     "ensure_object",
     "extract_from_text",
+    "from_history",
     "from_json",
+    "from_literal",
+    "from_retrieval",
+    "from_state",
+    "known_citations",
     "lint",
     "load_settings",
     "make_agent_async",

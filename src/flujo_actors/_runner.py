@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, ov
 import trio
 
 from ._bridge.host import Host, checked_backend, current_host, in_own_loop
-from ._context.isolation import check_context_model, isolated, make_context
+from ._context.isolation import FirstContext, check_context_model, isolated
 from ._core.default_settings import BACKEND, default_settings
 from ._core.error_info import message_of
 from ._core.outcomes import PipelineResult, RunId
@@ -36,6 +36,8 @@ from ._wiring import (
     load_for_steps,
     minds_failures,
     recovered,
+    refuse_transactions,
+    searches_of,
     settings_of,
     store_of,
     stored_runs,
@@ -50,11 +52,13 @@ if TYPE_CHECKING:
     from ._core.hook_payloads import HookPayload
     from ._core.recovery import RecoveryReport
     from ._core.settings import Settings
+    from ._dsl.collections import Collection
     from ._dsl.typed_parts import Answers, I, O, Returns, TypedStep
     from ._durable.changes import ResumeMode
     from ._fleet.port import Engine
     from ._fleet.service import Fleet
     from ._fleet.worker import Worker
+    from ._retrieval.port import Retriever
     from ._run.hooks import Hooks
     from .stores._port import Store
 
@@ -72,6 +76,7 @@ if TYPE_CHECKING:
         settings: Settings | Mapping[str, Any] | None
         engine: Engine | str | None
         undo_grace_s: float | None
+        retrievers: Mapping[type[Collection], Retriever | Callable[..., Any]] | None
 
 
 logger = logging.getLogger("flujo_actors")
@@ -109,12 +114,13 @@ class Flujo(Generic[In, Out, Ctx]):
         settings: Settings | Mapping[str, Any] | None = None,
         engine: Engine | str | None = None,
         undo_grace_s: float | None = None,
+        retrievers: Mapping[type[Collection], Retriever | Callable[..., Any]] | None = None,
     ) -> None:
         self.pipeline = Pipeline.from_step(as_step(pipeline, where="what Flujo runs"))
         load_for_steps(self.pipeline)
         check_context_model(context_model)
-        self._new_context = functools.partial(make_context, context_model, initial_context_data)
-        self._first_context = self._new_context()
+        self._make_searches = searches_of(self.pipeline, retrievers, context_model)
+        self._first_context = FirstContext(context_model, initial_context_data)
         self._resources = resources
         self._limits = _checked_limits(usage_limits) or _counting(self.pipeline)
         self._make_hooks = hooks_of(hooks)
@@ -125,62 +131,94 @@ class Flujo(Generic[In, Out, Ctx]):
         self._in_memory = RunsInMemory()
         self._store = None if store is None else store_of(store, self.pipeline, context_model)
         if self._store is None:
-            _refuse_transactions(self.pipeline)
+            refuse_transactions(self.pipeline)
         self._engine = engine_of(engine, self._store)
 
     # --- running ---
 
     def run(
-        self, data: In = NOTHING, *, run_id: str | None = None, backend: Backend | None = None
+        self,
+        data: In = NOTHING,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        backend: Backend | None = None,
     ) -> PipelineResult[Out, Ctx]:
         """Run the pipeline from synchronous code and return its result.
 
+        `context` sets fields of this run's context, over those of `initial_context_data`.
         `backend` is the library that the steps are written for: `"trio"` or `"asyncio"`, by default the setting
         `run.backend`. Steps written with anyio run on either.
         """
-        return in_own_loop(self._start(data, run_id), backend=self.backend(backend), instead="run_async")
+        return in_own_loop(self._start(data, run_id, context), backend=self.backend(backend), instead="run_async")
 
     def run_async(
-        self, data: In = NOTHING, *, run_id: str | None = None, started: bool = False, tools: bool = False
+        self,
+        data: In = NOTHING,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        started: bool = False,
+        tools: bool = False,
     ) -> RunHandle[Out, Ctx]:
         """A handle on a run: await it for the result, iterate it for the outcomes, or enter it.
 
         Whoever iterates it is told of steps that begin, too, with `started`, and of tool calls with `tools`.
         """
-        return RunHandle(self._start(data, run_id), started=started, tools=tools)
+        return RunHandle(self._start(data, run_id, context), started=started, tools=tools)
 
     def run_outcomes_async(
-        self, data: In = NOTHING, *, run_id: str | None = None, started: bool = False, tools: bool = False
+        self,
+        data: In = NOTHING,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        started: bool = False,
+        tools: bool = False,
     ) -> RunHandle[Out, Ctx]:
         """The same as `run_async`, under the name that says it is iterated."""
-        return self.run_async(data, run_id=run_id, started=started, tools=tools)
+        return self.run_async(data, run_id=run_id, context=context, started=started, tools=tools)
 
-    def _start(self, data: Any, run_id: str | None) -> Drive:
-        return functools.partial(self._run_new, data, _checked_id(run_id))
+    def _start(self, data: Any, run_id: str | None, context: Mapping[str, Any] | None) -> Drive:
+        return functools.partial(self._run_new, data, _checked_id(run_id), self._first_context.of_run(context))
 
-    async def _run_new(self, data: Any, run_id: RunId, host: Host, outlet: Outlet | None) -> PipelineResult:
+    async def _run_new(
+        self, data: Any, run_id: RunId, context: Any, host: Host, outlet: Outlet | None
+    ) -> PipelineResult:
         runs = self._runs()
-        opened = await runs.admit(run_id, data, isolated(self._first_context))
+        opened = await runs.admit(run_id, data, isolated(context))
         return await self._drive(runs, opened, host, outlet)
 
     # --- a fleet ---
 
     async def submit(
-        self, data: In = NOTHING, *, run_id: str | None = None, queue: str = "default", priority: int = 0
+        self,
+        data: In = NOTHING,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        queue: str = "default",
+        priority: int = 0,
     ) -> str:
         """Hand a run to the workers of a queue, and return its id: by then it exists, durably, and will be played.
 
         `RunClient(store).wait(run_id)` waits for its end, from any process. `RunExists` if the id is taken.
         """
-        context = isolated(self._first_context)
-        return await self._fleet().submit(_checked_id(run_id), data, context, queue=queue, priority=priority)
+        first = isolated(self._first_context.of_run(context))
+        return await self._fleet().submit(_checked_id(run_id), data, first, queue=queue, priority=priority)
 
     def submit_sync(
-        self, data: In = NOTHING, *, run_id: str | None = None, queue: str = "default", priority: int = 0
+        self,
+        data: In = NOTHING,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        queue: str = "default",
+        priority: int = 0,
     ) -> str:
         """The same from synchronous code."""
-        context = isolated(self._first_context)
-        return self._fleet().submit_sync(_checked_id(run_id), data, context, queue=queue, priority=priority)
+        first = isolated(self._first_context.of_run(context))
+        return self._fleet().submit_sync(_checked_id(run_id), data, first, queue=queue, priority=priority)
 
     def worker(
         self,
@@ -321,6 +359,7 @@ class Flujo(Generic[In, Out, Ctx]):
             telemetry=self._telemetry,
             outlet=outlet,
             resources=self._resources,
+            searches=None if self._make_searches is None else self._make_searches(),
             configured=self._configured,
             **(self._undoing(opened) if self._minds_failures else {}),
         )
@@ -380,14 +419,6 @@ async def _reopened(runs: Runs, token: str, *, wait: bool) -> OpenRun:
                 "answer is missing, call resume(state_token, answer)"
             ) from None
         raise
-
-
-def _refuse_transactions(pipeline: Pipeline) -> None:
-    for each in walk_steps(pipeline):
-        if isinstance(each, Step) and "transaction" in each.plan.required:
-            raise DeclarationError(
-                f"step {each.name!r} asks for a `transaction`, but there is no store to give one: pass `store` to Flujo"
-            )
 
 
 def _checked_id(run_id: str | None) -> RunId:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ._fleet.port import Engine
     from ._fleet.service import Fleet
     from ._run.hooks import Hooks
+    from ._run.searching import Searches
     from .stores._port import Store
     from .telemetry._sinks import Telemetry
 
@@ -54,6 +55,8 @@ def _needed_by(step: AnyStep) -> Iterator[str]:
     if isinstance(step, Pipeline) or (isinstance(step, Step) and step.is_just_a_call):
         return
     yield "._tree.retries"
+    if isinstance(step, Step) and step.context_sources is not None:
+        yield "._calls.assembling"
     if not isinstance(step, Step):
         yield "._tree.composites"
     elif step.plan.shape == "model":
@@ -69,6 +72,28 @@ def undone_before(opened: OpenRun, pipeline: Pipeline) -> dict[StepPath, Undone]
     from ._durable.undone import undone_in  # what only resumed runs with compensations need
 
     return undone_in(opened.journal, pipeline)
+
+
+def searches_of(
+    pipeline: Pipeline, retrievers: Mapping[Any, Any] | None, context_model: type | None
+) -> Callable[[], Searches] | None:
+    """What makes the searches of one run; `None` if no step has sources. What cannot be searched is refused now."""
+    steps = (step for step in walk_steps(pipeline) if isinstance(step, Step))
+    if not retrievers and not any(step.context_sources is not None for step in steps):
+        return None
+    from ._run.search_plans import planned_searches  # only for those who have sources
+    from ._run.searching import Searches
+
+    return functools.partial(Searches, planned_searches(pipeline, retrievers, context_model))
+
+
+def refuse_transactions(pipeline: Pipeline) -> None:
+    """Refuse steps that ask for a transaction where no store could give one."""
+    for each in walk_steps(pipeline):
+        if isinstance(each, Step) and "transaction" in each.plan.required:
+            raise DeclarationError(
+                f"step {each.name!r} asks for a `transaction`, but there is no store to give one: pass `store` to Flujo"
+            )
 
 
 # --- settings -----------------------------------------------------------------------------------------------

@@ -236,6 +236,26 @@ class MergeConflict(ContextError):
         )
 
 
+class ContextTooLarge(FlujoError):
+    """What an agent must be shown is longer than the step's `max_tokens`, without any passage; `sizes` are by source.
+
+    Another attempt would not change it, so there is none.
+    """
+
+    def __init__(self, *, max_tokens: int, sizes: dict[str, int]) -> None:
+        self.max_tokens, self.sizes = max_tokens, sizes
+        told = ", ".join(f"{source!r} has {size}" for source, size in sizes.items())
+        super().__init__(
+            f"states and literals are never cut, and they alone have more than max_tokens={max_tokens}: {told}; "
+            "shorten them, or raise max_tokens"
+        )
+
+
+class RetrievalError(FlujoError):
+    """A search cannot be made as declared, or was not answered as the port asks: a filter without a value, a passage
+    behind a filter, a score that is no relevance. `on_error="skip"` does not cover it."""
+
+
 class NotAwaited(FlujoError, TypeError):
     """A step returned a coroutine, or something else that has to be awaited before there is a value."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -11,8 +12,21 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart
 from pydantic_ai.models.function import FunctionModel
 
-from flujo_actors import Backoff, Flujo, Pipeline, Recovered, Step, UsageLimits, make_agent_async
-from flujo_actors.testing import Billed, CallTool, scripted_model
+from flujo_actors import (
+    AssembledContext,
+    Backoff,
+    Collection,
+    ContextSources,
+    Flujo,
+    MemoryStore,
+    Pipeline,
+    Recovered,
+    Step,
+    UsageLimits,
+    from_retrieval,
+    make_agent_async,
+)
+from flujo_actors.testing import Billed, CallTool, ScriptedRetriever, scripted_model
 
 PRICES = {"scripted": {"input_usd": 1_000.0, "output_usd": 2_000.0}}
 AT_ONCE = Backoff.none()
@@ -136,7 +150,37 @@ def undoing(settings: dict[str, Any]) -> None:
     Flujo(Step("d", broken, on_failure=[broken, same]), settings=settings).run(1)
 
 
+class Pages(Collection):
+    """What the agent below searches."""
+
+
+def knowing(settings: dict[str, Any]) -> None:
+    """Steps that search: one finds, one finds the same again, one is skipped, one fails; one is recalled."""
+
+    async def shown(data: Any, *, assembled: AssembledContext) -> str:
+        if data == "again" and not gone:
+            gone.append(1)
+            raise KeyboardInterrupt
+        return assembled.to_prompt_string()
+
+    gone: list[int] = []
+    passages = ScriptedRetriever(("a long passage " * 20, 0.9), ("a short one", 0.5))
+    found = ContextSources([from_retrieval(Pages, query="q")], max_tokens=76)
+    twice = Step("find", shown, context_sources=found) >> Step("find again", shown, context_sources=found)
+    Flujo(twice, retrievers={Pages: passages}, settings=settings).run("x")
+    skipped = Step("skip", shown, context_sources=[from_retrieval(Pages, on_error="skip")], max_retries=1)
+    Flujo(skipped, retrievers={Pages: ScriptedRetriever(OSError("down"))}, settings=settings).run("x")
+    store = MemoryStore()
+    flujo = Flujo(
+        Step("go on", shown, context_sources=found), retrievers={Pages: passages}, settings=settings, store=store
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        flujo.run("again", run_id="again")
+    flujo.resume("again")
+
+
 ALL = [
+    knowing,
     *(report, asking, falling_back, failing, left_in_a_thread, swallowing, mending, counting),
     with_a_broken_hook,
     spending,

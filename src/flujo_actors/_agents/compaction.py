@@ -132,8 +132,15 @@ def _with_parts(message: M, parts: Sequence[Any]) -> Iterator[M]:
         yield dataclasses.replace(message, parts=list(parts))
 
 
-def shortened_history(keep_last: int | None) -> dict[str, Any]:
-    """Arguments for pydantic-ai's `run` that show the model no more than `compact_history` keeps."""
+def shortened_history(keep_last: int | None, *, after: int = 0) -> dict[str, Any]:
+    """Arguments for pydantic-ai's `run` that show the model no more than `compact_history` keeps.
+
+    The first `after` messages are the conversation that this one goes on with: they stay.
+    """
     if keep_last is None:
         return {}
-    return {"capabilities": [ProcessHistory(functools.partial(compact_history, keep_last=keep_last))]}
+    return {"capabilities": [ProcessHistory(functools.partial(_compact_after, after, keep_last))]}
+
+
+def _compact_after(after: int, keep_last: int, messages: list[ModelMessage]) -> list[ModelMessage]:
+    return [*messages[:after], *compact_history(messages[after:], keep_last=keep_last)]

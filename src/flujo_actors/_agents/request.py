@@ -13,14 +13,17 @@ from pydantic_ai.messages import (
     AgentStreamEvent,
     AudioUrl,
     BinaryContent,
+    CachePoint,
     DocumentUrl,
     ImageUrl,
     PartDeltaEvent,
     PartStartEvent,
+    TextContent,
     TextPart,
     TextPartDelta,
     ToolCallPart,
     ToolCallPartDelta,
+    UploadedFile,
     UserContent,
     VideoUrl,
 )
@@ -31,7 +34,17 @@ from .factory import StepAgent
 from .metering import AgentCall, Metering, metered_model
 from .tool_span import ToolSpan, no_telemetry
 
-_CONTENT = (str, ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent)
+_CONTENT = (
+    str,
+    TextContent,  # and so is StructuredContent
+    ImageUrl,
+    AudioUrl,
+    DocumentUrl,
+    VideoUrl,
+    BinaryContent,
+    UploadedFile,
+    CachePoint,
+)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -61,9 +74,8 @@ class AgentRequest:
         if self._timeout_s is not None:
             arguments["timeout"] = self._timeout_s
         capabilities = [*([Metering()] if model is None else []), *self._tool_events()]
-        if capabilities:
-            arguments["capabilities"] = capabilities
-        return arguments | self.options
+        own = {"capabilities": capabilities} if capabilities else {}
+        return with_options(arguments | own, self.options)
 
     @property
     def _timeout_s(self) -> float | None:
@@ -88,6 +100,12 @@ class AgentRequest:
                         yield Finished(result=event.result)
                     elif piece := answer.piece(event):
                         yield piece
+
+
+def with_options(arguments: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Both, with the capabilities of both; what is said twice is as the second says."""
+    capabilities = [*arguments.get("capabilities", ()), *more.get("capabilities", ())]
+    return arguments | more | ({"capabilities": capabilities} if capabilities else {})
 
 
 class AnswerText:
@@ -126,7 +144,7 @@ def prompt_of(data: Any, *notes: str | None) -> str | Sequence[UserContent] | No
     elif isinstance(data, list | tuple) and data and all(isinstance(part, _CONTENT) for part in data):
         prompt = cast("Sequence[UserContent]", list(data))
     elif isinstance(data, _CONTENT):
-        prompt = [cast("UserContent", data)]
+        prompt = [data]
     else:
         prompt = to_json(data, fallback=str, indent=2).decode()
     for note in notes:

@@ -26,7 +26,7 @@ from .._run.limits import budget_of, refusal, within_limits
 from .._run.messages import Tally
 from .._run.run import Run
 from .._run.step_events import report_left_thread
-from .._run.user_calls import failure_of
+from .._run.user_calls import assembled_of, failure_of
 from .._run.work import Work
 from .refused_outputs import refused_output
 
@@ -161,6 +161,8 @@ def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, Any]:
         keywords["resources"] = run.resources
     if "feedback" in plan.named:
         keywords["feedback"] = work.feedback
+    if "assembled" in plan.named:
+        keywords["assembled"] = assembled_of(work.assembly)
     if "idempotency_key" in plan.named:
         keywords["idempotency_key"] = idempotency_key(run.run_id, known_outside(work.span))
     if BUDGET in plan.named:

@@ -13,9 +13,9 @@ import trio
 from outcome import Error
 from pydantic_ai import AgentRunResult
 from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import Model
 
-from .._agents.compaction import shortened_history
 from .._agents.granular.conversation import GranularCall
 from .._agents.granular.request import GranularRequest
 from .._agents.metering import AgentCall, Emit
@@ -43,6 +43,7 @@ from .._run.work import Work
 from ..errors import MaxTurnsReached, StructuredOutputError, UncertainUnit
 from .agent import is_structured
 from .aggregator import Aggregator
+from .standing import Standing, standing_for
 from .structured import structured_attempt
 from .tool_calls import tell_if_tool, tells_tools
 from .units import RERUN, RunUnits
@@ -59,8 +60,18 @@ async def call_model_agent(run: Run, step: Step, work: Work, agent: AbstractAgen
     schema = own if validates else step.processing.wanted
     if schema is not None and not is_structured(run, step):
         schema = None
+    standing = await standing_for(run, step, work)
+    if isinstance(standing, Failed):
+        return standing
     caller = ModelCaller(
-        run=run, step=step, work=work, agent=agent, schema=schema, validates=validates, is_typed=own is not None
+        run=run,
+        step=step,
+        work=work,
+        agent=agent,
+        schema=schema,
+        validates=validates,
+        is_typed=own is not None,
+        standing=standing,
     )
     ended = await (caller.ask(None) if schema is None else structured_attempt(run, step, work, caller, schema))
     if not isinstance(ended, Failed) or step.resumable is None:
@@ -81,6 +92,8 @@ class ModelCaller:
     schema: Any = None
     validates: bool = False
     is_typed: bool = False
+    standing: Standing
+    """What all calls of the attempt have in common."""
     can_ask_again: bool = True
     cut_off: bool = False
     """Whether the last answer ended before its end, as far as the provider says."""
@@ -89,6 +102,8 @@ class ModelCaller:
     _answered_by: Model | None = None
     _granular: GranularCall | None = None
     """The last conversation, if it is kept."""
+    _said: list[ModelMessage] = attrs.field(factory=list)
+    """The messages of the last call that had a result."""
     _repairs: int = 0
     _unanswered: bool = False
     """Whether the last question got an answer that pydantic-ai refused, so that nobody was told of one yet."""
@@ -121,6 +136,8 @@ class ModelCaller:
         request = self._atomic(prompt, options) if resumable is None else self._kept(prompt, options, resumable)
         ended = await self._answered(request, _watched if run.outlet is not None else _unwatched)
         self._unanswered = isinstance(ended, Failed) and self.is_about_content(ended)
+        if work.assembly is not None:
+            work.assembly.said = self._said
         if isinstance(ended, Done):
             self._tell_response(ended.output)
         return ended
@@ -138,16 +155,23 @@ class ModelCaller:
         return prompt_of(self.work.data, refusal_note(self.work.tally.refusal), instruction)
 
     def _atomic(self, prompt: Any, options: dict[str, Any]) -> AgentRequest:
-        return AgentRequest(agent=self.agent, prompt=prompt, call=self._call(), deps=self.step.deps, options=options)
+        return AgentRequest(
+            agent=self.agent, prompt=prompt, call=self._call(), deps=self.standing.deps, options=options
+        )
 
     def _kept(self, prompt: Any, options: dict[str, Any], resumable: Resumable) -> GranularRequest:
         """A request whose units are kept: a refused answer begins a new conversation, a failure goes on in its own."""
         work = self.work
         work.tally.questions += 1
         path = paths.conversation(work.span, work.tally.refused, work.tally.questions)
-        options = options | shortened_history(resumable.keep_last)
+        options = self.standing.shortened(options, resumable.keep_last)
         return self._kept_at(
-            path, agent=self.agent, prompt=prompt, options=options, deps=self.step.deps, max_turns=resumable.max_turns
+            path,
+            agent=self.agent,
+            prompt=prompt,
+            options=options,
+            deps=self.standing.deps,
+            max_turns=resumable.max_turns,
         )
 
     def _kept_at(self, path: StepPath, **asked: Any) -> GranularRequest:
@@ -180,7 +204,7 @@ class ModelCaller:
         """What the agent's own validators make of a value that its model did not say like this."""
         if not has_own_validators(self.agent):
             return Done(output=value, context=self.work.context)
-        replay = Replay(agent=self.agent, prompt=self._prompt(), deps=self.step.deps, value=value)
+        replay = Replay(agent=self.agent, prompt=self._prompt(), deps=self.standing.deps, value=value)
         got = await guarded(self.run.host.asyncio().call, replay.judged)
         if isinstance(got, Error):
             return Failed(error=got.error, feedback=self.run.redact(refusal_of(got.error)))
@@ -188,14 +212,15 @@ class ModelCaller:
 
     def _options(self, *, as_text: bool) -> dict[str, Any]:
         """Structured answers are not asked for again by pydantic-ai: the stages do that, the cheap ones first."""
+        standing = self.standing.options()
         if self.schema is None:
-            return {}
+            return standing
         output: Any = None
         if as_text and not has_own_validators(self.agent):
             output = str
         elif self.step.processing.structured_output == "openai_json":
             output = provider_output(self.agent, self.schema)
-        return {"retries": {"output": 0}, **({} if output is None else {"output_type": output})}
+        return {**standing, "retries": {"output": 0}, **({} if output is None else {"output_type": output})}
 
     def _call(self) -> AgentCall:
         run, work = self.run, self.work
@@ -222,6 +247,7 @@ class ModelCaller:
         if isinstance(got, Error):
             return self._failed(request, got.error)
         result: AgentRunResult[Any] = got.value
+        self._said = result.new_messages()
         return within_limits(Done(output=result.output, context=work.context, metadata=_noted(call)), work)
 
     def _tell_rest(self, call: AgentCall, rest: Usage) -> None:

@@ -23,18 +23,55 @@ from .freeform import Context
 _IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None)})
 
 
-def make_context(model: type | None, data: Mapping[str, Any] | None) -> Any:
-    """The context a run begins with."""
+class FirstContext:
+    """The context that runs begin with; a run may set fields of its own."""
+
+    __slots__ = ("_data", "_model", "_usual", "_wanting")
+
+    def __init__(self, model: type | None, data: Mapping[str, Any] | None) -> None:
+        self._model, self._data = model or Context, data
+        self._wanting: DeclarationError | None = None
+        try:
+            self._usual = make_context(self._model, data, what="initial_context_data")
+        except IncompleteContext as error:  # the rest may come with the runs
+            self._usual, self._wanting = None, error
+
+    def of_run(self, own: Mapping[str, Any] | None) -> Any:
+        """The context of a run with these fields of its own, to be copied; `DeclarationError` if they do not fit."""
+        if own is None:
+            if self._wanting is not None:
+                raise self._wanting
+            return self._usual
+        if not isinstance(own, Mapping):
+            raise DeclarationError(f"context must be a dict of fields of this run's context, not {own!r}")
+        return make_context(self._model, {**(self._data or {}), **own}, what="context")
+
+
+class IncompleteContext(DeclarationError):
+    """A context model has fields that were given no value."""
+
+
+def make_context(model: type | None, data: Mapping[str, Any] | None, *, what: str = "initial_context_data") -> Any:
+    """The context a run begins with; `what` says where its data comes from."""
     model = model or Context
     if isinstance(data, Mapping):
-        _refuse_unheard(model, data)
+        _refuse_unheard(model, data, what)
     try:
         return model(**dict(data or {}))
     except (TypeError, ValueError) as error:
-        raise DeclarationError(f"initial_context_data does not fit context_model {model.__name__}: {error}") from error
+        kind = IncompleteContext if _misses_fields(error) else DeclarationError
+        raise kind(f"{what} does not fit context_model {model.__name__}: {error}") from error
 
 
-def _refuse_unheard(model: type, data: Mapping[str, Any]) -> None:
+def _misses_fields(error: Exception) -> bool:
+    """Whether fields without a value are all that is wrong."""
+    told = getattr(error, "errors", None)
+    if callable(told):
+        return all(each.get("type") == "missing" for each in told())
+    return "missing" in str(error) and "required" in str(error)
+
+
+def _refuse_unheard(model: type, data: Mapping[str, Any], what: str) -> None:
     """Pydantic ignores keys that a model does not have; a misspelt one would vanish without a word."""
     taken = _keys_taken(model)
     unheard = None if taken is None else next((key for key in data if key not in taken), None)
@@ -42,7 +79,7 @@ def _refuse_unheard(model: type, data: Mapping[str, Any]) -> None:
         near = nearest(str(unheard), taken)
         hint = f"did you mean {near!r}?" if near else f"it has {', '.join(taken)}"
         raise DeclarationError(
-            f"initial_context_data does not fit context_model {model.__name__}: it has no field {unheard!r}; {hint}"
+            f"{what} does not fit context_model {model.__name__}: it has no field {unheard!r}; {hint}"
         )
 
 

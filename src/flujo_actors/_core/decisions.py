@@ -6,7 +6,8 @@ Rules, first match wins:
 2. Work that is done, paused or aborted is accepted.
 3. A failure that names another agent goes to that agent at once.
 4. Work that ended without an outcome is not tried again, since nobody knows what it did.
-5. Any other failure is tried again while retries are left, after the step's backoff.
+5. Any other failure is tried again while retries are left, after the step's backoff, unless another attempt cannot
+   change it: a context that is too large.
 6. A failure that is not tried again goes to the fallback, if there is one; else it is accepted.
 """
 
@@ -17,6 +18,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from ..errors import ContextTooLarge
 from .attempts import Attempt, Failed, escalating
 from .backoff import Backoff
 
@@ -76,6 +78,6 @@ def decide(
         return Escalate(error=control)
     if ended.redirect is not None:
         return HandOver(to=ended.redirect)
-    if failures <= max_retries and not lost:
+    if failures <= max_retries and not lost and not isinstance(ended.error, ContextTooLarge):
         return Restart(after=backoff.delay(failures, rng))
     return USE_FALLBACK if has_fallback else ACCEPT

@@ -4,7 +4,7 @@ Rules:
 1. Events are frozen values. The emitter gives `at`: seconds, on one clock per run. No clock is read here.
 2. `run_id` and `path` say where: the step's path in the tree, `""` for the run itself.
 3. A stretch of a run opens with `run.started` or `run.resumed` and closes with `run.ended`; likewise
-   `step.*`, `attempt.*`, `model.*` and `tool.*` come in pairs, whatever the ending was.
+   `step.*`, `attempt.*`, `model.*`, `tool.*` and `retrieval.*` come in pairs, whatever the ending was.
 4. A field that may hold what users or models wrote (prompts, inputs, outputs) is declared with
    `_content()`, one that only verbose telemetry shows with `_detail()`; it is decided nowhere else.
 """
@@ -303,6 +303,46 @@ class ToolEnded(_InAttempt):
 
 
 @attrs.frozen(kw_only=True)
+class RetrievalStarted(_InAttempt):
+    """`source` is the name of the source, which is its collection's unless it was given another."""
+
+    kind: ClassVar[Literal["retrieval.started"]] = "retrieval.started"
+    collection: str
+    source: str = ""
+    query: str | None = _content()
+
+
+@attrs.frozen(kw_only=True)
+class RetrievalEnded(_InAttempt):
+    """`found` counts what passed the floor and every filter; `cached` says that the run had searched for it before."""
+
+    kind: ClassVar[Literal["retrieval.ended"]] = "retrieval.ended"
+    collection: str
+    source: str = ""
+    status: StepStatus = "success"
+    found: int = 0
+    best_score: float | None = None
+    cached: bool = False
+    feedback: str | None = None
+    documents: object = _content()
+
+
+@attrs.frozen(kw_only=True)
+class ContextAssembled(_InAttempt):
+    """`recalled` says that an earlier part of the run had assembled it; nothing was searched for again."""
+
+    kind: ClassVar[Literal["context.assembled"]] = "context.assembled"
+    segments: int = 0
+    tokens: int = 0
+    dropped: int = 0
+    skipped: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    """Why each of the skipped sources failed."""
+    recalled: bool = False
+    text: str | None = _content()
+
+
+@attrs.frozen(kw_only=True)
 class _Aros(_InAttempt):
     """`provider_error` is the error's type name; `schema_hash` tells schemas apart, not what they say; `raw_text` is
     what the stage began with, or came to."""
@@ -364,7 +404,7 @@ RunEvent = RunStarted | RunEnded | RunPaused | RunResumed
 StepEvent = StepStarted | StepEnded | StepRetry | StepFallback | StepUnstoppable
 AttemptEvent = AttemptStarted | AttemptEnded
 AgentEvent = AgentSystem | AgentInput | AgentResponse | AgentUsage
-CallEvent = ModelStarted | ModelEnded | ToolStarted | ToolEnded
+CallEvent = ModelStarted | ModelEnded | ToolStarted | ToolEnded | RetrievalStarted | RetrievalEnded
 FailureEvent = StepRecovered | HandlerFailed | UndoStarted | UndoEnded
 ArosEvent = ArosRepairStarted | ArosRepairSuccess | ArosRepairFailed | ArosFallbackStage
 
@@ -377,6 +417,7 @@ Event = (
     | AttemptEvent
     | AgentEvent
     | CallEvent
+    | ContextAssembled
     | ArosEvent
     | HookFailed
     | GovernanceEvent

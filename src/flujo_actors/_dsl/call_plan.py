@@ -32,7 +32,7 @@ Shape: TypeAlias = Literal["async", "sync", "stream", "model"]
 FORWARDED = frozenset({"context", "resources"})
 """What `**kwargs` receives."""
 
-OFFERED = FORWARDED | {"budget", "failure", "feedback", "idempotency_key", "transaction", "undo"}
+OFFERED = FORWARDED | {"assembled", "budget", "failure", "feedback", "idempotency_key", "transaction", "undo"}
 """Everything a call may receive by keyword."""
 
 SCOPE = frozenset({"steps", "item", "run_input"})
@@ -95,12 +95,22 @@ def plan_agent(agent: Any, *, step_name: str) -> CallPlan:
     raise DeclarationError(f"step {step_name!r} cannot call its agent, a {type(agent).__name__}: {cure}")
 
 
-def plan_callable(fn: Callable[..., Any], *, step_name: str) -> CallPlan:
-    """The plan for one callable."""
+def plan_maker(fn: Any, *, what: str) -> CallPlan | None:
+    """The plan for a function that makes a value for every attempt; `None` for a value, also one that can be called.
+
+    It is called with data, context and resources, by its signature, and with what it asks for of its scope.
+    """
+    if not _is_plain_callable(fn):
+        return None
+    return plan_callable(fn, step_name=what, also=asked_of_scope(fn))
+
+
+def plan_callable(fn: Callable[..., Any], *, step_name: str, also: frozenset[str] = frozenset()) -> CallPlan:
+    """The plan for one callable; `also` is what else it is passed by keyword."""
     if inspect.isgeneratorfunction(_innermost(fn)):
         raise DeclarationError(f"step {step_name!r} is a plain generator; make it `async def` to stream")
     keywords = frozenset(name for name in OFFERED if accepts(fn, name))
-    _refuse_unknown_needs(fn, keywords, step_name)
+    _refuse_unknown_needs(fn, keywords | also, step_name)
     return CallPlan(
         target=_data_first(fn),
         shape=_shape(fn),
@@ -172,9 +182,14 @@ def is_model_agent(agent: Any) -> bool:
 # --- signatures -------------------------------------------------------------------------------------------
 
 
-def accepts(fn: Callable[..., Any], name: str) -> bool:
-    """Whether `fn(data, **{name: …})` is a call that `fn` allows; see the module's rules."""
+def accepts(fn: Callable[..., Any], name: str, *, also: bool = False) -> bool:
+    """Whether `fn(data, **{name: …})` is a call that `fn` allows; see the module's rules.
+
+    `also` is for what is offered to everybody who takes keywords, or whose signature cannot be read.
+    """
     parameters = _parameters(fn)
+    if also and (parameters is None or any(map(_sweeps, parameters.values()))):
+        return not _binds(fn, name)
     if parameters is None or _binds(fn, name):
         return False
     if _names(fn, name):
@@ -263,6 +278,11 @@ def _is_mock(value: object) -> bool:
 
 
 # --- shapes -----------------------------------------------------------------------------------------------
+
+
+def shape_of(fn: Callable[..., Any]) -> Shape:
+    """How a function answers."""
+    return _shape(fn)
 
 
 def _shape(fn: Callable[..., Any]) -> Shape:

@@ -220,10 +220,16 @@ class Declared(Chained[In, Out]):
     def _plan_checks(self) -> tuple[CallPlan, ...]:
         return planned(self.validators, f"{self.name} (validator)")
 
+    @property
+    def remembers(self) -> bool:
+        """Whether what is said and heard is kept in the context."""
+        return False
+
     @functools.cached_property
     def bare(self) -> bool:
         """Whether there is nothing to do before and after the work itself."""
-        return not (self.checks or self.updates_context or self.processors is not NO_PROCESSORS)
+        around = self.checks or self.updates_context or self.processors is not NO_PROCESSORS
+        return not (around or self.remembers)
 
     @functools.cached_property
     def may_read_again(self) -> bool:
@@ -257,10 +263,14 @@ class Declared(Chained[In, Out]):
         """What decides between steps, what they work on, and what a person is asked, by the name of the option."""
         yield "input", self.input
 
+    def asking(self) -> Iterator[Any]:
+        """The values that may be functions of data and context, and may ask for what is in scope."""
+        yield from (value for _, value in self.deciding())
+
     @functools.cached_property
     def asks_of_scope(self) -> frozenset[str]:
         """Which of `steps`, `item` and `run_input` the step's own functions ask for."""
-        functions = [each for _, each in self.deciding() if callable(each) and not isinstance(each, type)]
+        functions = [each for each in self.asking() if callable(each) and not isinstance(each, type)]
         return frozenset().union(*map(asked_of_scope, functions)) if functions else NOTHING_ASKED
 
     def lasting(self) -> Iterator[tuple[str, Any]]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .._core.backoff import Backoff
     from .._core.usage import UsageLimits
     from .compensation import Compensate
+    from .context_sources import ContextSources, Source
     from .declared import Processors
     from .kinds import Merging, OnBranchFailure
     from .pipeline import StepLike
@@ -58,6 +59,8 @@ class AgentOptions(Options, total=False):
     """What can be said of a step that calls an agent, apart from what changes the types of its data."""
 
     deps: Any
+    message_history: Any
+    context_sources: ContextSources | Iterable[Source] | None
     mergeable_output: bool
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import attrs
 
 from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
-from .call_plan import CallPlan, plan_agent
+from .call_plan import CallPlan, plan_agent, plan_maker
 from .declared import Declared, of_type, options_of, refuse_unknown
 from .pipeline import StepLike
 from .processing import NO_PROCESSING, Processing, as_processing
 
 if TYPE_CHECKING:
+    from .context_sources import ContextSources
     from .options import (
         AgentOptions,
         AllOptions,
@@ -34,13 +35,27 @@ if TYPE_CHECKING:  # see where `Step` makes them
     from .resumable import OnUncertain, Resumable
 
 
+def _as_sources(name: str, value: Any) -> ContextSources:
+    from .context_sources import as_context_sources  # only for steps that have sources
+
+    try:
+        return as_context_sources(value)
+    except DeclarationError as error:
+        raise DeclarationError(f"step {name!r}: {error}") from None
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False, init=False)
 class Step(Declared[In, Out]):
     """One agent: a callable, an object with `async run(data, **kw)`, or a pydantic-ai agent."""
 
     agent: Any = attrs.field(default=None, kw_only=False)
     deps: Any = attrs.field(default=None, repr=False)
-    """What a model agent's tools get as pydantic-ai's `deps`."""
+    """What a model agent's tools get as pydantic-ai's `deps`: a value, or a function that makes it for every attempt,
+    called by its signature with data, context and resources."""
+    message_history: Any = attrs.field(default=None, repr=False)
+    """What a model agent heard and said before: messages of pydantic-ai, their JSON, or a function as for `deps`."""
+    context_sources: ContextSources | None = attrs.field(default=None, repr=False)
+    """What the agent is shown besides its prompt: a list of sources, or `ContextSources(…)`."""
     processing: Processing = attrs.field(default=NO_PROCESSING, converter=as_processing)
     """How the output becomes a value; a schema makes the step a structured one."""
     resumable: Resumable | None = None
@@ -94,6 +109,8 @@ class Step(Declared[In, Out]):
     @overload
     def __init__(self: Step[Any, Any], name: str, agent: Any, **options: Unpack[WithProcessing]) -> None: ...
     def __init__(self, name: str, agent: Any = None, **options: Any) -> None:
+        if options.get("context_sources") is not None:
+            options["context_sources"] = _as_sources(name, options["context_sources"])
         self.__attrs_init__(name, agent, **options)
 
     @plan.default
@@ -113,12 +130,14 @@ class Step(Declared[In, Out]):
         plan = self.plan
         plain = plan.shape == "async" and not plan.keywords and plan.takes_data and plan.stream is None
         alone = self.input is None and self.processing.wanted is None and self.usage_limits is None
+        alone = alone and self.context_sources is None
         return plain and alone and self._is_tried_once
 
     @functools.cached_property
     def is_just_a_question(self) -> bool:
         """Whether the step is one question to a model agent, and nothing around it."""
-        return self.plan.shape == "model" and self._is_tried_once and not callable(self.input)
+        alone = self.context_sources is None and not callable(self.input)
+        return self.plan.shape == "model" and self._is_tried_once and alone
 
     @property
     def _is_tried_once(self) -> bool:
@@ -203,11 +222,49 @@ class Step(Declared[In, Out]):
         options["resumable"] = Resumable(max_turns=max_turns, on_uncertain=on_uncertain, keep_last=keep_last)
         return Step(name, agent, input=input, **options)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a history of the step wants what is said and heard."""
+        history = None if self.context_sources is None else self.context_sources.history
+        return history is not None and history.remember
+
+    @functools.cached_property
+    def deps_plan(self) -> CallPlan | None:
+        """How to make the `deps`, if a function does."""
+        return plan_maker(self.deps, what=f"{self.name} (deps)")
+
+    @functools.cached_property
+    def history_plan(self) -> CallPlan | None:
+        """How to make the `message_history`, if a function does."""
+        return plan_maker(self.message_history, what=f"{self.name} (message_history)")
+
+    def asking(self) -> Iterator[Any]:
+        """What decides, and what makes deps and histories."""
+        yield from Declared.asking(self)
+        if self.deps is not None and self.deps_plan is not None:
+            yield self.deps
+        if self.message_history is not None and self.history_plan is not None:
+            yield self.message_history
+
     def _check(self) -> None:
+        if self.deps is not None:
+            _ = self.deps_plan  # planned now, so that a wrong function is refused now
+        if self.context_sources is not None or self.message_history is not None:
+            from .source_checks import check_sources  # only for steps that have them
+
+            check_sources(self)
         if self.resumable is not None and self.plan.shape != "model":
             raise DeclarationError(
                 f"step {self.name!r} is granular, so its agent must be a pydantic-ai agent, not {self.agent!r}"
             )
+
+    def deciding(self) -> Iterator[tuple[str, Any]]:
+        """What every step has, and where its context comes from."""
+        yield from Declared.deciding(self)
+        if self.context_sources is not None:
+            from .source_facts import sources_text  # see `_as_sources`
+
+            yield "context_sources", sources_text(self.context_sources)
 
     # The other kinds are loaded with the first of them: building their classes takes a tenth of a plain import.
 

@@ -14,11 +14,12 @@ from .._core.usage import NO_USAGE, Usage
 from .._dsl.pipeline import AnyStep
 from .._durable.journal import OpenTransaction
 
-if TYPE_CHECKING:  # what only runs have whose functions ask for it, that undo something, or tell of a failure
+if TYPE_CHECKING:  # what only some runs have
     from .._core.failures import Cause
     from .._core.undoing import ToUndo
     from .aftermath import Aftermath, Aside
     from .scope import Scope
+    from .work import Assembly
 
 
 class Tally:
@@ -29,6 +30,7 @@ class Tally:
 
     __slots__ = (
         "aftermath",
+        "assembly",
         "attempts",
         "context",
         "history",
@@ -63,6 +65,8 @@ class Tally:
         """What the current attempt has streamed."""
         self.usage: Usage = NO_USAGE
         self.history: list[StepResult] = []
+        self.assembly: Assembly | None = None
+        """What the step's agent is shown besides its prompt, from the first attempt that assembled it."""
         self.settled: Settled | None = None
         """The step's report, from the moment on at which there is one."""
 

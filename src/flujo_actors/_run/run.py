@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # what only some runs have, loaded by whoever gives it to the
     from ..telemetry._silence import Silence
     from ..telemetry._sinks import Telemetry
     from .hooks import Hooks
+    from .searching import Searches
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -43,6 +44,8 @@ class Run:
     outlet: Outlet | None = None
     """Where somebody watches the run; `None` if nobody does."""
     resources: Any = None
+    searches: Searches | None = None
+    """The searches of the run; `None` if no step has any."""
     configured: Callable[[], Settings] = default_settings
     """What tells the settings, which are not built before somebody asks."""
     rng: Callable[[], float] = random.random

@@ -14,8 +14,9 @@ from .._core.error_info import message_of, put_note, said_by
 from .._dsl.call_plan import CallPlan
 from .run import Run
 
-if TYPE_CHECKING:  # only runs whose functions ask for it have one
+if TYPE_CHECKING:
     from .scope import Scope
+    from .work import Assembly, Work
 
 
 async def ask(run: Run, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Value[Any] | Error:
@@ -28,11 +29,35 @@ async def _answer(run: Run, fn: Callable[..., Any], args: tuple[Any, ...], keywo
     return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
 
 
-async def ask_planned(run: Run, plan: CallPlan, value: Any, context: Any) -> Value[Any] | Error:
+async def ask_planned(
+    run: Run, plan: CallPlan, value: Any, context: Any, assembly: Assembly | None = None
+) -> Value[Any] | Error:
     """Call a processor or a validator on a value, with the keywords it takes."""
     offered = {"context": context, "resources": run.resources}
+    if "assembled" in plan.named:
+        offered["assembled"] = assembled_of(assembly)
     keywords = {name: offered[name] for name in plan.keywords if name in offered}
     return await ask(run, plan.target, value, **keywords)
+
+
+def assembled_of(assembly: Assembly | None) -> Any:
+    """What code that asks for `assembled` gets: the step's context, or an empty one."""
+    if assembly is not None:
+        return assembly.context
+    from .._core.assembled import AssembledContext  # few ask for it, fewer without sources
+
+    return AssembledContext.EMPTY
+
+
+async def made(run: Run, plan: CallPlan, fn: Any, work: Work) -> Value[Any] | Error:
+    """What a function `(data, context, resources)` makes for an attempt, called by its signature."""
+    copied = await guarded(_isolated, work.context)
+    if isinstance(copied, Error):
+        return copied
+    offered = {"context": copied.value, "resources": run.resources}
+    keywords = {name: offered[name] for name in plan.keywords if name in offered}
+    asked = {} if work.scope is None else work.scope.asked_by(fn)
+    return await ask(run, plan.target, *((own(work.data),) if plan.takes_data else ()), **keywords, **asked)
 
 
 async def given(

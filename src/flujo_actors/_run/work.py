@@ -17,8 +17,20 @@ from .._durable.journal import OpenTransaction
 from .messages import Request, Tally
 
 if TYPE_CHECKING:  # what only some runs have
+    from .._core.assembled import AssembledContext
     from .aftermath import Aside
     from .scope import Scope
+
+
+@attrs.define(kw_only=True, eq=False)
+class Assembly:
+    """What a step's agent is shown besides its prompt, and what it said to it."""
+
+    context: AssembledContext
+    text: str
+    """The context as a model is shown it; empty if there is nothing to show."""
+    said: list[Any] = attrs.field(factory=list)
+    """The messages of the last call of a model agent that had a result."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -47,6 +59,8 @@ class Work:
     """What functions may ask for; `None` if nobody in the run asks."""
     aside: Aside | None = None
     """Set inside handlers and compensations."""
+    assembly: Assembly | None = None
+    """What the agent is shown besides its prompt, if the step has sources."""
 
     @property
     def caller(self) -> str:

@@ -30,13 +30,14 @@ from .._dsl.declared import Declared
 from .._dsl.redirect import Redirect
 from .._dsl.step import Step, name_of
 from .._durable.journal import OpenTransaction
+from .._run.limits import within_limits
 from .._run.messages import Request
 from .._run.notify import tell_late
 from .._run.run import Run
 from .._run.step_events import emit_attempt_ended, note_swallowed_cancellation, report_unstoppable
 from .._run.step_results import told
 from .._run.user_calls import ask, ask_planned, failure_of, told_of
-from .._run.work import Work, work_of
+from .._run.work import Assembly, Work, work_of
 from ..errors import ContextError, StepTimeout, TransactionLost
 from .sequence import Troupe, vetoed
 
@@ -126,18 +127,37 @@ class OneAttempt:
         own = await self._on_copy(work) if shown else work
         if isinstance(own, Failed):
             return own
-        work = own
+        if isinstance(step, Step) and step.context_sources is not None:
+            return await self._with_context(step, own)
+        return await self._worked(step, own)
+
+    async def _with_context(self, step: Step, work: Work) -> Attempt:
+        """The attempt of a step whose agent is shown a context."""
+        from .._calls.assembling import assembled_for, noted  # only for steps that have sources
+
+        assembly = await assembled_for(self.run, step, work)
+        if isinstance(assembly, Failed):
+            return assembly
+        refused = within_limits(Done(output=None, context=work.context), work)  # an embedder counts, too
+        if isinstance(refused, Failed):
+            return refused
+        ended = await self._worked(step, attrs.evolve(work, assembly=assembly))
+        if isinstance(ended, Stopped):
+            return ended
+        return attrs.evolve(ended, metadata={**ended.metadata, **noted(assembly)})
+
+    async def _worked(self, step: Declared, work: Work) -> Attempt:
         if step.bare:
             return await self._of_its_kind(step, work)
         for plan in step.processors.before_plans:
-            got = await ask_planned(self.run, plan, work.data, work.context)
+            got = await ask_planned(self.run, plan, work.data, work.context, work.assembly)
             if isinstance(got, Error):
                 return failure_of(self.run, got.error, plan=plan, what=f"A processor of step {step.name!r}")
             work = attrs.evolve(work, data=got.value)
         ended = await self._of_its_kind(step, work)
         if not isinstance(ended, Done):
             return ended
-        finished = await self._finish(step, ended)
+        finished = await self._finish(step, ended, work.assembly)
         work.tally.refused += isinstance(finished, Failed)
         return finished
 
@@ -166,11 +186,11 @@ class OneAttempt:
 
         return await attempt_of_kind(self.troupe, step, work)
 
-    async def _finish(self, step: Declared, done: Done) -> Attempt:
+    async def _finish(self, step: Declared, done: Done, assembly: Assembly | None = None) -> Attempt:
         """Processors, validators and the context update on an output."""
         output, context = done.output, done.context
         for plan in step.processors.after_plans:
-            got = await ask_planned(self.run, plan, output, context)
+            got = await ask_planned(self.run, plan, output, context, assembly)
             if isinstance(got, Error):
                 return failure_of(self.run, got.error, plan=plan, what=f"A processor of step {step.name!r}")
             output = got.value
@@ -178,7 +198,7 @@ class OneAttempt:
         if refused is not None:
             return refused
         for check, plan in zip(step.validators, step.checks, strict=True):
-            got = await ask_planned(self.run, plan, output, context)
+            got = await ask_planned(self.run, plan, output, context, assembly)
             got = got if isinstance(got, Error) else await ask(self.run, _objection, check, got.value)
             reason = told_of(self.run, got.error, plan) if isinstance(got, Error) else got.value
             if isinstance(reason, Redirect):
@@ -193,6 +213,11 @@ class OneAttempt:
             if isinstance(changed, Error):
                 return self._not_updated(step, changed.error, output)
             context = changed.value
+        if isinstance(step, Step) and step.remembers and assembly is not None:
+            remembered = await guarded(_remembered, step, context, assembly)
+            if isinstance(remembered, Error):
+                return self._not_updated(step, remembered.error, output)
+            context = remembered.value
         return attrs.evolve(done, output=output, context=context)
 
     def _not_updated(self, step: Declared, error: BaseException, output: Any) -> Failed:
@@ -222,6 +247,12 @@ async def _undone(transaction: OpenTransaction, ended: Failed | Stopped) -> Tran
         return None
     lost = await transaction.rollback(ended.error if isinstance(ended, Failed) else None)
     return lost if isinstance(ended, Failed) and escalating(ended.error) is None else None
+
+
+async def _remembered(step: Step, context: Any, assembly: Assembly) -> Any:
+    from .._calls.remembering import remembered  # loads pydantic-ai, as the step's agent did
+
+    return remembered(step, context, assembly)
 
 
 async def _updated(context: Any, output: Any, step_name: str) -> Any:

@@ -27,6 +27,7 @@ from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json
 
+from .._agents.shown_context import context_in
 from .._core.usage import NO_USAGE, Usage
 from ._model_script import DEFAULT_USAGE, Billed, CallTool
 from ._scripted import Script, Streamed, settled
@@ -54,6 +55,11 @@ class ModelAsked:
         prompts = [part for each in self.messages if isinstance(each, ModelRequest) for part in each.parts]
         texts = [_text_of(part) for part in prompts if isinstance(part, UserPromptPart)]
         return texts[-1] if texts else ""
+
+    @property
+    def context(self) -> str | None:
+        """What the step's agent was shown besides its prompt, as the model got it; `None` if there was nothing."""
+        return next((text for each in reversed(self.messages) if (text := context_in(each)) is not None), None)
 
     @property
     def instructions(self) -> str | None:

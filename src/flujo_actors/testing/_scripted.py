@@ -43,6 +43,8 @@ class Call:
     resources: Any = None
     feedback: str | None = None
     """Why the attempt before was refused."""
+    assembled: Any = None
+    """The `AssembledContext` of the step, which is empty if it has no sources."""
 
 
 class Script:
@@ -103,9 +105,17 @@ class ScriptedAgent:
         """The data of every call."""
         return [call.data for call in self.calls]
 
-    async def run(self, data: Any, *, context: Any = None, resources: Any = None, feedback: str | None = None) -> Any:
+    async def run(
+        self,
+        data: Any,
+        *,
+        context: Any = None,
+        resources: Any = None,
+        feedback: str | None = None,
+        assembled: Any = None,
+    ) -> Any:
         """Answer a call in one piece."""
-        reply = await self._reply(data, context, resources, feedback)
+        reply = await self._reply(data, context, resources, feedback, assembled)
         if not isinstance(reply, Streamed):
             return reply
         if reply.error is not None:
@@ -113,10 +123,16 @@ class ScriptedAgent:
         return _joined(reply.pieces)
 
     async def stream(
-        self, data: Any, *, context: Any = None, resources: Any = None, feedback: str | None = None
+        self,
+        data: Any,
+        *,
+        context: Any = None,
+        resources: Any = None,
+        feedback: str | None = None,
+        assembled: Any = None,
     ) -> AsyncIterator[Any]:
         """Answer a call whose step is watched."""
-        reply = await self._reply(data, context, resources, feedback)
+        reply = await self._reply(data, context, resources, feedback, assembled)
         if not isinstance(reply, Streamed):
             yield reply if isinstance(reply, _OUTCOMES) else Success(step_result=StepResult(name="", output=reply))
             return
@@ -125,8 +141,9 @@ class ScriptedAgent:
         if reply.error is not None:
             raise reply.error
 
-    async def _reply(self, data: Any, context: Any, resources: Any, feedback: str | None) -> Any:
-        self.calls.append(Call(data=data, context=context, resources=resources, feedback=feedback))
+    async def _reply(self, data: Any, context: Any, resources: Any, feedback: str | None, assembled: Any) -> Any:
+        call = Call(data=data, context=context, resources=resources, feedback=feedback, assembled=assembled)
+        self.calls.append(call)
         return await settled(self._script.next(), data)
 
 

@@ -27,7 +27,7 @@ from ..._core.paths import StepPath, parent_of
 from ..._core.usage import NO_USAGE, Usage
 from ._semantic_conventions import Attributes
 
-Level: TypeAlias = Literal["run", "step", "attempt", "model", "tool"]
+Level: TypeAlias = Literal["run", "step", "attempt", "model", "tool", "retrieval"]
 Key: TypeAlias = tuple[Level, str, str]
 """Level, path, and the call's id where there can be several."""
 
@@ -137,9 +137,9 @@ def _is_within(current: object, ending: OpenSpan) -> bool:
 
 def _places_above(key: Key) -> Iterator[Key]:
     level, path, _ = key
-    if level in ("model", "tool"):
+    if level in ("model", "tool", "retrieval"):
         yield "attempt", path, ""
-    if level in ("model", "tool", "attempt"):
+    if level in ("model", "tool", "retrieval", "attempt"):
         yield "step", path, ""
     while path:
         path = parent_of(StepPath(path))

@@ -6,7 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from ..._core.events import AgentUsage, Event, ModelEnded, ModelStarted, ToolEnded, ToolStarted, facts
+from ..._core.events import (
+    AgentUsage,
+    Event,
+    ModelEnded,
+    ModelStarted,
+    RetrievalEnded,
+    RetrievalStarted,
+    ToolEnded,
+    ToolStarted,
+    facts,
+)
 from ..._core.usage import Usage
 
 AttributeValue: TypeAlias = str | bool | int | float | list[str]
@@ -111,6 +121,23 @@ def tool_attributes(event: ToolStarted) -> Attributes:
 def tool_result_attributes(event: ToolEnded) -> Attributes:
     """What is known of a tool call when it has ended."""
     return written({"gen_ai.tool.call.result": event.result})
+
+
+def retrieval_attributes(event: RetrievalStarted) -> Attributes:
+    """What is known of a search when it begins."""
+    return written(
+        {
+            "gen_ai.operation.name": "retrieval",
+            "gen_ai.data_source.id": event.collection,
+            "gen_ai.retrieval.query.text": event.query,
+        }
+    )
+
+
+def retrieval_result_attributes(event: RetrievalEnded) -> Attributes:
+    """What is known of a search when it has ended."""
+    said = {"flujo.found": event.found, "flujo.best_score": event.best_score, "flujo.cached": event.cached}
+    return written({"gen_ai.retrieval.documents": event.documents, **said})
 
 
 def system_attributes(text: str | None) -> Attributes:

@@ -117,9 +117,9 @@ def _run_attributes(event: ev.RunStarted | ev.RunResumed) -> conventions.Attribu
 def _trace(spans: OpenSpans, event: ev.Event) -> None:
     """What an event inside a run does to its spans."""
     match event:
-        case ev.StepStarted() | ev.AttemptStarted() | ev.ModelStarted() | ev.ToolStarted():
+        case ev.StepStarted() | ev.AttemptStarted() | ev.ModelStarted() | ev.ToolStarted() | ev.RetrievalStarted():
             _open(spans, event)
-        case ev.StepEnded() | ev.AttemptEnded() | ev.ModelEnded() | ev.ToolEnded():
+        case ev.StepEnded() | ev.AttemptEnded() | ev.ModelEnded() | ev.ToolEnded() | ev.RetrievalEnded():
             _end(spans, event)
         case ev.AgentSystem() | ev.AgentInput() | ev.AgentResponse() | ev.AgentUsage():
             _annotate(spans, event)
@@ -136,6 +136,7 @@ def _trace(spans: OpenSpans, event: ev.Event) -> None:
             | ev.ArosRepairSuccess()
             | ev.ArosRepairFailed()
             | ev.ArosFallbackStage()
+            | ev.ContextAssembled()
             | ev.HookFailed()
             | ev.BudgetLevelChanged()
         ):
@@ -146,8 +147,8 @@ def _trace(spans: OpenSpans, event: ev.Event) -> None:
             assert_never(event)
 
 
-_Beginning = ev.StepStarted | ev.AttemptStarted | ev.ModelStarted | ev.ToolStarted
-_Ending = ev.StepEnded | ev.AttemptEnded | ev.ModelEnded | ev.ToolEnded
+_Beginning = ev.StepStarted | ev.AttemptStarted | ev.ModelStarted | ev.ToolStarted | ev.RetrievalStarted
+_Ending = ev.StepEnded | ev.AttemptEnded | ev.ModelEnded | ev.ToolEnded | ev.RetrievalEnded
 
 
 def _key(event: _Beginning | _Ending) -> Key:
@@ -160,6 +161,8 @@ def _key(event: _Beginning | _Ending) -> Key:
             return "model", event.path, event.call_id
         case ev.ToolStarted() | ev.ToolEnded():
             return "tool", event.path, event.tool_call_id or event.tool_name
+        case ev.RetrievalStarted() | ev.RetrievalEnded():
+            return "retrieval", event.path, event.source or event.collection
 
 
 def _open(spans: OpenSpans, event: _Beginning) -> None:
@@ -177,6 +180,9 @@ def _open(spans: OpenSpans, event: _Beginning) -> None:
         case ev.ToolStarted():
             said = where | conventions.tool_attributes(event)
             spans.open(key, f"execute_tool {event.tool_name}", event.at, said)
+        case ev.RetrievalStarted():
+            said = where | conventions.retrieval_attributes(event)
+            spans.open(key, f"retrieval {event.collection}", event.at, said, SpanKind.CLIENT)
 
 
 def _end(spans: OpenSpans, event: _Ending) -> None:
@@ -189,6 +195,8 @@ def _end(spans: OpenSpans, event: _Ending) -> None:
             said |= conventions.model_result_attributes(event)
         case ev.ToolEnded():
             said |= conventions.tool_result_attributes(event)
+        case ev.RetrievalEnded():
+            said |= conventions.retrieval_result_attributes(event)
     spans.end(_key(event), event.at, _status(event), said)
 
 

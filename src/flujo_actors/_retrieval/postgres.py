@@ -1,0 +1,215 @@
+"""`PostgresRetriever`: passages in Postgres, found by their words, and with an embedder by their meaning (pgvector).
+
+The server may be the one that keeps the runs. Rules:
+
+1. Connections are made when they are needed, kept for the next search, and dropped when they break.
+2. pgvector is used where it is installed in the database; it is never installed from here, which takes a superuser.
+3. With an embedder, relevance is the mean of the two: half of it is for the words, half for the meaning.
+4. What was added is durable when the call returns.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from .._core.assembled import RetrievalResult, Retrieved
+from .._dsl.collections import Collection, checked_collection, collection_name
+from ..errors import DeclarationError, RetrievalError
+from .embedding import checked_embedder, embedded_documents, embedded_query, usage_of, vector_of
+from .passages import Passage, checked_passage, listed_passages
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from .postgres_tables import Tables
+
+_BATCH = 100
+_IDLE_AT_MOST = 4
+"""How many connections wait for the next search."""
+
+
+class PostgresRetriever:
+    """The passages of one collection in a Postgres schema; see the module's rules. To be used from any thread."""
+
+    def __init__(self, url: str, collection: type[Collection], embedder: Any = None) -> None:
+        if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
+            raise DeclarationError('PostgresRetriever: url must begin with "postgresql://"')
+        self.collection = checked_collection(collection, what="PostgresRetriever: collection")
+        self.embedder = checked_embedder(embedder)
+        self._url = url
+        self._idle: list[Connection[Any]] = []
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._tables: Tables | None = None
+        self._made = False
+
+    # --- filling ---
+
+    def add(self, text: str, *, id: str | None = None, **fields: Any) -> Self:
+        """Add a passage, in place of the one with this id; the same retriever, to go on with."""
+        self._put([checked_passage(self.collection, text, id, fields)])
+        return self
+
+    def add_many(self, passages: Iterable[tuple[str, Mapping[str, Any]]]) -> Self:
+        """Add pairs of a text and its `{"id": …, field: …}`: all of them, or none if one is wrong."""
+        self._put(listed_passages(self.collection, passages))
+        return self
+
+    def remove(self, id: str) -> bool:
+        """Drop a passage; whether there was one."""
+        with self._connected() as db:
+            tables = self._known(db)
+            return tables.has_table(db) and tables.drop(db, id)
+
+    def _put(self, passages: list[Passage]) -> None:
+        if not passages:
+            return
+        vectors: list[str | None] = [None] * len(passages)
+        dimensions = None
+        if self.embedder is not None:
+            batches = (passages[start : start + _BATCH] for start in range(0, len(passages), _BATCH))
+            made = [
+                vector
+                for batch in batches
+                for vector in embedded_documents(self.embedder, [_storable(passage.text) for passage in batch])
+            ]
+            vectors, dimensions = [_literal(vector) for vector in made], len(made[0])
+        with self._connected() as db:
+            tables = self._known(db)
+            with db.transaction():
+                if not self._made:
+                    db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (collection_name(self.collection),))
+                    tables.create(db, dimensions)
+                    tables.has_table(db)
+                    self._made = True
+                tables.put(db, list(zip(map(_stored, passages), vectors, strict=True)))
+            if dimensions is not None:
+                tables.index_vectors(db, dimensions)
+
+    # --- searching ---
+
+    def search(
+        self, query: str, *, top_k: int = 5, min_relevance: float = 0.0, filters: Mapping[str, Any] | None = None
+    ) -> list[RetrievalResult] | Retrieved:
+        """The most relevant passages that every filter lets through."""
+        if self.embedder is None or not query.strip():
+            return self._found(query, None, top_k, min_relevance, filters or {})
+        embedded = embedded_query(self.embedder, query)
+        return self.search_embedded(query, embedded, top_k=top_k, min_relevance=min_relevance, filters=filters or {})
+
+    def search_embedded(
+        self, query: str, embedded: Any, *, top_k: int, min_relevance: float, filters: Mapping[str, Any]
+    ) -> Retrieved:
+        """The same, for a query that is embedded already; what that used is told with the passages."""
+        found = self._found(query, _literal(vector_of(embedded)), top_k, min_relevance, filters)
+        return Retrieved(results=found, usage=usage_of(embedded))
+
+    def _found(
+        self, query: str, vector: str | None, top_k: int, min_relevance: float, filters: Mapping[str, Any]
+    ) -> list[RetrievalResult]:
+        with self._connected() as db:
+            tables = self._known(db)
+            if not tables.has_table(db):
+                return []
+            with db.transaction():
+                if vector is not None:
+                    db.execute("SET LOCAL hnsw.iterative_scan = strict_order")  # a filter must not cost results
+                found = tables.found(db, _storable(query), vector, filters, max(50, 5 * top_k))
+        relevant = [passage.found(score) for score, passage in found if score > 0 and score >= min_relevance]
+        return relevant[:top_k]
+
+    # --- connections ---
+
+    def _known(self, db: Connection[Any]) -> Tables:
+        if self._tables is None:
+            from .postgres_tables import Tables  # loads psycopg, which only this retriever needs
+
+            self._tables = Tables(self.collection, None if self.embedder is None else _home_of_vectors(db))
+        return self._tables
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection[Any]]:
+        db = self._take()
+        try:
+            yield db
+        finally:
+            self._put_back(db)
+
+    def _take(self) -> Connection[Any]:
+        try:
+            import psycopg  # an extra: only those who have Postgres need it
+        except ImportError:
+            raise DeclarationError("PostgresRetriever needs psycopg: install flujo-actors[postgres]") from None
+        with self._lock:
+            if self._owner != os.getpid():  # a connection does not survive a fork
+                self._idle, self._owner = [], os.getpid()
+            while self._idle:
+                db = self._idle.pop()
+                if _answers(db):
+                    return db
+        return psycopg.connect(self._url, autocommit=True)
+
+    def _put_back(self, db: Connection[Any]) -> None:
+        with self._lock:
+            if not db.closed and not db.broken and len(self._idle) < _IDLE_AT_MOST and self._owner == os.getpid():
+                self._idle.append(db)
+                return
+        db.close()
+
+    def close(self) -> None:
+        """Close the connections that wait; the next call makes new ones."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for db in idle:
+            db.close()
+
+    def __len__(self) -> int:
+        with self._connected() as db:
+            tables = self._known(db)
+            return tables.count(db) if tables.has_table(db) else 0
+
+    def __repr__(self) -> str:
+        return f"PostgresRetriever({collection_name(self.collection)!r})"
+
+
+def _home_of_vectors(db: Connection[Any]) -> str:
+    row = db.execute(
+        "SELECT nspname FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace WHERE extname = 'vector'"
+    ).fetchone()
+    if row is None:
+        raise RetrievalError(
+            "searching by meaning in Postgres needs pgvector in this database: let a superuser run CREATE EXTENSION "
+            "vector there once, or leave the embedder away and search by words"
+        )
+    return str(row[0])
+
+
+def _answers(db: Connection[Any]) -> bool:
+    """Whether a connection that was kept still works: the server may have ended since."""
+    import psycopg  # see `_take`
+
+    try:
+        db.execute("SELECT 1")
+    except psycopg.Error:
+        db.close()
+        return False
+    return True
+
+
+def _stored(passage: Passage) -> Passage:
+    text = _storable(passage.text)
+    return passage if text == passage.text else Passage(id=passage.id, text=text, fields=passage.fields)
+
+
+def _storable(text: str) -> str:
+    """Postgres keeps no NUL and no half of a surrogate pair."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _literal(vector: list[float]) -> str:
+    """A vector as pgvector reads it; what is no number is 0."""
+    return "[" + ",".join(f"{number:.7g}" if number == number else "0" for number in vector) + "]"

@@ -1,0 +1,187 @@
+"""`SqliteRetriever`: passages in a file, found by their words, and with an embedder by their meaning, too.
+
+Rules:
+
+1. Words are looked for with FTS5, which is part of SQLite; nothing has to be installed.
+2. Vectors are read once and compared exactly, by numpy: no extension has to be loaded, which most Pythons cannot do.
+3. With both, relevance is the mean of the two: half of it is for the words, half for the meaning. Ranks are not fused,
+   since a fused rank is no relevance.
+4. What was added is durable when the call returns. Another process sees it with its next search.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+import attrs
+
+from .._core.assembled import RetrievalResult, Retrieved
+from .._dsl.collections import Collection, checked_collection, collection_name
+from .embedding import checked_embedder, embedded_documents, embedded_query, usage_of, vector_of
+from .passages import Passage, checked_passage, listed_passages
+from .sqlite_tables import Tables
+from .vectors import Matrix, need_numpy, packed
+from .words import Corpus, words_of
+
+_BATCH = 100
+"""How many passages are embedded in one call."""
+
+_BUSY_S = 30
+"""How long a writer waits for another one."""
+
+
+@attrs.frozen(kw_only=True)
+class _Known:
+    """What is kept of the tables between two searches, as long as nobody writes."""
+
+    version: tuple[int, int]
+    passages: int
+    mean_length: float
+    matrix: Matrix | None
+
+
+class SqliteRetriever:
+    """The passages of one collection in an SQLite file; see the module's rules. To be used from any thread."""
+
+    def __init__(self, path: str | os.PathLike[str], collection: type[Collection], embedder: Any = None) -> None:
+        self.collection = checked_collection(collection, what="SqliteRetriever: collection")
+        self.embedder = checked_embedder(embedder)
+        if self.embedder is not None:
+            need_numpy()
+        self._path = os.fspath(path).removeprefix("sqlite:///")
+        self._tables = Tables(self.collection)
+        self._lock = threading.RLock()
+        self._db: sqlite3.Connection | None = None
+        self._opened_by = 0
+        self._writes = 0
+        self._known: _Known | None = None
+
+    # --- filling ---
+
+    def add(self, text: str, *, id: str | None = None, **fields: Any) -> Self:
+        """Add a passage, in place of the one with this id; the same retriever, to go on with."""
+        self._put([checked_passage(self.collection, text, id, fields)])
+        return self
+
+    def add_many(self, passages: Iterable[tuple[str, Mapping[str, Any]]]) -> Self:
+        """Add pairs of a text and its `{"id": …, field: …}`: all of them, or none if one is wrong."""
+        self._put(listed_passages(self.collection, passages))
+        return self
+
+    def remove(self, id: str) -> bool:
+        """Drop a passage; whether there was one."""
+        with self._writing() as db:
+            return self._tables.drop(db, id)
+
+    def _put(self, passages: list[Passage]) -> None:
+        vectors: list[bytes | None] = [None] * len(passages)
+        if self.embedder is not None:
+            batches = (passages[start : start + _BATCH] for start in range(0, len(passages), _BATCH))
+            texts = ([passage.text for passage in batch] for batch in batches)
+            vectors = [packed(vector) for batch in texts for vector in embedded_documents(self.embedder, batch)]
+        with self._writing() as db:
+            self._tables.put(db, zip(passages, vectors, strict=True))
+
+    # --- searching ---
+
+    def search(
+        self, query: str, *, top_k: int = 5, min_relevance: float = 0.0, filters: Mapping[str, Any] | None = None
+    ) -> list[RetrievalResult] | Retrieved:
+        """The most relevant passages that every filter lets through."""
+        if self.embedder is None or not query.strip():
+            return self._found(query, None, top_k, min_relevance, filters or {})
+        embedded = embedded_query(self.embedder, query)
+        return self.search_embedded(query, embedded, top_k=top_k, min_relevance=min_relevance, filters=filters or {})
+
+    def search_embedded(
+        self, query: str, embedded: Any, *, top_k: int, min_relevance: float, filters: Mapping[str, Any]
+    ) -> Retrieved:
+        """The same, for a query that is embedded already; what that used is told with the passages."""
+        found = self._found(query, packed(vector_of(embedded)), top_k, min_relevance, filters)
+        return Retrieved(results=found, usage=usage_of(embedded))
+
+    def _found(
+        self, query: str, vector: bytes | None, top_k: int, min_relevance: float, filters: Mapping[str, Any]
+    ) -> list[RetrievalResult]:
+        words = words_of(query)
+        with self._lock:
+            db, known = self._open(), self._up_to_date()
+            holding = self._tables.holding(db, set(words))
+            wide = max(50, 5 * top_k)
+            found = self._tables.worded(db, holding, filters, wide)
+            meant = {} if vector is None else self._nearest(known, vector, wide, filters)
+            found |= self._tables.rows(db, meant.keys() - found.keys())
+            if meant:  # what was found by its words only has a meaning, too
+                meant |= self._nearest(known, vector, len(found), {}, among=list(found))
+        corpus = Corpus(passages=known.passages, mean_length=known.mean_length, holding=holding.__getitem__)
+        relevance = corpus.relevance_to(words)
+        scored = []
+        for number, passage in found.items():
+            counts = Counter(words_of(passage.text))
+            score = relevance.of(counts, counts.total())
+            scored.append(passage.found(score if vector is None else (score + meant.get(number, 0.0)) / 2))
+        relevant = [each for each in scored if each.score > 0 and each.score >= min_relevance]
+        return sorted(relevant, key=lambda each: -each.score)[:top_k]
+
+    def _nearest(
+        self,
+        known: _Known,
+        vector: bytes | None,
+        count: int,
+        filters: Mapping[str, Any],
+        among: list[int] | None = None,
+    ) -> dict[int, float]:
+        assert vector is not None
+        if known.matrix is None:
+            return {}
+        known.matrix.check(vector, collection_name(self.collection))
+        among = self._tables.numbers(self._open(), filters) if among is None else among
+        return known.matrix.nearest(vector, count, among)
+
+    # --- the file ---
+
+    def _up_to_date(self) -> _Known:
+        db = self._open()
+        version = (db.execute("PRAGMA data_version").fetchone()[0], self._writes)
+        if self._known is None or self._known.version != version:
+            count, mean = self._tables.size(db)
+            matrix = None if self.embedder is None else Matrix(self._tables.vectors(db))
+            self._known = _Known(version=version, passages=count, mean_length=mean, matrix=matrix)
+        return self._known
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            db = self._open()
+            db.execute("BEGIN IMMEDIATE")
+            with db:
+                yield db
+            self._writes += 1
+
+    def _open(self) -> sqlite3.Connection:
+        if self._db is None or self._opened_by != os.getpid():  # a connection does not survive a fork
+            self._db = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            self._opened_by, self._known = os.getpid(), None
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._tables.create(self._db)
+        return self._db
+
+    def close(self) -> None:
+        """Let go of the file; the next call opens it again."""
+        with self._lock:
+            if self._db is not None and self._opened_by == os.getpid():
+                self._db.close()
+            self._db = None
+
+    def __len__(self) -> int:
+        with self._lock:
+            return self._up_to_date().passages
+
+    def __repr__(self) -> str:
+        return f"SqliteRetriever({self._path!r}, {collection_name(self.collection)!r})"

@@ -1,0 +1,6 @@
+"""A database of each kind, for steps with contexts in real processes."""
+
+from kit.database_fixtures import place as place
+from kit.database_fixtures import postgres_place as postgres_place
+from kit.database_fixtures import postgres_server as postgres_server
+from kit.database_fixtures import sqlite_place as sqlite_place
