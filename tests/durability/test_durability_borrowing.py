@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from flujo_actors import Flujo, PipelineResult, PreStep, RunClient, Step
-from flujo_actors.errors import StoreError, TransactionLost, TransactionRefused
+from flujo_actors.errors import LeaseLost, StoreError, TransactionLost, TransactionRefused
 from kit.durable_places import Place, PostgresPlace, SqlitePlace
 from kit.other_processes import all_at_once
 
@@ -289,7 +289,45 @@ def test_a_transaction_inside_a_transaction_is_refused(shop: Shop, host: Callabl
 
     result = host(main)
     assert result.status == "failed"
-    assert "step 'book' asks for a transaction inside step 'outer'" in result.feedback
+    assert "inside step 'outer', which has a transaction of the same store open" in result.feedback
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_run_inside_a_transaction_is_refused_where_it_could_never_begin(
+    shop: Shop, host: Callable[[Main], Any], threads: bool
+) -> None:
+    """On SQLite it would wait for the lock of the step around it; on Postgres it is a run like any other."""
+    inside = Flujo(Step("inner", lambda data: data), store=shop.store())
+
+    async def outer(order: int, *, transaction: Any) -> Any:
+        shop.write(order, transaction)
+        return (await inside.run_async(order, run_id="inside")).status
+
+    def outer_in_thread(order: int, *, transaction: Any) -> Any:
+        shop.write(order, transaction)
+        return inside.run(order, run_id="inside").status
+
+    async def main() -> PipelineResult:
+        return await Flujo(Step("outer", outer_in_thread if threads else outer), store=shop.store()).run_async(1)
+
+    result = host(main)
+    if isinstance(shop.place, PostgresPlace):
+        assert result.output == "completed"
+    else:
+        assert "run 'inside' begins inside step 'outer', which has a transaction" in result.feedback
+
+
+def test_a_transaction_that_outlasts_the_lease_is_named(sqlite_place: SqlitePlace) -> None:
+    """Its own lock keeps the lease from being renewed: the error says which step, and what to do."""
+    shop = Shop.at(sqlite_place)
+
+    async def slow(order: int, *, transaction: Any) -> None:
+        shop.write(order, transaction)
+        await trio.sleep_forever()
+
+    flujo = Flujo(Step("slow", slow), store=shop.store(), settings={"durability": {"lease_s": 0.3}})
+    with pytest.raises(LeaseLost, match=r"step 'slow' has a transaction of it open: do what takes time before"):
+        flujo.run(1)
 
 
 def test_a_borrower_whose_loop_was_closed_is_passed_over(shop: Shop) -> None:

@@ -8,7 +8,8 @@ Rules:
 1. The turn at a place is one for all loops and threads of the process, and for all stores that stand for that place.
 2. It goes to whoever came first. Waiting takes no thread and does not hold the loop, and can be cancelled.
 3. A borrower whose loop was closed under it is passed over, and the log names one that takes long.
-4. A step inside a borrower's own step, which would wait for ever, is refused.
+4. A step inside a borrower's own step, which would wait for ever, is refused. So is a run inside it, if the store has
+   one writer: the run would wait for the borrower's transaction before its first step.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import attrs
 import trio
 
 from .._bridge.host import host_lives
+from .._core.outcomes import RunId
 from ..errors import StoreError
 from ..stores._forking import watch_forks
 from ..stores._port import Store
@@ -73,13 +75,23 @@ class Queue:
     _waiting: deque[Turn] = attrs.field(factory=deque)
     _watched: bool = False
 
-    async def turn(self, step_name: str) -> Turn:
-        """The step's turn, when it has come."""
+    @property
+    def borrower(self) -> str | None:
+        """The step that has a transaction open now."""
+        now = self._now
+        return None if now is None else now.step_name
+
+    def refuse_inside_borrower(self, who: str) -> None:
+        """Refuse what would wait for the very step that it is a part of."""
         if self._now is not None and self._now in _around.get():
             raise StoreError(
-                f"step {step_name!r} asks for a transaction inside step {self._now.step_name!r}, which has one of the "
-                "same store open, so both would wait for ever; let it run before or after that step"
+                f"{who} inside step {self._now.step_name!r}, which has a transaction of the same store open, so both "
+                "would wait for ever; let it run before or after that step"
             )
+
+    async def turn(self, step_name: str) -> Turn:
+        """The step's turn, when it has come."""
+        self.refuse_inside_borrower(f"step {step_name!r} asks for a transaction")
         turn = Turn(step_name, self)
         self._line_up(turn)
         try:
@@ -161,6 +173,12 @@ class _Queues:
 
 
 _queues = _Queues()
+
+
+def refuse_run_inside_borrower(store: Store, run_id: RunId) -> None:
+    """`StoreError` for a run inside a step whose transaction keeps everybody else from writing (rule 4)."""
+    if getattr(store, "one_writer", False):
+        queue_for(store).refuse_inside_borrower(f"run {run_id!r} begins")
 
 
 def queue_for(store: Store) -> Queue:

@@ -38,6 +38,7 @@ from .._core.records import Admission, Append, CancelRequest, Lease, Record
 from ..errors import FlujoError, LeaseLost, RunExists, StoreError
 from ..stores._port import Store, Verdict
 from .alarms import alarms
+from .borrowing import queue_for
 from .cancelling import CancelWatch
 from .leases import Leases
 from .processes import new_owner
@@ -101,7 +102,7 @@ class JournalWriter:
         self._begun = 0.0
         self._crowded = True
         """Whether the last commit carried more than one write (rule 2)."""
-        self._leases = Leases(self._renew, lease_s=lease_s)
+        self._leases = Leases(self._renew, lease_s=lease_s, borrower=self._borrower)
         asks = hasattr(store(), "cancel_requests")
         self._requests = CancelWatch(self._leases.held, self._cancel_requests if asks else None)
         self._expected: list[Expected] = []
@@ -274,6 +275,10 @@ class JournalWriter:
     def _renew(self, leases: Sequence[Lease]) -> list[LeaseLost | None]:
         store = self._store()
         return [None] * len(leases) if store is None else store.renew(leases, lease_s=self._lease_s)
+
+    def _borrower(self) -> str | None:
+        store = self._store()
+        return None if store is None else queue_for(store).borrower
 
 
 def _flush(writer: weakref.ref[JournalWriter]) -> None:

@@ -50,8 +50,8 @@ class _Held:
 class Leases:
     """The leases that a trio run keeps alive in one store; see the module's rules."""
 
-    def __init__(self, renew: Renew, *, lease_s: float) -> None:
-        self._renew = renew
+    def __init__(self, renew: Renew, *, lease_s: float, borrower: Callable[[], str | None] = lambda: None) -> None:
+        self._renew, self._borrower = renew, borrower
         self._clock = trio.lowlevel.current_clock()
         self._token = trio.lowlevel.current_trio_token()
         self._host_lives = host_lives()
@@ -174,12 +174,19 @@ class Leases:
 
     def _give_up(self, now: float) -> None:
         silent_s = time.monotonic() - self._asked_at
-        why = self._error or f"the store has not answered for {silent_s:.1f} s"
         for lease, held in list(self._held.items()):
             if self._times.is_over(held.until, now, silent_s=silent_s):
+                why = self._error or self._why_silent(silent_s)
                 lost = LeaseLost(f"the lease of run {lease.run_id!r} expired: it could not be renewed ({why})")
                 lost.__cause__ = self._error
                 self._lose(lease, lost)
+
+    def _why_silent(self, silent_s: float) -> str:
+        silent, borrower = f"the store has not answered for {silent_s:.1f} s", self._borrower()
+        if borrower is None:
+            return silent
+        todo = "do what takes time before or after it, or make durability.lease_s longer"
+        return f"{silent}, and step {borrower!r} has a transaction of it open: {todo}"
 
     def _lose(self, lease: Lease, lost: LeaseLost) -> None:
         held = self._held.pop(lease)

@@ -46,6 +46,7 @@ from ..errors import (
     StoreError,
 )
 from ..stores._port import Store
+from .borrowing import refuse_run_inside_borrower
 from .cancelling import end_as_aborted
 from .changes import ResumeMode, changes_between, steps_done
 from .claiming import at_work, can_be_had, claimed, give_up, granted, refuse_if_ended, refuse_if_held
@@ -78,6 +79,7 @@ class StoredRuns:
 
     async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
         admission = self.admission(run_id, data, context)
+        refuse_run_inside_borrower(self.store, run_id)
         asked_at = trio.current_time()
         lease = await self._writer().admit(admission)  # also for who is cancelled meanwhile: it must be given up
         try:
@@ -101,6 +103,7 @@ class StoredRuns:
         record = Record(
             kind="answered", path=path, body=record_bodies.make_body(answer=record_bodies.stored_value(answer))
         )
+        refuse_run_inside_borrower(self.store, run_id)
         if not wait:
             await refuse_if_held(self.store, run_id)  # before the answer is used up
         await call_store(lambda: self.store.answer(run_id, path, token=token, record=record))
@@ -120,6 +123,7 @@ class StoredRuns:
         return attrs.evolve(await self._read(lease), resumed=False)
 
     async def reopen(self, run_id: RunId, *, wait: bool, answered: bool = False) -> OpenRun:
+        refuse_run_inside_borrower(self.store, run_id)
         lease = await claimed(self.store, run_id, lease_s=self.settings.lease_s, wait=wait, answered=answered)
         return await self._or_give_up(lease, partial(self._reopened, lease))
 

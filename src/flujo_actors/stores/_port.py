@@ -184,7 +184,8 @@ class Store(RunLog, RunControl, RunQueue, RunArchive, RunScan, Protocol):
     """A place where runs survive their process.
 
     A store may say with a text `place` which database it stands for: steps that write through stores of one place take
-    turns, those of a store without it take turns among themselves.
+    turns, those of a store without it take turns among themselves. One whose transactions keep everybody else from
+    writing says so with `one_writer = True`: a run that is started inside such a transaction is refused.
     """
 
     def transaction(self) -> AbstractContextManager[Transaction]:

@@ -58,6 +58,9 @@ class SqliteStore(SqliteQueue, SqliteScanning):
         watch_forks(self._connections)
         weakref.finalize(self, self._connections.dispose)
 
+    one_writer = True
+    """From its first write on, a transaction keeps everybody else from writing."""
+
     @property
     def place(self) -> str | None:
         """What all stores on the same file say; `None` for a database in memory, which is a place by itself."""
