@@ -26,7 +26,6 @@ import attrs
 import trio
 
 from .._bridge.host import host_lives
-from .._core.outcomes import RunId
 from ..errors import StoreError
 from ..stores._forking import watch_forks
 from ..stores._port import Store
@@ -173,12 +172,6 @@ class _Queues:
 
 
 _queues = _Queues()
-
-
-def refuse_run_inside_borrower(store: Store, run_id: RunId) -> None:
-    """`StoreError` for a run inside a step whose transaction keeps everybody else from writing (rule 4)."""
-    if getattr(store, "one_writer", False):
-        queue_for(store).refuse_inside_borrower(f"run {run_id!r} begins")
 
 
 def queue_for(store: Store) -> Queue:

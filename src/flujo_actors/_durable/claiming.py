@@ -27,6 +27,7 @@ from .._core.records import Append, Lease, StoredRun, has_ended
 from ..errors import NotPaused, RunLeased
 from ..stores import _refusals as refusals
 from ..stores._port import Store
+from .borrowing import queue_for
 from .processes import fate_from_here, new_owner
 from .store_wait import call_store
 
@@ -50,6 +51,12 @@ def at_work(lease: Lease) -> Iterator[None]:
         yield
     finally:
         _at_work.discard(lease)
+
+
+def refuse_run_inside_borrower(store: Store, run_id: RunId) -> None:
+    """`StoreError` for a run inside a step whose transaction keeps everybody else from writing."""
+    if getattr(store, "one_writer", False):
+        queue_for(store).refuse_inside_borrower(f"run {run_id!r} begins")
 
 
 async def claimed(store: Store, run_id: RunId, *, lease_s: float, wait: bool, answered: bool = False) -> Lease:

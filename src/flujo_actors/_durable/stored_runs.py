@@ -46,10 +46,18 @@ from ..errors import (
     StoreError,
 )
 from ..stores._port import Store
-from .borrowing import refuse_run_inside_borrower
 from .cancelling import end_as_aborted
 from .changes import ResumeMode, changes_between, steps_done
-from .claiming import at_work, can_be_had, claimed, give_up, granted, refuse_if_ended, refuse_if_held
+from .claiming import (
+    at_work,
+    can_be_had,
+    claimed,
+    give_up,
+    granted,
+    refuse_if_ended,
+    refuse_if_held,
+    refuse_run_inside_borrower,
+)
 from .fingerprint import Fingerprint, form_of, read_fingerprint
 from .group_commit import JournalWriter, writer_for
 from .halt import Halt
