@@ -35,12 +35,14 @@ from ._dsl.step import step as step
 from ._lazy_names import lazy_names as _lazy_names
 from .errors import AbortRun as AbortRun
 from .errors import AlreadyAnswered as AlreadyAnswered
+from .errors import ApprovalTimeout as ApprovalTimeout
 from .errors import BlueprintError as BlueprintError
 from .errors import ContextError as ContextError
 from .errors import ContextTooLarge as ContextTooLarge
 from .errors import ControlError as ControlError
 from .errors import CorruptRecord as CorruptRecord
 from .errors import DeclarationError as DeclarationError
+from .errors import Expired as Expired
 from .errors import FingerprintMismatch as FingerprintMismatch
 from .errors import FlujoError as FlujoError
 from .errors import InfiniteRedirectError as InfiniteRedirectError
@@ -56,6 +58,7 @@ from .errors import NotAwaited as NotAwaited
 from .errors import NotPaused as NotPaused
 from .errors import NotSerializable as NotSerializable
 from .errors import PricingNotConfiguredError as PricingNotConfiguredError
+from .errors import Rejected as Rejected
 from .errors import RetrievalError as RetrievalError
 from .errors import RunAborted as RunAborted
 from .errors import RunExists as RunExists
@@ -85,6 +88,8 @@ if TYPE_CHECKING:
     from ._client import RunClient as RunClient
     from ._client import RunInfo as RunInfo
     from ._client import WorkerInfo as WorkerInfo
+    from ._core.approvals import Decision as Decision
+    from ._core.approvals import Option as Option
     from ._core.assembled import AssembledContext as AssembledContext
     from ._core.assembled import ContextSegment as ContextSegment
     from ._core.assembled import Dropped as Dropped
@@ -155,6 +160,8 @@ else:
         {
             "Add": "._core.reducers",
             "AgentStep": "._dsl.agent_step",
+            "Option": "._core.approvals",
+            "Decision": "._core.approvals",
             "Append": "._core.reducers",
             "AssembledContext": "._core.assembled",
             "Budget": "._core.budgets",
@@ -238,6 +245,7 @@ __all__ = [
     "AgentStep",
     "AlreadyAnswered",
     "Append",
+    "ApprovalTimeout",
     "AssembledContext",
     "Backoff",
     "BlueprintError",
@@ -253,10 +261,12 @@ __all__ = [
     "ContextTooLarge",
     "ControlError",
     "CorruptRecord",
+    "Decision",
     "DeclarationError",
     "Dropped",
     "Engine",
     "ErrorInfo",
+    "Expired",
     "Failure",
     "Finding",
     "FingerprintMismatch",
@@ -284,6 +294,7 @@ __all__ = [
     "NotSerializable",
     "OnPause",
     "OnStepFailure",
+    "Option",
     "Outline",
     "Paused",
     "Pipeline",
@@ -302,6 +313,7 @@ __all__ = [
     "Recovered",
     "RecoveryReport",
     "Redirect",
+    "Rejected",
     "RetrievalError",
     "RetrievalResult",
     "RetrievalSegment",

@@ -11,18 +11,17 @@ from typing import Any, get_args
 
 import attrs
 
-from ._core import record_bodies
 from ._core.known_models import read_by
 from ._core.light_records import LightRecord
 from ._core.outcomes import PipelineResult, RunId, TerminalOutcome
 from ._core.paths import StepPath
-from ._core.pause_tokens import parse_token
 from ._core.records import ENDED, Record, RunQuery, StoredRun, StoredStatus, WorkerNote, has_ended
 from ._core.run_state import RunState, project
-from ._durable.answers import checked_answer
 from ._durable.cancelling import cancel
 from ._durable.forks import SAME_INPUT, fork
-from ._durable.pauses import waiting_pause
+from ._durable.pauses import expire, give_answer
+from ._durable.prompts import Prompt as Prompt
+from ._durable.prompts import prompt_of
 from ._durable.watches import RunWatch, wait_until
 from ._durable.watching import required
 from ._fleet.signing import KNOWN_FOR_S
@@ -82,15 +81,6 @@ class WorkerInfo:
     seen_at: float
     refused: Mapping[str, str] = attrs.field(factory=dict)
     """The runs that it left to others, and why: they are of another version, or cannot be read."""
-
-
-@attrs.frozen(kw_only=True)
-class Prompt:
-    """A question that a run asks."""
-
-    run_id: str
-    state_token: str
-    message: str
 
 
 class RunClient:
@@ -183,7 +173,7 @@ class RunClient:
         """Every question that waits for an answer, latest run first; also of runs that are still at work."""
         found = [*self._store.find(RunQuery(status="paused")), *self._store.find(RunQuery(status="running"))]
         return [
-            Prompt(run_id=run.run_id, state_token=pause.token, message=pause.message)
+            prompt_of(run.run_id, pause)
             for run in sorted(found, key=lambda run: run.updated_at, reverse=True)
             for pause in run.pauses
         ]
@@ -199,17 +189,14 @@ class RunClient:
 
         `InvalidAnswer` if it does not fit, `AlreadyAnswered` if somebody was faster, `NotPaused` if nothing waits.
         """
-        run_id, path = parse_token(token)
-        pause = waiting_pause(self._store, token)
-        body = record_bodies.read_body(pause.body, where=f"the pause at {token!r}")
-        checked = checked_answer(answer, body.get("schema"), step_name=body.get("step_name", path))
-        # The pipeline may read more into an answer than its JSON Schema says: it does so when the run goes on.
-        record = Record(
-            kind="answered",
-            path=path,
-            body=record_bodies.make_body(answer=record_bodies.stored_value(checked), as_given=True),
-        )
-        self._store.answer(run_id, path, token=token, record=record)
+        give_answer(self._store, token, answer)
+
+    def expire(self) -> Sequence[str]:
+        """End every question whose time is over; the ids of the runs that asked them.
+
+        What that means is decided by their pipelines, when somebody goes on with the runs: call `flujo.recover()`.
+        """
+        return list(expire(self._store)) if hasattr(self._store, "expire") else []
 
     def cancel(self, run_id: str, reason: str = "cancelled from outside") -> None:
         """End a run as aborted, for good, whoever works on it.

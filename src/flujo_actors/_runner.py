@@ -19,10 +19,7 @@ from ._core.outcomes import PipelineResult, RunId
 from ._core.seconds import checked_seconds
 from ._core.type_parameters import NOTHING, Ctx, Generic, In, Out
 from ._core.usage import UsageLimits
-from ._dsl.call_plan import BUDGET
-from ._dsl.pipeline import AnyStep, Pipeline, StepLike, as_step
-from ._dsl.step import Step
-from ._dsl.tree import walk_steps
+from ._dsl.pipeline import Pipeline, StepLike, as_step
 from ._durable.runs import NO_ANSWER, OpenRun, Runs, RunsInMemory
 from ._handle import Drive, Outlet, RunHandle
 from ._run.run import Run
@@ -33,8 +30,10 @@ from ._wiring import (
     engine_of,
     fleet_of,
     hooks_of,
+    limits_of,
     load_for_steps,
     minds_failures,
+    puts_off,
     recovered,
     refuse_transactions,
     searches_of,
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from ._fleet.port import Engine
     from ._fleet.service import Fleet
     from ._fleet.worker import Worker
+    from ._recovering import Recovering
     from ._retrieval.port import Retriever
     from ._run.hooks import Hooks
     from .stores._port import Store
@@ -122,7 +122,7 @@ class Flujo(Generic[In, Out, Ctx]):
         self._make_searches = searches_of(self.pipeline, retrievers, context_model)
         self._first_context = FirstContext(context_model, initial_context_data)
         self._resources = resources
-        self._limits = _checked_limits(usage_limits) or _counting(self.pipeline)
+        self._limits = limits_of(usage_limits, self.pipeline)
         self._make_hooks = hooks_of(hooks)
         self._configured = settings_of(settings)
         self._minds_failures = minds_failures(self.pipeline)
@@ -289,8 +289,9 @@ class Flujo(Generic[In, Out, Ctx]):
             opened = await _reopened(runs, token, wait=wait)
         else:
             pause = await runs.pause_at(token)
-            checked = checked_answer(answer, pause.input_schema, step_name=pause.step_name)
-            opened = await runs.answer(token, checked, wait=wait)
+            checked = checked_answer(answer, pause)
+            take = runs.defer if puts_off(pause, checked) else runs.answer
+            opened = await take(token, checked, wait=wait)
         return await self._drive(runs, opened, host, outlet, answer=None if answer is NO_ANSWER else answer)
 
     def recover(
@@ -319,6 +320,22 @@ class Flujo(Generic[In, Out, Ctx]):
             wait=wait,
             at_once=self._settings.durability.recover_at_once,
         )
+
+    def recovering(self, *, every_s: float = 1.0, mode: ResumeMode = "strict") -> Recovering:
+        """Recovers again and again while the block runs: `async with flujo.recovering():`.
+
+        It looks when the next question runs out of time, and every `every_s` seconds at the least. A pass that fails
+        because the store is away is logged, and the next one tries again.
+        """
+        from ._recovering import Recovering  # what only programs with a store need
+
+        seconds = checked_seconds(every_s, what="recovering: every_s")
+        return Recovering(functools.partial(self._pass, checked_mode(mode)), every_s=seconds)
+
+    async def _pass(self, mode: ResumeMode, host: Host) -> float | None:
+        """Recover once; in how many seconds the next question runs out of time."""
+        await self._recover(mode, False, host, None)
+        return await self._runs(mode).next_due_s()
 
     def forget(self, run_id: str) -> bool:
         """Drop a paused run that nobody will answer; whether there was one.
@@ -427,20 +444,3 @@ def _checked_id(run_id: str | None) -> RunId:
     if not isinstance(run_id, str) or not run_id:
         raise DeclarationError(f"run_id must be a non-empty text or None, not {run_id!r}")
     return RunId(run_id)
-
-
-def _counting(pipeline: Pipeline) -> UsageLimits | None:
-    """Limits that limit nothing, for a pipeline that asks what was spent."""
-    return UsageLimits() if any(map(_asks_for_budget, walk_steps(pipeline))) else None
-
-
-def _asks_for_budget(step: AnyStep) -> bool:
-    if isinstance(step, Pipeline):
-        return False
-    return bool(step.asks_for_budget) or (isinstance(step, Step) and BUDGET in step.plan.named)
-
-
-def _checked_limits(limits: UsageLimits | None) -> UsageLimits | None:
-    if limits is not None and not isinstance(limits, UsageLimits):
-        raise DeclarationError(f"usage_limits must be UsageLimits(…), not {limits!r}")
-    return limits

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._core.default_settings import CONFIG_FILE, PREFIX, default_settings
+from ._core.usage import UsageLimits
+from ._dsl.call_plan import BUDGET
 from ._dsl.pipeline import AnyStep, Pipeline
 from ._dsl.step import Step
 from ._dsl.tree import walk_steps
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from ._core.recovery import RecoveryReport
     from ._core.settings import Settings
     from ._durable.changes import ResumeMode
+    from ._durable.journal import Pause
     from ._durable.recovering import Finish
     from ._durable.runs import OpenRun, Runs
     from ._fleet.port import Engine
@@ -96,6 +99,27 @@ def refuse_transactions(pipeline: Pipeline) -> None:
             )
 
 
+# --- limits -------------------------------------------------------------------------------------------------
+
+
+def limits_of(given: UsageLimits | None, pipeline: Pipeline) -> UsageLimits | None:
+    """The limits of a `Flujo`, if there are any."""
+    if given is not None and not isinstance(given, UsageLimits):
+        raise DeclarationError(f"usage_limits must be UsageLimits(…), not {given!r}")
+    return given or _counting(pipeline)
+
+
+def _counting(pipeline: Pipeline) -> UsageLimits | None:
+    """Limits that limit nothing, for a pipeline that asks what was spent."""
+    return UsageLimits() if any(map(_asks_for_budget, walk_steps(pipeline))) else None
+
+
+def _asks_for_budget(step: AnyStep) -> bool:
+    if isinstance(step, Pipeline):
+        return False
+    return bool(step.asks_for_budget) or (isinstance(step, Step) and BUDGET in step.plan.named)
+
+
 # --- settings -----------------------------------------------------------------------------------------------
 
 
@@ -151,7 +175,20 @@ def store_of(given: Any, pipeline: Pipeline, context_model: type | None) -> Stor
 
     store = open_store(given)
     register_types_of(pipeline, context_model)
+    _refuse_deadlines(store, pipeline)
     return store
+
+
+def _refuse_deadlines(store: Store, pipeline: Pipeline) -> None:
+    """A store that others wrote may not know deadlines: say so before a run waits for ever."""
+    if hasattr(store, "expire"):
+        return
+    for step in walk_steps(pipeline):
+        if getattr(step, "deadline_s", None) is not None:
+            raise DeclarationError(
+                f"step {step.name!r} has a timeout_s, but {type(store).__name__} cannot keep deadlines: it has no "
+                "`expire`, `next_due_s` and `defer` (`flujo_actors.stores.Deadlines`)"
+            )
 
 
 def stored_runs(
@@ -201,10 +238,23 @@ def checked_mode(mode: ResumeMode) -> ResumeMode:
     return changes.checked_mode(mode)
 
 
-def checked_answer(answer: Any, schema: Any, *, step_name: str) -> Any:
+def checked_answer(answer: Any, pause: Pause) -> Any:
     """The answer to a pause as its step takes it; `InvalidAnswer` if it does not."""
-    if schema is None:
+    if pause.question is not None and pause.question.kind == "approval":
+        from ._durable.deferring import decision_on  # what only runs with approvals need
+
+        return decision_on(pause.question, answer, step_name=pause.step_name)
+    if pause.input_schema is None:
         return answer
     from ._durable import answers  # pydantic
 
-    return answers.checked_answer(answer, schema, step_name=step_name)
+    return answers.checked_answer(answer, pause.input_schema, step_name=pause.step_name)
+
+
+def puts_off(pause: Pause, answer: Any) -> bool:
+    """Whether a checked answer puts the decision off."""
+    if pause.question is None:
+        return False
+    from ._durable.deferring import defers  # as above
+
+    return defers(pause.question, answer)

@@ -148,6 +148,10 @@ class AlreadyAnswered(NotPaused):
     """Somebody else's answer to this pause was faster."""
 
 
+class Expired(NotPaused):
+    """The question waited for its answer only so long, and that time is over."""
+
+
 class StoreError(FlujoError):
     """The store could not do what it was asked; `__cause__` is what its database said."""
 
@@ -262,6 +266,18 @@ class NotAwaited(FlujoError, TypeError):
 
 class StepTimeout(FlujoError, TimeoutError):
     """An attempt took longer than the step's `timeout_s`."""
+
+
+class ApprovalTimeout(FlujoError, TimeoutError):
+    """Nobody decided about an approval in time."""
+
+
+class Rejected(FlujoError):
+    """Somebody decided against it; `decision` says who and why, as far as they said."""
+
+    def __init__(self, message: str = "", decision: Any = None) -> None:
+        self.decision = decision
+        super().__init__(message)
 
 
 # --- granular steps -----------------------------------------------------------------------------------------

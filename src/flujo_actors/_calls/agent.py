@@ -20,7 +20,7 @@ from .._core.outcomes import Aborted, Failure, Paused, StepResult, Success
 from .._core.paths import known_outside
 from .._core.pause_tokens import idempotency_key
 from .._core.usage import NO_USAGE, Usage
-from .._dsl.call_plan import BUDGET, CallPlan
+from .._dsl.call_plan import BUDGET, TOLD, CallPlan
 from .._dsl.step import Step
 from .._run.limits import budget_of, refusal, within_limits
 from .._run.messages import Tally
@@ -165,6 +165,9 @@ def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, Any]:
         keywords["assembled"] = assembled_of(work.assembly)
     if "idempotency_key" in plan.named:
         keywords["idempotency_key"] = idempotency_key(run.run_id, known_outside(work.span))
+    if plan.named & TOLD:
+        wanted = plan.named & TOLD & (work.told.keys() | plan.required)
+        keywords |= {name: work.told.get(name) for name in wanted}
     if BUDGET in plan.named:
         keywords[BUDGET] = budget_of(work.quotas)
     if "failure" in plan.named or "undo" in plan.named:

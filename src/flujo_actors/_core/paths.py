@@ -21,6 +21,7 @@ is what lets a run be resumed. Rules:
 | `~r2` | the second run of a compensation |
 | `~q1` | the question what to do about the first failure of a compensation |
 | `~e` | the escalation of a question |
+| `~r` | what is done after somebody said no |
 | `~default` | in a declaration, whatever a selection takes its default for |
 | `~t` | where the failed attempts of a step are remembered |
 | `~g0.2`, `~g0.2r1` | a conversation of a granular step, and a repair of what it ended with |
@@ -51,6 +52,8 @@ class Mark(Enum):
     """The step that stands in for a failed one."""
     ESCALATION = "~e"
     """The question that is asked when nobody answered in time."""
+    REJECTION = "~r"
+    """What is done after somebody said no."""
     DEFAULT = "~default"
     """Whatever a selection takes its default for."""
     TRIED = "~t"
@@ -127,6 +130,7 @@ Segment: TypeAlias = Named | Item | Retry | Handler | Compensation | Again | Dou
 """One step of the way from the run to a place in it."""
 
 FALLBACK, ESCALATION, DEFAULT = Mark.FALLBACK, Mark.ESCALATION, Mark.DEFAULT
+REJECTION = Mark.REJECTION
 EACH, COMPENSATION = Item(), Compensation()
 
 _FIXED: dict[str, Segment] = {"~i": EACH, "~c": COMPENSATION, **{mark.value: mark for mark in Mark}}
@@ -278,6 +282,11 @@ def escalation(path: StepPath) -> StepPath:
     return child(path, ESCALATION)
 
 
+def rejection(path: StepPath) -> StepPath:
+    """What is done after somebody said no."""
+    return child(path, REJECTION)
+
+
 _TRIED = "/~t"
 
 
@@ -404,7 +413,7 @@ def attempt_of(way: str) -> int | None:
     match known_segment(way.partition("/")[0]):
         case Retry(number):
             return number
-        case Mark.FALLBACK | Mark.ESCALATION | Handler() | Compensation():
+        case Mark.FALLBACK | Mark.ESCALATION | Mark.REJECTION | Handler() | Compensation():
             return None
         case _:
             return 1

@@ -102,6 +102,10 @@ class OpenPause:
     message: str
     body: str
     """What else an answer needs: JSON text."""
+    timeout_s: float | None = None
+    """How long an answer is waited for, from the moment at which the store writes this; `None` is for ever."""
+    due_at: float | None = None
+    """Until when, in seconds since the epoch by the store's clock: said by the store."""
 
 
 @attrs.frozen(kw_only=True)
@@ -140,6 +144,8 @@ class StoredRun:
     """How many records it has."""
     pauses: tuple[OpenPause, ...] = ()
     """What waits for an answer, oldest first."""
+    expired: bool = False
+    """Whether a question ran out of time, and nobody has gone on with the run since."""
     owner: str | None = None
     """Who holds the lease, if it is leased."""
     left_s: float | None = None

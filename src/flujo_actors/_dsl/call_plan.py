@@ -32,7 +32,11 @@ Shape: TypeAlias = Literal["async", "sync", "stream", "model"]
 FORWARDED = frozenset({"context", "resources"})
 """What `**kwargs` receives."""
 
-OFFERED = FORWARDED | {"assembled", "budget", "failure", "feedback", "idempotency_key", "transaction", "undo"}
+TOLD = frozenset({"decision", "confidence"})
+"""What can be asked for in a review or after a rejection."""
+
+_BY_NAME = {"assembled", "budget", "failure", "feedback", "idempotency_key", "transaction", "undo"}
+OFFERED = FORWARDED | TOLD | _BY_NAME
 """Everything a call may receive by keyword."""
 
 SCOPE = frozenset({"steps", "item", "run_input"})

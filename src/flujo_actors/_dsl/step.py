@@ -12,6 +12,7 @@ from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
 from .call_plan import CallPlan, plan_agent, plan_maker
 from .declared import Declared, of_type, options_of, refuse_unknown
+from .governed_kinds import GovernedKinds
 from .pipeline import StepLike
 from .processing import NO_PROCESSING, Processing, as_processing
 
@@ -45,7 +46,7 @@ def _as_sources(name: str, value: Any) -> ContextSources:
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False, init=False)
-class Step(Declared[In, Out]):
+class Step(Declared[In, Out], GovernedKinds):
     """One agent: a callable, an object with `async run(data, **kw)`, or a pydantic-ai agent."""
 
     agent: Any = attrs.field(default=None, kw_only=False)

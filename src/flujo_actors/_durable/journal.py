@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -46,6 +47,8 @@ class Pause:
     usage: Usage
     question: Question | None = None
     """What is asked besides the message, if anything."""
+    due_at: float | None = None
+    """Until when an answer is waited for, in a run that lives in memory; stores have their own clock."""
 
     @property
     def is_about_limits(self) -> bool:
@@ -91,6 +94,8 @@ class Answered:
 
     pause: Pause
     answer: Any
+    expired: bool = False
+    """Whether nobody answered in time, so that there is no answer."""
     refused: InvalidAnswer | None = None
     """Why the step cannot take it: whoever checked it did not know all that the step asks for."""
 
@@ -322,6 +327,8 @@ class MemoryJournal:
         raise StoreError(f"step {step_name!r} asks for a transaction, but the run has no store")
 
     async def paused(self, pause: Pause) -> None:
+        if pause.question is not None and pause.question.timeout_s is not None:
+            pause = attrs.evolve(pause, due_at=time.time() + pause.question.timeout_s)
         self.questions.pauses[pause.path] = pause
         self.questions.answers.pop(pause.path, None)  # what was answered before was another question
 
@@ -336,6 +343,14 @@ class MemoryJournal:
         book.answers[path] = Answered(pause=book.pauses.pop(path), answer=answer)
         book.raised.take(book.answers[path])
         book.told[path] += 1
+
+    def expire(self, now: float) -> bool:
+        """End the questions whose time is over; whether there were any."""
+        book = self.questions
+        over = [path for path, pause in book.pauses.items() if pause.due_at is not None and pause.due_at <= now]
+        for path in over:
+            book.answers[path] = Answered(pause=book.pauses.pop(path), answer=None, expired=True)
+        return bool(over)
 
     def begin_part(self) -> None:
         """The run goes on: what was done so far belongs to an earlier part of it."""

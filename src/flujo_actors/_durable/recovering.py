@@ -35,6 +35,7 @@ class Recovery:
 
     async def report(self) -> RecoveryReport:
         """Take over what can be had, and say what could not."""
+        await self.runs.expire()
         found = await self.runs.left_behind()
         places = trio.Semaphore(self.at_once)
         async with trio.open_nursery() as nursery:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import time
 from collections import OrderedDict
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +14,7 @@ import trio
 
 from .._core.outcomes import PipelineResult, RunId
 from .._core.pause_tokens import parse_token
-from ..errors import LeaseLost, NotPaused, RunExists, RunLeased
+from ..errors import Expired, LeaseLost, NotPaused, RunExists, RunLeased
 from .journal import Journal, MemoryJournal, Pause
 
 if TYPE_CHECKING:
@@ -90,6 +91,15 @@ class Runs(Protocol):
         Unless it may `wait`, an answer to a run that is at work is not taken: `RunLeased`.
         """
 
+    async def defer(self, token: str, decision: Any, *, wait: bool) -> OpenRun:
+        """As `answer`, for a decision that puts the question off: it is asked again, and has its full time."""
+
+    async def expire(self) -> None:
+        """End the questions whose time is over; their runs are among those left behind from then on."""
+
+    async def next_due_s(self) -> float | None:
+        """In how many seconds the next question runs out of time; `None` if none does."""
+
     async def reopen(self, run_id: RunId, *, wait: bool) -> OpenRun:
         """Open a run that a process left unfinished; `RunLeased` if somebody holds it, at once or after a `wait`."""
 
@@ -126,6 +136,8 @@ class RunsInMemory:
         self._open: dict[RunId, OpenRun] = {}
         self._ended: OrderedDict[RunId, None] = OrderedDict()
         self._waiting: list[tuple[trio.lowlevel.TrioToken, trio.Event]] = []
+        self._expired: dict[RunId, None] = {}
+        """Runs with a question that time has ended, and that nobody has gone on with."""
 
     async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
         if run_id in self._open or run_id in self._resting or run_id in self._ended:
@@ -139,6 +151,8 @@ class RunsInMemory:
         pause = None if run is None else run.journal.waiting(path)
         if pause is None or pause.paused.state_token != token:
             raise NotPaused(f"no run is paused at {token!r}: it was answered, it ended, or it never paused here")
+        if pause.due_at is not None and pause.due_at <= time.time():
+            raise Expired(f"the answer to step {pause.step_name!r} comes too late: its time is over")
         return pause
 
     async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
@@ -149,6 +163,27 @@ class RunsInMemory:
         _journal_of(self._resting.get(run_id) or self._open[run_id]).answer(path, answer)
         await self._come_to_rest(run_id)
         return await self.reopen(run_id, wait=wait)
+
+    async def defer(self, token: str, decision: Any, *, wait: bool) -> OpenRun:
+        pause = await self.pause_at(token)
+        run_id, _ = parse_token(token)
+        if not wait and run_id in self._open:
+            raise RunLeased(f"run {run_id!r} is still at work here: answer when it has paused, or let this call wait")
+        await _journal_of(self._resting.get(run_id) or self._open[run_id]).paused(_asked_again(run_id, pause))
+        await self._come_to_rest(run_id)
+        return await self.reopen(run_id, wait=wait)
+
+    async def expire(self) -> None:
+        now = time.time()
+        for run in (*self._resting.values(), *self._open.values()):
+            if _journal_of(run).asks and _journal_of(run).expire(now):
+                self._expired[run.run_id] = None
+
+    async def next_due_s(self) -> float | None:
+        runs = (*self._resting.values(), *self._open.values())
+        pauses = [each for run in runs if _journal_of(run).asks for each in _journal_of(run).questions.pauses.values()]
+        due = [pause.due_at for pause in pauses if pause.due_at is not None]
+        return min(due) - time.time() if due else None
 
     async def _come_to_rest(self, run_id: RunId) -> None:
         """Wait until the run is at work no more; another thread's loop may be the one that it works in."""
@@ -161,6 +196,7 @@ class RunsInMemory:
     async def reopen(self, run_id: RunId, *, wait: bool) -> OpenRun:
         if run_id not in self._resting:
             raise NotPaused(f"no run {run_id!r} is waiting here: without a store, only a paused run can be resumed")
+        self._expired.pop(run_id, None)
         run = attrs.evolve(self._resting.pop(run_id), resumed=True)
         _journal_of(run).begin_part()
         self._open[run_id] = run
@@ -174,7 +210,7 @@ class RunsInMemory:
         return True
 
     async def left_behind(self) -> list[RunId]:
-        return []
+        return [run_id for run_id in self._expired if run_id in self._resting]
 
     def holding(self, run: OpenRun) -> AbstractContextManager[Hold]:
         return _FOR_GOOD
@@ -211,6 +247,16 @@ class RunsInMemory:
         for token, rested in waiting:
             with contextlib.suppress(trio.RunFinishedError):
                 token.run_sync_soon(rested.set)
+
+
+def _asked_again(run_id: RunId, pause: Pause) -> Pause:
+    """The same question, put off: with another token."""
+    from .deferring import asked_again, next_token  # what only runs with approvals need
+
+    assert pause.question is not None
+    question = asked_again(pause.question)
+    token = next_token(run_id, pause.path, question, pause.paused.state_token or "")
+    return attrs.evolve(pause, question=question, paused=attrs.evolve(pause.paused, state_token=token))
 
 
 def _journal_of(run: OpenRun) -> MemoryJournal:

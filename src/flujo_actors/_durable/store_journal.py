@@ -203,7 +203,11 @@ class StoreJournal:
         if pause is None:
             raise CorruptRecord(f"{where}: an answer without a pause")
         body = record_bodies.read_body(record.body, where=where)
-        given = Answered(pause=pause, answer=record_bodies.read_value(body.get("answer"), where=where))
+        given = Answered(
+            pause=pause,
+            answer=record_bodies.read_value(body.get("answer"), where=where),
+            expired=bool(body.get("timeout")),
+        )
         self._answers[record.path] = _as_asked(given) if body.get("as_given") else given
         self._raised.take(self._answers[record.path])
         self._told[record.path] += 1
@@ -311,14 +315,14 @@ class StoreJournal:
         return withdrawn
 
     async def paused(self, pause: Pause) -> None:
-        await self._write("paused", pause.path, _pause_body(pause), pauses=(_open_pause(pause),))
+        await self._write("paused", pause.path, pause_body(pause), pauses=(open_pause(pause),))
         self._pauses[pause.path] = pause
         self._answers.pop(pause.path, None)
 
     def unasked(self, asked: Iterable[OpenPause]) -> tuple[OpenPause, ...]:
         """What waits by the records, but is not among what the store says was asked: it wrote this down later once."""
         tokens = {pause.token for pause in asked}
-        return tuple(pause for each in self._pauses.values() if (pause := _open_pause(each)).token not in tokens)
+        return tuple(pause for each in self._pauses.values() if (pause := open_pause(each)).token not in tokens)
 
     async def ended(self, result: PipelineResult) -> None:
         """Remember what the run came to, and give up its lease."""
@@ -360,7 +364,8 @@ def _started_record(path: StepPath, start: _Start, now: float) -> Record:
     return Record(kind="started", path=path, body=body)
 
 
-def _pause_body(pause: Pause) -> str:
+def pause_body(pause: Pause) -> str:
+    """What is stored of a question."""
     return record_bodies.make_body(
         step_name=pause.step_name,
         message=pause.paused.message,
@@ -401,10 +406,12 @@ def _as_asked(answered: Answered) -> Answered:
     return attrs.evolve(answered, answer=answer)
 
 
-def _open_pause(pause: Pause) -> OpenPause:
+def open_pause(pause: Pause) -> OpenPause:
+    """A question as the store keeps it for whoever wants to answer."""
     return OpenPause(
         path=pause.path,
         token=pause.paused.state_token or "",
         message=pause.paused.message,
-        body=_pause_body(pause),
+        body=pause_body(pause),
+        timeout_s=None if pause.question is None else pause.question.timeout_s,
     )

@@ -62,7 +62,7 @@ from .fingerprint import Fingerprint, form_of, read_fingerprint
 from .group_commit import JournalWriter, writer_for
 from .halt import Halt
 from .journal import Pause
-from .pauses import waiting_pause
+from .pauses import expire, put_off, waiting_pause
 from .runs import Hold, OpenRun
 from .store_journal import StoreJournal
 from .store_wait import PATIENCE_S, call_store
@@ -129,6 +129,20 @@ class StoredRuns:
         """A run that nobody has begun before."""
         self._writer().hold(lease, _told_by_the_store)
         return attrs.evolve(await self._read(lease), resumed=False)
+
+    async def defer(self, token: str, decision: Any, *, wait: bool) -> OpenRun:
+        run_id, _ = parse_token(token)
+        if not wait:
+            await refuse_if_held(self.store, run_id)
+        await call_store(lambda: put_off(self.store, token, decision))
+        return await self.reopen(run_id, wait=wait, answered=True)
+
+    async def expire(self) -> None:
+        if hasattr(self.store, "expire"):  # otherwise nothing in it has a deadline
+            await call_store(lambda: expire(self.store))
+
+    async def next_due_s(self) -> float | None:
+        return await call_store(self.store.next_due_s) if hasattr(self.store, "next_due_s") else None
 
     async def reopen(self, run_id: RunId, *, wait: bool, answered: bool = False) -> OpenRun:
         refuse_run_inside_borrower(self.store, run_id)
@@ -248,7 +262,8 @@ class StoredRuns:
         name = Fingerprint.of(self.pipeline).name
         running = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="running")))
         paused = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="paused")))
-        return [*(run for run in running if not run.unclaimed), *(run for run in paused if not run.pauses)]
+        waiting = (run for run in paused if not run.pauses or run.expired)
+        return [*(run for run in running if not run.unclaimed), *waiting]
 
     def _writer(self) -> JournalWriter:
         return writer_for(self.store, lease_s=self.settings.lease_s)

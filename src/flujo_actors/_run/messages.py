@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -20,6 +21,10 @@ if TYPE_CHECKING:  # what only some runs have
     from .aftermath import Aftermath, Aside
     from .scope import Scope
     from .work import Assembly
+
+
+NOTHING_TOLD: Mapping[str, Any] = {}
+"""What can be asked for by name outside of reviews and rejections."""
 
 
 class Tally:
@@ -123,6 +128,12 @@ class Request:
     """Set inside handlers and compensations."""
     of: int = 0
     """How many children its parent has, if that is a map or a parallel stage."""
+    told: Mapping[str, Any] = NOTHING_TOLD
+    """What can be asked for by name here and below: a person's decision, how sure an answer was."""
+
+    def telling(self, **told: Any) -> Request:
+        """The same request, with what can be asked for by name."""
+        return attrs.evolve(self, told={**self.told, **told})
 
 
 @attrs.frozen(kw_only=True, eq=False)

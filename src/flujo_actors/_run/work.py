@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -14,7 +15,7 @@ from .._core.usage import NO_USAGE, Usage
 from .._dsl.call_plan import CallPlan
 from .._dsl.pipeline import AnyStep
 from .._durable.journal import OpenTransaction
-from .messages import Request, Tally
+from .messages import NOTHING_TOLD, Request, Tally
 
 if TYPE_CHECKING:  # what only some runs have
     from .._core.assembled import AssembledContext
@@ -53,6 +54,8 @@ class Work:
     """The agent that was redirected to, instead of the step's own."""
     degraded: frozenset[str] = NO_TEXTS
     """The texts in the data that stand for values."""
+    told: Mapping[str, Any] = NOTHING_TOLD
+    """What can be asked for by name: a person's decision, how sure an answer was."""
     transaction: OpenTransaction | None = None
     """What the step writes through, if it asks for a transaction."""
     scope: Scope | None = None
@@ -98,6 +101,7 @@ class Work:
             index=index,
             quotas=self.quotas,
             degraded=degraded,
+            told=self.told,
             scope=scope or self.scope,
             aside=self.aside,
             of=of,
@@ -119,6 +123,7 @@ def work_of(request: Request, data: Any, *, feedback: str | None = None, plan: C
         quotas=request.quotas,
         plan=plan,
         degraded=request.degraded,
+        told=request.told,
         scope=request.scope,
         aside=request.aside,
     )

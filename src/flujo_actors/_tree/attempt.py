@@ -166,6 +166,14 @@ class OneAttempt:
         work = work_of(self.request, answer)
         return await self._in_time(step, work, functools.partial(self._finish_with_answer, step, work))
 
+    async def judged(self, step: Declared, done: Done) -> Attempt:
+        """What an answer came to, after processors and validators."""
+        if step.bare:
+            return done
+        work = attrs.evolve(work_of(self.request, done.output), context=done.context)
+        own = await self._on_copy(work) if step.shows_context else work
+        return own if isinstance(own, Failed) else await self._finish(step, attrs.evolve(done, context=own.context))
+
     async def _finish_with_answer(self, step: Declared, work: Work) -> Attempt:
         own = await self._on_copy(work) if step.shows_context else work
         return own if isinstance(own, Failed) else await self._finish(step, Done(output=own.data, context=own.context))

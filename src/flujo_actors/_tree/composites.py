@@ -46,6 +46,18 @@ async def attempt_of_kind(troupe: Troupe, step: Declared, work: Work) -> Attempt
         case HumanInTheLoop():
             return await ask_a_person(troupe.run, step, work)
         case _:
+            return await _governed(troupe, step, work)
+
+
+async def _governed(troupe: Troupe, step: Declared, work: Work) -> Attempt:
+    """One attempt of a kind that few pipelines have."""
+    from .._dsl.approvals import Approval
+    from .approvals import ask_for_approval
+
+    match step:
+        case Approval():
+            return await ask_for_approval(troupe.run, step, work)
+        case _:
             raise TypeError(f"the runtime does not know steps of type {type(step).__name__}")
 
 

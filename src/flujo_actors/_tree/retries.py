@@ -28,6 +28,7 @@ from .._core.outcomes import Aborted, Failure, Paused, StepResult, Success
 from .._dsl.call_plan import CallPlan, plan_agent
 from .._dsl.declared import Declared
 from .._dsl.step import Step
+from .._durable.journal import Answered
 from .._run.limits import budget_for
 from .._run.messages import Request, Tally
 from .._run.run import Run
@@ -163,12 +164,23 @@ class Attempts:
         charge(request, pause.usage)
         if answered is None:
             return Stopped(outcome=pause.paused)
+        if pause.question is not None and pause.question.kind == "approval":
+            return await self._approved(answered)
         if answered.refused is not None:
             return failure_of(self.run, answered.refused, what=f"The answer to step {step.name!r}")
         ended = await self._one().go_on(step, answered.answer)
         if isinstance(ended, Failed) and ended.refusal is not None:
             request.tally.refusal = ended.refusal
         return ended
+
+    async def _approved(self, answered: Answered) -> Attempt:
+        """How an approval goes on with what was decided, judged like any output."""
+        from .._dsl.approvals import Approval  # what only runs with approvals need
+        from .approvals import decided
+
+        assert isinstance(self.step, Approval)
+        ended = await decided(self.troupe, self.request, self.step, answered)
+        return await self._one().judged(self.step, ended) if isinstance(ended, Done) else ended
 
     def _attempts_failed(self) -> int:
         """How many attempts an earlier part of the run gave up: what they had asked was answered, and refused."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .._core.records import StoredStatus as StoredStatus
     from ._memory import MemoryStore as MemoryStore
     from ._opening import open_store as open_store
+    from ._port import Deadlines as Deadlines
     from ._port import RunArchive as RunArchive
     from ._port import RunControl as RunControl
     from ._port import RunLog as RunLog
@@ -38,6 +39,7 @@ else:
             "Admission": ".._core.records",
             "Append": ".._core.records",
             "CancelRequest": ".._core.records",
+            "Deadlines": "._port",
             "Lease": ".._core.records",
             "LightRecord": ".._core.light_records",
             "MemoryStore": "._memory",

@@ -30,81 +30,9 @@ from ..errors import LeaseLost, RunExists
 from . import _refusals as refusals
 from ._clock import LeaseClock, SystemClock
 from ._forking import watch_forks
+from ._memory_run import MemoryRun, change, expire
 from ._port import Transaction, Verdict
-from ._rows import cursor_text, read_cursor
-
-
-@attrs.define(kw_only=True, eq=False)
-class _Pause:
-    """A pause, and whether it still waits."""
-
-    asked: OpenPause
-    answered: bool = False
-
-
-@attrs.define(kw_only=True, eq=False)
-class _Run:
-    """All that is known of one run."""
-
-    run_id: RunId
-    pipeline: str
-    owner: str | None
-    epoch: int
-    lease_until: float
-    created_at: float
-    updated_at: float
-    status: StoredStatus = "running"
-    records: list[Record] = attrs.Factory(list)
-    pauses: list[_Pause] = attrs.Factory(list)
-    cancel: CancelRequest | None = None
-    queue: str | None = None
-    parent: RunId | None = None
-    number: int = 0
-    """Which run of the store it is."""
-    tokens: int = 0
-    cost_usd: float = 0.0
-
-    def held(self, now: float) -> bool:
-        return self.owner is not None and now < self.lease_until
-
-    def belongs_to(self, lease: Lease) -> bool:
-        return self.owner == lease.owner and self.epoch == lease.epoch
-
-    def add(self, record: Record, wall: float) -> None:
-        self.records.append(attrs.evolve(record, seq=len(self.records) + 1, at=wall))
-
-    def ask(self, pause: OpenPause) -> None:
-        self.pauses = [old for old in self.pauses if not _replaced(old, pause)]
-        self.pauses.append(_Pause(asked=pause))
-
-    def withdraw(self, places: Sequence[StepPath]) -> None:
-        self.pauses = [pause for pause in self.pauses if pause.answered or pause.asked.path not in places]
-
-    def stored(self, now: float) -> StoredRun:
-        return StoredRun(
-            run_id=self.run_id,
-            pipeline=self.pipeline,
-            status=self.status,
-            created_at=self.created_at,
-            updated_at=self.updated_at,
-            epoch=self.epoch,
-            leased=self.held(now),
-            records=len(self.records),
-            pauses=tuple(pause.asked for pause in self.pauses if not pause.answered),
-            owner=self.owner if self.held(now) else None,
-            left_s=self.lease_until - now if self.held(now) else None,
-            queue=self.queue,
-            parent=self.parent,
-            last_owner=self.owner,
-            tokens=self.tokens,
-            cost_usd=self.cost_usd,
-            cursor=cursor_text(self.updated_at, self.number),
-        )
-
-    def wants_worker(self, now: float, host: str) -> bool:
-        if self.status == "paused":
-            return self.parent is None and not self.held(now) and all(pause.answered for pause in self.pauses)
-        return self.status == "running" and (not self.held(now) or (self.owner or "").startswith(host))
+from ._rows import read_cursor
 
 
 class MemoryStore:
@@ -113,7 +41,7 @@ class MemoryStore:
     def __init__(self, *, clock: LeaseClock | None = None, wall: Callable[[], float] = time.time) -> None:
         self._clock = clock or SystemClock()
         self._wall = wall
-        self._runs: dict[RunId, _Run] = {}
+        self._runs: dict[RunId, MemoryRun] = {}
         self._workers: dict[str, WorkerNote] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -159,15 +87,26 @@ class MemoryStore:
 
     def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
         with self._lock:
-            run = self._runs.get(run_id)
-            pauses = run.pauses if run else []
-            fitting = [pause for pause in pauses if (pause.asked.path, pause.asked.token) == (path, token)]
-            if run is None or not fitting:
-                raise refusals.not_paused(run_id, path)
-            if fitting[-1].answered:
-                raise refusals.already_answered(run_id, path)
-            fitting[-1].answered, run.updated_at = True, self._wall()
+            run = self._consume(run_id, path, token)
             run.add(record, run.updated_at)
+
+    def defer(self, run_id: RunId, path: StepPath, *, token: str, records: Sequence[Record], pause: OpenPause) -> None:
+        with self._lock:
+            run = self._consume(run_id, path, token)
+            for record in records:
+                run.add(record, run.updated_at)
+            run.ask(pause, run.updated_at)
+
+    def expire(self, *, body: str) -> list[RunId]:
+        with self._lock:
+            wall = self._wall()
+            return [run.run_id for run in self._runs.values() if expire(run, wall, body)]
+
+    def next_due_s(self) -> float | None:
+        with self._lock:
+            waiting = [pause for run in self._runs.values() for pause in run.pauses if not pause.answered]
+            due = [pause.asked.due_at for pause in waiting if pause.asked.due_at is not None]
+            return min(due) - self._wall() if due else None
 
     def get(self, run_id: RunId) -> StoredRun:
         with self._lock:
@@ -309,7 +248,21 @@ class MemoryStore:
             run.owner, run.epoch, run.lease_until = owner, run.epoch + 1, now + lease_s
             return Lease(run_id=run_id, owner=owner, epoch=run.epoch)
 
-    def _run(self, run_id: RunId) -> _Run:
+    def _consume(self, run_id: RunId, path: StepPath, token: str) -> MemoryRun:
+        """Take a pause that waits, for an answer; the run that it belongs to."""
+        run = self._runs.get(run_id)
+        pauses = run.pauses if run else []
+        fitting = [pause for pause in pauses if (pause.asked.path, pause.asked.token) == (path, token)]
+        if run is None or not fitting:
+            raise refusals.not_paused(run_id, path)
+        if fitting[-1].answered and not fitting[-1].expired:
+            raise refusals.already_answered(run_id, path)
+        if fitting[-1].is_over(self._wall()):
+            raise refusals.expired(run_id, path)
+        fitting[-1].answered, run.updated_at = True, self._wall()
+        return run
+
+    def _run(self, run_id: RunId) -> MemoryRun:
         if run_id not in self._runs:
             raise refusals.not_found(run_id)
         return self._runs[run_id]
@@ -320,9 +273,9 @@ class MemoryStore:
         self._runs[admission.run_id] = run = self._new_run(admission, owner, lease_s)
         return Lease(run_id=admission.run_id, owner=owner or "", epoch=run.epoch)
 
-    def _new_run(self, admission: Admission, owner: str | None, lease_s: float) -> _Run:
+    def _new_run(self, admission: Admission, owner: str | None, lease_s: float) -> MemoryRun:
         wall = self._wall()
-        run = _Run(
+        run = MemoryRun(
             run_id=admission.run_id,
             pipeline=admission.pipeline,
             owner=owner,
@@ -346,8 +299,8 @@ class MemoryStore:
             run.add(record, wall)
         run.withdraw(append.withdrawn)
         for pause in append.pauses:
-            run.ask(pause)
-        _change(run, append, wall)
+            run.ask(pause, wall)
+        change(run, append, wall)
         return run.cancel
 
     def _renew(self, lease: Lease, lease_s: float) -> LeaseLost | None:
@@ -375,23 +328,6 @@ class _Gathered:
     def append(self, append: Append) -> None:
         self._store.check(append)
         self.appends.append(append)
-
-
-def _replaced(old: _Pause, new: OpenPause) -> bool:
-    return old.asked.path == new.path and (not old.answered or old.asked.token == new.token)
-
-
-def _change(run: _Run, append: Append, wall: float) -> None:
-    run.updated_at = wall
-    run.status = append.status or run.status
-    run.tokens = run.tokens if append.tokens is None else append.tokens
-    run.cost_usd = run.cost_usd if append.cost_usd is None else append.cost_usd
-    if has_ended(append.status):
-        run.pauses = [pause for pause in run.pauses if pause.answered]
-    if has_ended(append.status):
-        run.cancel = None
-    if append.release:
-        run.owner = None
 
 
 def _fits(run: StoredRun, query: RunQuery) -> bool:

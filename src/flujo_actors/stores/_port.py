@@ -122,6 +122,28 @@ class RunQueue(Protocol):
         """The workers that were seen in so many seconds, by name; those that were not seen for a day are forgotten."""
 
 
+class Deadlines(Protocol):
+    """Questions that wait only so long. A store without these methods can do all the rest.
+
+    Who has them takes from `Append.pauses` how long a question waits (`timeout_s`), counts from the moment at which it
+    writes it, by a wall clock, and shows it as `due_at`. From then on `answer` refuses it with `Expired`, whether
+    somebody has called `expire` or not; what was answered before stays `AlreadyAnswered`.
+    """
+
+    def expire(self, *, body: str) -> list[RunId]:
+        """End every question whose time is over, durably and at most once, whoever answers at the same moment.
+
+        Each is consumed as by an answer: a record of kind `answered` with this body is appended to its run, whose
+        `expired` is true until somebody goes on with it. Returned are the runs, each once.
+        """
+
+    def next_due_s(self) -> float | None:
+        """In how many seconds the next question runs out of time; `None` if none does."""
+
+    def defer(self, run_id: RunId, path: StepPath, *, token: str, records: Sequence[Record], pause: OpenPause) -> None:
+        """Consume a question as `answer` does, and ask another one in its place, in one transaction."""
+
+
 class RunArchive(Protocol):
     """Reading runs, and forgetting them."""
 
@@ -180,7 +202,7 @@ class Transaction(Protocol):
         """Add records to the transaction; `LeaseLost` if the lease is not current."""
 
 
-class Store(RunLog, RunControl, RunQueue, RunArchive, RunScan, Protocol):
+class Store(RunLog, RunControl, RunQueue, Deadlines, RunArchive, RunScan, Protocol):
     """A place where runs survive their process.
 
     A store may say with a text `place` which database it stands for: steps that write through stores of one place take

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._core.outcomes import RunId
 from .._core.paths import StepPath
 from .._core.records import Lease
-from ..errors import AlreadyAnswered, LeaseLost, NotPaused, RunExists, RunLeased, RunNotFound
+from ..errors import AlreadyAnswered, Expired, LeaseLost, NotPaused, RunExists, RunLeased, RunNotFound
 from ._rows import shown
 
 
@@ -34,6 +34,10 @@ def not_paused(run_id: RunId, path: StepPath) -> NotPaused:
 
 def already_answered(run_id: RunId, path: StepPath) -> AlreadyAnswered:
     return AlreadyAnswered(f"the pause at {shown(path)} in run {shown(run_id)} has been answered already")
+
+
+def expired(run_id: RunId, path: StepPath) -> Expired:
+    return Expired(f"the answer to {shown(path)} in run {shown(run_id)} comes too late: its time is over")
 
 
 def lost(lease: Lease, current: tuple[str | None, int] | None) -> LeaseLost:

@@ -112,6 +112,17 @@ class FaultyStore:
         with self.counted("answer"):
             self._store.answer(run_id, path, token=token, record=record)
 
+    def defer(self, run_id: RunId, path: StepPath, *, token: str, records: Sequence[Record], pause: OpenPause) -> None:
+        with self.counted("defer"):
+            self._store.defer(run_id, path, token=token, records=records, pause=pause)
+
+    def expire(self, *, body: str) -> list[RunId]:
+        """Not counted, as whatever is asked by the clock."""
+        return self._store.expire(body=body)
+
+    def next_due_s(self) -> float | None:
+        return self._store.next_due_s()
+
     def get(self, run_id: RunId) -> StoredRun:
         with self.counted("get"):
             return self._store.get(run_id)

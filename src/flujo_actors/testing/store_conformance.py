@@ -15,7 +15,8 @@ class TestMyStore(StoreConformance):
 ```
 
 The clauses about damage, blobs and versions are skipped for a place that does not say how to damage it; those about
-processes for one that is not `between_processes`. Processes are forked, so the suite needs a system that has forks.
+processes for one that is not `between_processes`; those about deadlines for a store that has no `expire`. Processes are
+forked, so the suite needs a system that has forks.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ._store_clauses.answering import AnsweringClauses
 from ._store_clauses.concurrency import ConcurrencyClauses
 from ._store_clauses.controlling import ControlClauses
 from ._store_clauses.crashing import CrashClauses
+from ._store_clauses.deadlines import DeadlineClauses
 from ._store_clauses.fencing import FencingClauses
 from ._store_clauses.keeping import KeepingClauses
 from ._store_clauses.place import StorePlace as StorePlace
@@ -42,6 +44,7 @@ class StoreConformance(
     ControlClauses,
     QueueClauses,
     AnsweringClauses,
+    DeadlineClauses,
     KeepingClauses,
     ScanClauses,
     ConcurrencyClauses,

@@ -76,7 +76,13 @@ _LISTINGS: tuple[LiteralString, ...] = (
 )
 """What listings show of a record without its body, when it was written, and what a run has used."""
 
-MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (_FIRST, _CANCEL_REQUESTS, _QUEUES, _LISTINGS)
+_DEADLINES: tuple[LiteralString, ...] = (
+    "ALTER TABLE flujo_pauses ADD COLUMN due_at float8",
+    "CREATE INDEX flujo_pauses_due ON flujo_pauses (due_at) WHERE answered IS NULL AND due_at IS NOT NULL",
+)
+"""Until when a question waits for its answer. Few do, and the index holds no others."""
+
+MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (_FIRST, _CANCEL_REQUESTS, _QUEUES, _LISTINGS, _DEADLINES)
 """What leads from each version to the next; an empty schema has version 0."""
 
 

@@ -57,15 +57,45 @@ RENEW: LiteralString = f"""
     WHERE run_hash = %(hash)s AND owner = %(owner)s::text AND epoch = %(epoch)s::bigint RETURNING id"""
 
 ADVANCE_BY_ANSWER: LiteralString = f"""
-    UPDATE flujo_runs SET next_seq = next_seq + 1, updated_at = {WALL}
-    WHERE run_hash = %(hash)s RETURNING id, next_seq - 1"""
+    UPDATE flujo_runs SET next_seq = next_seq + %(count)s::bigint, updated_at = {WALL}
+    WHERE run_hash = %(hash)s RETURNING id, next_seq - %(count)s::bigint"""
 
-CONSUME: LiteralString = """
+TODAY: LiteralString = f"coalesce(%(wall)s::float8, {WALL})"
+"""What deadlines are counted in; `wall` is null, except where a test brings its own."""
+
+_EXPIRED: LiteralString = "answered < '00000000-0000-0001-0000-000000000000'::uuid"
+_ENDED_BY_TIME: LiteralString = "answered < '00000000-0000-0002-0000-000000000000'::uuid"
+
+CONSUME: LiteralString = f"""
     UPDATE flujo_pauses SET answered = %(answered)s
-    WHERE run = %(run)s AND path = %(path)s AND token = %(token)s AND answered IS NULL RETURNING id"""
+    WHERE run = %(run)s AND path = %(path)s AND token = %(token)s AND answered IS NULL
+      AND (due_at IS NULL OR due_at > {TODAY}) RETURNING id"""
 
-FIND_PAUSE: LiteralString = """
-    SELECT answered FROM flujo_pauses WHERE run = %(run)s AND path = %(path)s AND token = %(token)s"""
+DUE_RUNS: LiteralString = f"""
+    SELECT id, run_id FROM flujo_runs WHERE id IN
+        (SELECT run FROM flujo_pauses WHERE answered IS NULL AND due_at IS NOT NULL AND due_at <= {TODAY})
+    ORDER BY run_hash FOR UPDATE"""
+
+EXPIRE: LiteralString = f"""
+    UPDATE flujo_pauses SET answered = %(answered)s
+    WHERE run = ANY(%(runs)s) AND answered IS NULL AND due_at IS NOT NULL AND due_at <= {TODAY}
+    RETURNING run, path"""
+
+ADVANCE_BY_TIME: LiteralString = f"""
+    UPDATE flujo_runs SET next_seq = next_seq + %(count)s::bigint, updated_at = {WALL}
+    WHERE id = %(run)s RETURNING next_seq - %(count)s::bigint"""
+
+FIND_EXPIRED: LiteralString = "SELECT 1 FROM flujo_pauses WHERE answered = %s LIMIT 1"
+
+TAKE_UP: LiteralString = f"""
+    UPDATE flujo_pauses SET answered = '00000000-0000-0001-0000-000000000000' WHERE run = %s AND {_EXPIRED}"""
+
+NEXT_DUE: LiteralString = f"""
+    SELECT min(due_at) - {TODAY} FROM flujo_pauses WHERE answered IS NULL AND due_at IS NOT NULL"""
+
+FIND_PAUSE: LiteralString = f"""
+    SELECT answered, coalesce({_ENDED_BY_TIME}, due_at IS NOT NULL AND due_at <= {TODAY}) FROM flujo_pauses
+    WHERE run = %(run)s AND path = %(path)s AND token = %(token)s"""
 
 OWNER: LiteralString = "SELECT owner, epoch FROM flujo_runs WHERE run_hash = %s"
 
@@ -89,8 +119,9 @@ REPLACE_PAUSE: LiteralString = (
     "DELETE FROM flujo_pauses WHERE run = %s AND path = %s AND (answered IS NULL OR token = %s)"
 )
 
-INSERT_PAUSE: LiteralString = """
-    INSERT INTO flujo_pauses (run, path, token, message, body) VALUES (%s, %s, %s, %s, %s)"""
+INSERT_PAUSE: LiteralString = f"""
+    INSERT INTO flujo_pauses (run, path, token, message, body, due_at)
+    VALUES (%(run)s, %(path)s, %(token)s, %(message)s, %(body)s, {TODAY} + %(timeout_s)s::float8)"""
 
 WITHDRAW_PAUSE: LiteralString = "DELETE FROM flujo_pauses WHERE run = %s AND path = %s AND answered IS NULL"
 
@@ -114,8 +145,9 @@ FIND_KEYS: LiteralString = "SELECT id FROM flujo_runs WHERE id = ANY(%s)"
 RUNS: LiteralString = f"""
     SELECT id, run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, next_seq - 1, owner,
            lease_until - {NOW}, tokens, cost_usd,
-           (SELECT json_agg(json_build_array(path, token, message, body) ORDER BY p.id)
-            FROM flujo_pauses p WHERE run = r.id AND answered IS NULL), queue, parent
+           (SELECT json_agg(json_build_array(path, token, message, body, due_at) ORDER BY p.id)
+            FROM flujo_pauses p WHERE run = r.id AND answered IS NULL), queue, parent,
+           EXISTS (SELECT 1 FROM flujo_pauses p WHERE run = r.id AND {_EXPIRED})
     FROM flujo_runs r"""
 
 WANTING: LiteralString = f"""
@@ -124,7 +156,8 @@ WANTING: LiteralString = f"""
 
 WANTING_ANSWERED: LiteralString = f"""
     WHERE pipeline = %(pipeline)s AND queue = ANY(%(queues)s) AND status = 'paused' AND parent IS NULL AND NOT {HELD}
-      AND NOT EXISTS (SELECT 1 FROM flujo_pauses WHERE run = r.id AND answered IS NULL)
+      AND (NOT EXISTS (SELECT 1 FROM flujo_pauses WHERE run = r.id AND answered IS NULL)
+           OR EXISTS (SELECT 1 FROM flujo_pauses WHERE run = r.id AND {_EXPIRED}))
     ORDER BY r.id LIMIT %(limit)s"""
 
 REQUEUE: LiteralString = """

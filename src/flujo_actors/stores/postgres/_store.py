@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,9 +27,11 @@ from .._clock import LeaseClock
 from .._forking import watch_forks
 from .._port import Transaction, Verdict
 from .._rows import RecordRow, as_blob, as_records, as_row, cursor_text, read_cursor, restored, storable
+from . import _pauses as pauses
 from . import _statements as sql
 from ._queue import PostgresQueue
 from ._scanning import PostgresScanning, hash_of, owner_of
+from ._writing import insert_records, numbered
 
 if TYPE_CHECKING:  # they need the driver, and the name of this store must be there without it
     from ._connections import IsThere, PostgresConnections
@@ -41,9 +42,15 @@ class PostgresStore(PostgresQueue, PostgresScanning):
     """Runs in a Postgres database; its tables stand in the first schema of the `search_path`."""
 
     def __init__(
-        self, url: str, *, pool_size: int = 8, timeout_s: float = 30.0, clock: LeaseClock | None = None
+        self,
+        url: str,
+        *,
+        pool_size: int = 8,
+        timeout_s: float = 30.0,
+        clock: LeaseClock | None = None,
+        wall: Callable[[], float] | None = None,
     ) -> None:
-        self._clock = clock
+        self._clock, self._wall = clock, wall
         self.url = url
         """Where the database is, password and all: for engines that live in it, never for a log."""
         checked_seconds(timeout_s, what="PostgresStore: timeout_s")
@@ -93,7 +100,17 @@ class PostgresStore(PostgresQueue, PostgresScanning):
         return self._connections.write(lambda db: self._renew(db, leases, lease_s), lease_s=lease_s)
 
     def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
-        self._connections.write(lambda db: self._answer(db, run_id, path, token, record))
+        self._connections.write(lambda db: pauses.answer(db, self._today(), run_id, path, token, [record]))
+
+    def defer(self, run_id: RunId, path: StepPath, *, token: str, records: Sequence[Record], pause: OpenPause) -> None:
+        self._connections.write(lambda db: pauses.answer(db, self._today(), run_id, path, token, records, again=pause))
+
+    def expire(self, *, body: str) -> list[RunId]:
+        return self._connections.write(lambda db: pauses.expire(db, self._today(), body))
+
+    def next_due_s(self) -> float | None:
+        [(due_s,)] = self._connections.read(lambda db: db.ask(sql.NEXT_DUE, self._today()))
+        return None if due_s is None else float(due_s)
 
     def get(self, run_id: RunId) -> StoredRun:
         for run in self._stored("WHERE run_hash = %(hash)s", {"hash": hash_of(run_id)}):
@@ -138,7 +155,7 @@ class PostgresStore(PostgresQueue, PostgresScanning):
                 admission = admissions[index]
                 answers[index] = Lease(run_id=admission.run_id, owner=owner or "", epoch=_first_epoch(owner))
                 records.append((key[0], 1, Record(kind="admitted", path=ROOT, body=admission.body)))
-        _insert_records(db, records)
+        insert_records(db, records)
         return answers, _leases_are_there([lease for lease in answers if isinstance(lease, Lease)])
 
     def _new_row(self, admission: Admission, owner: str | None, lease_s: float) -> dict[str, Any]:
@@ -177,9 +194,9 @@ class PostgresStore(PostgresQueue, PostgresScanning):
             else:
                 run, first, cancel = place
                 verdicts[index] = cancel and _cancel_request(cancel)
-                records.extend(_numbered(run, first, batch[index].records))
-                _write_pauses(db, run, batch[index])
-        _insert_records(db, records)
+                records.extend(numbered(run, first, batch[index].records))
+                pauses.write(db, self._today(), run, batch[index])
+        insert_records(db, records)
         return verdicts, _append_is_there(batch, verdicts, records)
 
     def _renew(self, db: Connection, leases: Sequence[Lease], lease_s: float) -> tuple[list[LeaseLost | None], IsThere]:
@@ -190,21 +207,6 @@ class PostgresStore(PostgresQueue, PostgresScanning):
             if renewed is None:
                 verdicts[index] = _lost(db, leases[index])
         return verdicts, _repeatable
-
-    def _answer(
-        self, db: Connection, run_id: RunId, path: StepPath, token: str, record: Record
-    ) -> tuple[None, IsThere]:
-        places = db.ask(sql.ADVANCE_BY_ANSWER, {"hash": hash_of(run_id)})
-        if not places:
-            raise refusals.not_paused(run_id, path)
-        [(run, seq)] = places
-        pause = {"run": run, "path": storable(path), "token": storable(token), "answered": uuid.uuid4()}
-        consumed = db.ask(sql.CONSUME, pause)
-        if not consumed:
-            asked = db.ask(sql.FIND_PAUSE, pause)
-            raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
-        _insert_records(db, [(run, seq, record)])
-        return None, lambda db: (pause["answered"],) in db.ask(sql.FIND_PAUSE, pause)
 
     def _delete(self, db: Connection, run_ids: Sequence[RunId]) -> tuple[int, IsThere]:
         db.execute(sql.OWN_BLOBS)
@@ -225,6 +227,9 @@ class PostgresStore(PostgresQueue, PostgresScanning):
 
     def _time(self) -> dict[str, Any]:
         return {"now": self._clock.now() if self._clock else None}
+
+    def _today(self) -> dict[str, Any]:
+        return {"wall": self._wall() if self._wall else None}
 
     def _written_under(self, lease: Lease) -> dict[str, Any]:
         return {
@@ -334,10 +339,6 @@ def _cancel_request(reason: str) -> CancelRequest:
     return CancelRequest(reason=restored(reason))
 
 
-def _numbered(run: int, first: int, records: Iterable[Record]) -> Iterator[tuple[int, int, Record]]:
-    return ((run, first + index, record) for index, record in enumerate(records))
-
-
 def _share_blobs(db: Connection, bodies: Iterable[str]) -> None:
     if any(as_blob(body) for body in bodies):
         db.execute(sql.SHARE_BLOBS)
@@ -347,32 +348,9 @@ def _lost(db: Connection, lease: Lease) -> LeaseLost:
     return refusals.lost(lease, owner_of(db, lease.run_id))
 
 
-def _insert_records(db: Connection, records: Sequence[tuple[int, int, Record]]) -> None:
-    rows = []
-    for run, seq, record in records:
-        blob = as_blob(record.body)
-        if blob is not None:
-            db.execute(sql.INSERT_BLOB, blob)
-        row = as_row(record, seq, blob)
-        rows.append((run, *row[:5], row.gist))
-    if rows:
-        db.execute(sql.INSERT_RECORDS, [list(column) for column in zip(*rows, strict=True)])
-
-
-def _write_pauses(db: Connection, run: int, append: Append) -> None:
-    for place in append.withdrawn:
-        db.execute(sql.WITHDRAW_PAUSE, (run, storable(place)))
-    for pause in append.pauses:
-        path, token = storable(pause.path), storable(pause.token)
-        db.execute(sql.REPLACE_PAUSE, (run, path, token))
-        db.execute(sql.INSERT_PAUSE, (run, path, token, storable(pause.message), storable(pause.body)))
-    if has_ended(append.status):
-        db.execute(sql.CLOSE_PAUSES, (run,))
-
-
 def _stored_run(row: Sequence[Any]) -> StoredRun:
     key, run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, *rest = row
-    tokens, cost_usd, pauses, queue, parent = rest
+    tokens, cost_usd, asked, queue, parent, expired = rest
     return StoredRun(
         run_id=RunId(restored(run_id)),
         pipeline=restored(pipeline),
@@ -382,7 +360,8 @@ def _stored_run(row: Sequence[Any]) -> StoredRun:
         epoch=epoch,
         leased=held,
         records=records,
-        pauses=tuple(_open_pause(*map(restored, pause)) for pause in pauses or ()),
+        pauses=tuple(pauses.open_pause(*each) for each in asked or ()),
+        expired=bool(expired),
         owner=restored(owner) if held else None,
         left_s=left_s if held else None,
         queue=queue and restored(queue),
@@ -392,10 +371,6 @@ def _stored_run(row: Sequence[Any]) -> StoredRun:
         cost_usd=cost_usd,
         cursor=cursor_text(updated_at, key),
     )
-
-
-def _open_pause(path: str, token: str, message: str, body: str) -> OpenPause:
-    return OpenPause(path=StepPath(path), token=token, message=message, body=body)
 
 
 def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:

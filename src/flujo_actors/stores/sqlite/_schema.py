@@ -99,7 +99,20 @@ _LISTINGS = (
 )
 """What listings show of a record without its body, and what a run has used; older records have no gist."""
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _ONE_PAGE_PER_RECORD, _CANCEL_REQUESTS, _QUEUES, _LISTINGS)
+_DEADLINES = (
+    "ALTER TABLE flujo_pauses ADD COLUMN due_at REAL",
+    "CREATE INDEX flujo_pauses_due ON flujo_pauses (due_at) WHERE answered IS NULL AND due_at IS NOT NULL",
+)
+"""Until when a question waits for its answer. Few do, and the index holds no others."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    _FIRST,
+    _ONE_PAGE_PER_RECORD,
+    _CANCEL_REQUESTS,
+    _QUEUES,
+    _LISTINGS,
+    _DEADLINES,
+)
 """What leads from each version to the next; an empty file has version 0."""
 
 

@@ -51,14 +51,27 @@ APPEND_ANSWER = f"{_INSERT_NEXT} WHERE id = :run RETURNING id"
 
 ANSWERED = f"UPDATE flujo_runs SET records = {_LAST} & 0xFFFFFFFF, updated_at = :wall WHERE id = :run"
 
+EXPIRED, TAKEN_UP = 2, 3
+"""What `answered` says of a question that time has ended: nobody has gone on with its run since, or somebody has."""
+
 CONSUME = """
     UPDATE flujo_pauses SET answered = 1
     WHERE run = (SELECT id FROM flujo_runs WHERE run_id = :run_id)
-      AND path = :path AND token = :token AND answered IS NULL
+      AND path = :path AND token = :token AND answered IS NULL AND (due_at IS NULL OR due_at > :wall)
     RETURNING run"""
 
+EXPIRE = f"""
+    UPDATE flujo_pauses SET answered = {EXPIRED}
+    WHERE answered IS NULL AND due_at IS NOT NULL AND due_at <= :wall RETURNING run, path"""
+
+TAKE_UP = f"UPDATE flujo_pauses SET answered = {TAKEN_UP} WHERE run = ? AND answered = {EXPIRED}"
+
+NEXT_DUE = "SELECT min(due_at) FROM flujo_pauses WHERE answered IS NULL AND due_at IS NOT NULL"
+
+RUN_NAME = "SELECT run_id FROM flujo_runs WHERE id = ?"
+
 FIND_PAUSE = """
-    SELECT answered FROM flujo_pauses
+    SELECT answered, due_at IS NOT NULL AND due_at <= :wall FROM flujo_pauses
     WHERE run = (SELECT id FROM flujo_runs WHERE run_id = :run_id) AND path = :path AND token = :token"""
 
 OWNER = "SELECT owner, epoch FROM flujo_runs WHERE run_id = ?"
@@ -79,7 +92,7 @@ INSERT_FIRST = """
 
 REPLACE_PAUSE = "DELETE FROM flujo_pauses WHERE run = ? AND path = ? AND (answered IS NULL OR token = ?)"
 
-INSERT_PAUSE = "INSERT INTO flujo_pauses (run, path, token, message, body) VALUES (?, ?, ?, ?, ?)"
+INSERT_PAUSE = "INSERT INTO flujo_pauses (run, path, token, message, body, due_at) VALUES (?, ?, ?, ?, ?, ?)"
 
 WITHDRAW_PAUSE = "DELETE FROM flujo_pauses WHERE run = ? AND path = ? AND answered IS NULL"
 
@@ -107,14 +120,15 @@ READ_RAW = f"""
 
 RUNS = f"""
     SELECT id, run_id, pipeline, status, created_at, updated_at, epoch, {HELD}, records, owner, lease_until - :now,
-           queue, parent, tokens, cost_usd
+           queue, parent, tokens, cost_usd,
+           EXISTS (SELECT 1 FROM flujo_pauses WHERE run = r.id AND answered = {EXPIRED})
     FROM (
         SELECT flujo_runs.id, run_id, pipeline, status, created_at, owner, epoch, lease_boot, lease_from, lease_until,
                queue, parent, tokens, cost_usd,
                coalesce(last.seq, records) AS records,
                max(updated_at, coalesce(created_at + last.after_us / 1e6, updated_at)) AS updated_at
         FROM flujo_runs LEFT JOIN flujo_records AS last ON last.id = CASE WHEN owner IS NOT NULL THEN {_LAST} END
-    )"""
+    ) AS r"""
 """What the row of a run with an owner does not say, its last record does."""
 
 _IN_QUEUES = "pipeline = :pipeline AND queue IN (SELECT value FROM json_each(:queues))"
@@ -125,7 +139,8 @@ WANTING = f"""
 
 WANTING_ANSWERED = f"""
     WHERE {_IN_QUEUES} AND status = 'paused' AND parent IS NULL AND NOT ({HELD})
-      AND id NOT IN (SELECT run FROM flujo_pauses WHERE answered IS NULL) ORDER BY id LIMIT :limit"""
+      AND (id NOT IN (SELECT run FROM flujo_pauses WHERE answered IS NULL)
+           OR id IN (SELECT run FROM flujo_pauses WHERE answered = {EXPIRED})) ORDER BY id LIMIT :limit"""
 
 REQUEUE = """
     UPDATE flujo_runs SET cancel = NULL, status = CASE WHEN owner IS NULL THEN 'running' ELSE status END
@@ -140,7 +155,7 @@ SIGN_OFF = "DELETE FROM flujo_workers WHERE name = ? OR seen_at < ? - 86400"
 SIGNED_ON = "SELECT name, body, seen_at FROM flujo_workers WHERE seen_at >= ? ORDER BY name"
 
 OPEN_PAUSES = """
-    SELECT run, path, token, message, body FROM flujo_pauses
+    SELECT run, path, token, message, body, due_at FROM flujo_pauses
     WHERE answered IS NULL AND run IN (SELECT value FROM json_each(?)) ORDER BY id"""
 
 DELETE_RUN = f"DELETE FROM flujo_runs WHERE run_id = :run_id AND NOT ({HELD}) RETURNING id"

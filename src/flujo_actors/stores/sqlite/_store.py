@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import time
@@ -29,9 +28,11 @@ from .. import _refusals as refusals
 from .._clock import LeaseClock, SystemClock
 from .._forking import watch_forks
 from .._port import Transaction, Verdict
-from .._rows import as_blob, as_records, as_row, cursor_text, read_cursor, restored, storable
+from .._rows import as_records, cursor_text, read_cursor, restored, storable
+from . import _pauses as pauses
 from . import _statements as sql
 from ._connections import SqliteConnections
+from ._pauses import insert
 from ._queue import SqliteQueue
 from ._scanning import SqliteScanning, owner_of, record_rows
 
@@ -110,15 +111,22 @@ class SqliteStore(SqliteQueue, SqliteScanning):
             return [self._renew(db, lease, lease_s) for lease in leases]
 
     def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
-        pause = {"run_id": storable(run_id), "path": storable(path), "token": storable(token)}
         with self._connections.writing() as db:
-            for (run,) in db.execute(sql.CONSUME, pause).fetchall():
-                answered = {"run": run, "wall": self._wall()}
-                _insert(db, sql.APPEND_ANSWER, record, answered)
-                db.execute(sql.ANSWERED, answered)
-                return
-            asked = db.execute(sql.FIND_PAUSE, pause).fetchall()
-        raise refusals.already_answered(run_id, path) if asked else refusals.not_paused(run_id, path)
+            pauses.consume(db, run_id, path, token, [record], self._wall())
+
+    def defer(self, run_id: RunId, path: StepPath, *, token: str, records: Sequence[Record], pause: OpenPause) -> None:
+        with self._connections.writing() as db:
+            run = pauses.consume(db, run_id, path, token, records, self._wall())
+            pauses.ask(db, run, pause, self._wall())
+
+    def expire(self, *, body: str) -> list[RunId]:
+        with self._connections.writing() as db:
+            return pauses.expire(db, body, self._wall())
+
+    def next_due_s(self) -> float | None:
+        with self._connections.reading() as db:
+            [(due_at,)] = db.execute(sql.NEXT_DUE).fetchall()
+        return None if due_at is None else due_at - self._wall()
 
     def get(self, run_id: RunId) -> StoredRun:
         with self._connections.reading() as db:
@@ -185,7 +193,7 @@ class SqliteStore(SqliteQueue, SqliteScanning):
     def _appended(self, db: sqlite3.Connection, append: Append) -> Verdict:
         """Write the append; if its lease is not the run's current one, none of its statements writes anything."""
         under = {**_lease(append.lease), "wall": self._wall()}
-        told = [_insert(db, sql.APPEND, record, under) for record in append.records]
+        told = [insert(db, sql.APPEND, record, under) for record in append.records]
         if _changes_run(append):
             told.append(_change_run(db, append, under))
         if not told[-1]:
@@ -208,7 +216,7 @@ class SqliteStore(SqliteQueue, SqliteScanning):
         if not rows:
             return refusals.exists(admission.run_id)
         first = Record(kind="admitted", path=ROOT, body=admission.body)
-        _insert(db, sql.INSERT_FIRST, first, {"run": rows[0][0]})
+        insert(db, sql.INSERT_FIRST, first, {"run": rows[0][0]})
         return Lease(run_id=admission.run_id, owner=owner or "", epoch=epoch)
 
     def _renew(self, db: sqlite3.Connection, lease: Lease, lease_s: float) -> LeaseLost | None:
@@ -229,8 +237,8 @@ class SqliteStore(SqliteQueue, SqliteScanning):
 
     def _stored(self, db: sqlite3.Connection, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
         rows = db.execute(f"{sql.RUNS} {where}", {**self._time(), **parameters}).fetchall()
-        pauses = _open_pauses(db, [row[0] for row in rows])
-        return [_stored_run(row, pauses.get(row[0], ())) for row in rows]
+        asked = pauses.open_pauses(db, [row[0] for row in rows])
+        return [_stored_run(row, asked.get(row[0], ())) for row in rows]
 
     def _time(self) -> dict[str, Any]:
         return {"boot": self._clock.boot(), "now": self._clock.now(), "wall": self._wall()}
@@ -266,17 +274,6 @@ def _lease(lease: Lease) -> dict[str, Any]:
     return {"run_id": storable(lease.run_id), "owner": storable(lease.owner), "epoch": lease.epoch}
 
 
-def _insert(db: sqlite3.Connection, statement: str, record: Record, where: dict[str, Any]) -> list[Any]:
-    """Insert a record, and its body by itself if it is long; nothing comes back if the statement did not let it in."""
-    blob = as_blob(record.body)
-    row = as_row(record, 0, blob)
-    columns = {**where, "kind": row.kind, "path": row.path, "body": row.body, "blob": row.blob, "gist": row.gist}
-    inserted = db.execute(statement, columns).fetchall()
-    if blob is not None and inserted:
-        db.execute(sql.INSERT_BLOB, blob)
-    return inserted
-
-
 def _changes_run(append: Append) -> bool:
     """Whether more is written than records, which a run's row does not count while it has an owner."""
     others = append.pauses or append.withdrawn or append.tokens is not None or append.cost_usd is not None
@@ -286,7 +283,7 @@ def _changes_run(append: Append) -> bool:
 def _change_run(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -> list[Any]:
     changed = db.execute(sql.CHANGE, {**under, **_new_state(append)}).fetchall()
     for run, _ in changed:
-        _write_pauses(db, run, append)
+        pauses.write(db, run, append, under["wall"])
     return changed
 
 
@@ -300,28 +297,9 @@ def _new_state(append: Append) -> dict[str, Any]:
     }
 
 
-def _write_pauses(db: sqlite3.Connection, run: int, append: Append) -> None:
-    for place in append.withdrawn:
-        db.execute(sql.WITHDRAW_PAUSE, (run, storable(place)))
-    for pause in append.pauses:
-        path, token = storable(pause.path), storable(pause.token)
-        db.execute(sql.REPLACE_PAUSE, (run, path, token))
-        db.execute(sql.INSERT_PAUSE, (run, path, token, storable(pause.message), storable(pause.body)))
-    if has_ended(append.status):
-        db.execute(sql.CLOSE_PAUSES, (run,))
-
-
-def _open_pauses(db: sqlite3.Connection, runs: list[int]) -> dict[int, list[OpenPause]]:
-    pauses: dict[int, list[OpenPause]] = {}
-    for run, *texts in db.execute(sql.OPEN_PAUSES, (json.dumps(runs),)).fetchall():
-        path, token, message, body = map(restored, texts)
-        pauses.setdefault(run, []).append(OpenPause(path=StepPath(path), token=token, message=message, body=body))
-    return pauses
-
-
-def _stored_run(row: Sequence[Any], pauses: Iterable[OpenPause]) -> StoredRun:
+def _stored_run(row: Sequence[Any], asked: Iterable[OpenPause]) -> StoredRun:
     key, run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, *rest = row
-    queue, parent, tokens, cost_usd = rest
+    queue, parent, tokens, cost_usd, expired = rest
     return StoredRun(
         run_id=RunId(restored(run_id)),
         pipeline=restored(pipeline),
@@ -331,7 +309,8 @@ def _stored_run(row: Sequence[Any], pauses: Iterable[OpenPause]) -> StoredRun:
         epoch=epoch,
         leased=bool(held),
         records=records,
-        pauses=tuple(pauses),
+        pauses=tuple(asked),
+        expired=bool(expired),
         owner=restored(owner) if held else None,
         left_s=left_s if held else None,
         queue=queue and restored(queue),
