@@ -49,6 +49,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/basedpyright
+	$(BIN)/python .ci/typed.py
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/wheel.py
 

@@ -116,7 +116,7 @@ class Flujo(Generic[In, Out, Ctx]):
         undo_grace_s: float | None = None,
         retrievers: Mapping[type[Collection], Retriever | Callable[..., Any]] | None = None,
     ) -> None:
-        self.pipeline = Pipeline.from_step(as_step(pipeline, where="what Flujo runs"))
+        self.pipeline: Pipeline[Any, Any] = Pipeline.from_step(as_step(pipeline, where="what Flujo runs"))
         load_for_steps(self.pipeline)
         check_context_model(context_model)
         self._make_searches = searches_of(self.pipeline, retrievers, context_model)

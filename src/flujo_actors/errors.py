@@ -104,7 +104,7 @@ class RunFailed(NoOutput):
 
     def __init__(self, result: Any) -> None:
         super().__init__(result, f"run {result.run_id!r} failed: {result.feedback}")
-        self.error = result.error
+        self.error: Any = result.error
         for frame in getattr(result.error, "frames", ()):
             self.add_note(f"  {frame}")
         for note in getattr(result.error, "notes", ()):
@@ -231,6 +231,10 @@ class ContextError(FlujoError):
 class MergeConflict(ContextError):
     """Two branches changed the same key of the context."""
 
+    key: str
+    first: str
+    second: str
+
     def __init__(self, key: str, first: str, second: str, where: str) -> None:
         self.key, self.first, self.second = key, first, second
         super().__init__(
@@ -289,6 +293,12 @@ class UncertainUnit(FlujoError):
     `policy` says what the declaration wants instead: `"pause"` or `"fail"`.
     """
 
+    tool: str
+    arguments: str
+    key: str
+    idempotency_key: str
+    policy: str
+
     def __init__(self, tool: str, arguments: str, *, key: str, idempotency_key: str, policy: str) -> None:
         self.tool, self.arguments, self.key = tool, arguments, key
         self.idempotency_key, self.policy = idempotency_key, policy
@@ -301,6 +311,10 @@ class UncertainUnit(FlujoError):
 class MaxTurnsReached(FlujoError):
     """The agent had `max_turns` model turns and was not done; what there is, is here."""
 
+    max_turns: int
+    messages: tuple[Any, ...]
+    last_text: str
+
     def __init__(self, max_turns: int, *, messages: tuple[Any, ...] = (), last_text: str = "") -> None:
         self.max_turns, self.messages, self.last_text = max_turns, messages, last_text
         super().__init__(f"the agent was not done after {max_turns} model turns; raise max_turns or narrow its task")
@@ -312,6 +326,9 @@ class MaxTurnsReached(FlujoError):
 class AskTimeout(FlujoError, TimeoutError):
     """No reply came within the time of an `ask`; the message may still be handled, its reply goes nowhere."""
 
+    actor: str
+    timeout: float
+
     def __init__(self, actor: str, timeout: float) -> None:
         self.actor, self.timeout = actor, timeout
         super().__init__(f"actor {actor!r} did not reply within {timeout:g} s")
@@ -319,6 +336,9 @@ class AskTimeout(FlujoError, TimeoutError):
 
 class ActorDied(FlujoError):
     """An actor ended before it replied; `cause` is its crash, `None` if it was stopped or was done."""
+
+    actor: str
+    cause: BaseException | None
 
     def __init__(self, actor: str, cause: BaseException | None) -> None:
         self.actor, self.cause = actor, cause
@@ -337,6 +357,10 @@ class SupervisorStopped(FlujoError):
 
 class Escalated(FlujoError):
     """A supervisor gave up: restarts came faster than its intensity allows, so it stopped all children."""
+
+    child: str
+    crashes: int
+    cause: BaseException | None
 
     def __init__(self, child: str, crashes: int, cause: BaseException | None, limit: str) -> None:
         self.child, self.crashes, self.cause = child, crashes, cause

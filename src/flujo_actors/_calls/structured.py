@@ -149,7 +149,8 @@ class StructuredStep:
             case Done():
                 checked = self._checked(first.output, "deterministic")
                 return attrs.evolve(first, output=checked.value) if isinstance(checked, _Valid) else None
-        raise AssertionError(f"an attempt ended as {first!r}")
+            case _:
+                assert_never(first)
 
     def _text_of(self, first: Attempt) -> str:
         if isinstance(first, Failed):
@@ -290,7 +291,8 @@ class StructuredStep:
                 checked = self._checked(ended.output, stage)
                 unread = isinstance(checked, StageFailure) and checked.text
                 return await self._read(unread, stage) if unread else checked
-        raise AssertionError(f"an attempt ended as {ended!r}")
+            case _:
+                assert_never(ended)
 
     async def _read_failed(self, failed: Failed, stage: stages.Stage) -> _Valid | StageFailure | Attempt:
         refused = self.caller.is_about_content(failed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from .._core.known_models import register_former_name, register_type
 
@@ -33,7 +33,7 @@ class Context:
     def __eq__(self, other: object) -> bool:
         return vars(self) == vars(other) if isinstance(other, Context) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # it changes, so it has none
 
     def __repr__(self) -> str:
         return f"Context({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"

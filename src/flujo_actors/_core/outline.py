@@ -77,15 +77,15 @@ class Outline:
 
     def __init__(self, records: Iterable[LightRecord] = ()) -> None:
         self.nodes: dict[StepPath, Node] = {ROOT: Node(path=ROOT)}
-        self.seq = 0
+        self.seq: int = 0
         """The last record that was taken into account."""
         self.status: str = "running"
         self.began_at: float | None = None
         self.changed_at: float | None = None
         """When the last record was written."""
-        self.feedback = ""
-        self.origin = ""
-        self.origin_seq = 0
+        self.feedback: str = ""
+        self.origin: str = ""
+        self.origin_seq: int = 0
         self.questions: dict[StepPath, str] = {}
         """What waits for an answer, by path."""
         self.units: dict[StepPath, LightRecord] = {}

@@ -25,7 +25,7 @@ class RecoveryReport(list[PipelineResult]):
 
     def __init__(self, results: Iterable[PipelineResult] = (), *, left: Iterable[LeftRun] = ()) -> None:
         super().__init__(results)
-        self.left = tuple(left)
+        self.left: tuple[LeftRun, ...] = tuple(left)
 
     def __repr__(self) -> str:
         return f"RecoveryReport({super().__repr__()}, left={self.left!r})"

@@ -108,7 +108,7 @@ class Worker:
         self._stopping = threading.Event()
         self._result: Outcome[Any] | None = None
         self._signs = Signs(post.store, post)
-        self.played = 0
+        self.played: int = 0
         """How many runs this worker has played, to whatever end."""
         self.health_port: int | None = None
         """Where its health can be asked for, if it was to be a port."""

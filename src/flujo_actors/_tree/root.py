@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 import trio
 
@@ -241,8 +241,17 @@ def _summary(ended: Attempt, tally: Tally) -> tuple[RunStatus, Any, Any, str | N
             return "completed", output, context, None, None
         case Failed(feedback=feedback):
             return "failed", None, tally.context, feedback, None
-        case Stopped(outcome=Paused(message=message, state_token=token)):
+        case Stopped(outcome=outcome):
+            return _stopped(outcome, tally)
+        case _:
+            assert_never(ended)
+
+
+def _stopped(outcome: Paused | Aborted, tally: Tally) -> tuple[RunStatus, Any, Any, str | None, str | None]:
+    match outcome:
+        case Paused(message=message, state_token=token):
             return "paused", None, tally.context, message, token
-        case Stopped(outcome=Aborted(reason=reason)):
+        case Aborted(reason=reason):
             return "aborted", None, tally.context, reason, None
-    raise AssertionError(f"an attempt ended as {ended!r}")
+        case _:
+            assert_never(outcome)

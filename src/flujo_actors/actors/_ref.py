@@ -49,7 +49,7 @@ class DeadLetters:
     def __init__(self, subscriber: Mailbox[DeadLetter] | None = None) -> None:
         self._subscriber = subscriber
         self._by_actor: Counter[str] = Counter()
-        self.missed = 0
+        self.missed: int = 0
 
     @property
     def count(self) -> int:
@@ -97,9 +97,9 @@ class Addressee(Generic[M]):
     __slots__ = ("_abandoned", "_cause", "_ended", "_refused", "dead_letters", "mailbox", "name", "questions")
 
     def __init__(self, name: str, mailbox: Mailbox[M], dead_letters: DeadLetters | None = None) -> None:
-        self.name = name
-        self.mailbox = mailbox
-        self.dead_letters = DeadLetters() if dead_letters is None else dead_letters
+        self.name: str = name
+        self.mailbox: Mailbox[M] = mailbox
+        self.dead_letters: DeadLetters = DeadLetters() if dead_letters is None else dead_letters
         self.questions: dict[Ask[Any], M] = {}
         self._ended = trio.Event()
         self._cause: Exception | None = None

@@ -43,7 +43,7 @@ class _WrapDictStep:
         return WrapDict("value")(value)
 
 
-wrap_dict = _WrapDictStep()
+wrap_dict: _WrapDictStep = _WrapDictStep()
 
 
 def ensure_object(value: Any, key: str = "value") -> dict[str, Any]:

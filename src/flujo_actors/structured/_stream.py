@@ -24,8 +24,11 @@ class StreamBuffer:
     """The text of one stream, chunk by chunk."""
 
     def __init__(self, *, max_bytes: int = 64_000_000, max_chunks: int = 1_000_000) -> None:
-        self.max_bytes, self.max_chunks = max_bytes, max_chunks
-        self.bytes, self.chunks, self.chars = 0, 0, 0
+        self.max_bytes: int = max_bytes
+        self.max_chunks: int = max_chunks
+        self.bytes: int = 0
+        self.chunks: int = 0
+        self.chars: int = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._blocks: list[str] = []
         self._pieces: list[str] = []
@@ -117,7 +120,7 @@ class Preview:
 
     def __init__(self, *, growth: float = 1.5, first_at: int = 32) -> None:
         self._growth = growth
-        self.next_at = first_at
+        self.next_at: int = first_at
         """How many characters there must be for the next preview."""
 
     def partial_value(self, buffer: StreamBuffer) -> Any:

@@ -30,7 +30,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._now = 0.0
         self._in_threads = 0
-        self.trio_clock = _LoopClock(self)
+        self.trio_clock: trio.abc.Clock = _LoopClock(self)
         """What a trio run on this loop goes by."""
         super().__init__(_JumpingSelector(self))
 

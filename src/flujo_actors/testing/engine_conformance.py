@@ -37,9 +37,9 @@ ODD_IDS = ("with space", "quotes \" ' `", "new\nline", "nul \0", "emoji 🦜", "
 class EnginePlace:
     """Where engines of one kind meet; the suite makes one for each test, and it is empty then."""
 
-    patience_s = 30.0
+    patience_s: float = 30.0
     """How long the slowest delivery may take."""
-    ask_again_s = 1.0
+    ask_again_s: float = 1.0
     """After how many seconds the suite asks again for what has not come."""
 
     def open(self) -> Engine:
@@ -61,9 +61,10 @@ class Played:
     def __init__(self, place: EnginePlace, engine: Engine) -> None:
         self._place, self._engine = place, engine
         self.runs: Counter[str] = Counter()
-        self.at_once = self.most_at_once = 0
-        self.changed = threading.Condition()
-        self.gate = threading.Event()
+        self.at_once: int = 0
+        self.most_at_once: int = 0
+        self.changed: threading.Condition = threading.Condition()
+        self.gate: threading.Event = threading.Event()
         """Open unless a test closes it: what is played waits there."""
         self.gate.set()
 

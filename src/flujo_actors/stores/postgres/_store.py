@@ -57,7 +57,7 @@ class PostgresStore(PostgresQueue, PostgresScanning):
         self._connections = _driver()(url, pool_size=pool_size, timeout_s=timeout_s)
         watch_forks(self._connections)
         weakref.finalize(self, self._connections.dispose)
-        self.place = f"postgres {hashlib.sha256(url.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        self.place: str = f"postgres {hashlib.sha256(url.encode('utf-8', 'surrogatepass')).hexdigest()}"
         """What all stores of the same URL say, without its password."""
 
     def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
