@@ -182,6 +182,11 @@ class RunClient:
         """The workers that are there, by name: those that gave a sign of life in the last seconds."""
         return [_worker_info(note) for note in self._store.signed_on(within_s=KNOWN_FOR_S)]
 
+    def schema_of(self, token: str) -> Any:
+        """The JSON Schema that an answer to a question must fit; `None` if anything does."""
+        pause = waiting_pause(self._store, token)
+        return record_bodies.read_body(pause.body, where=f"the pause at {token!r}").get("schema")
+
     # --- handling ---
 
     def answer(self, token: str, answer: Any) -> None:

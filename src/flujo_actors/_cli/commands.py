@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, LateCommand] = MappingProxyType(
         "worker": LateCommand(".worker:worker", "Play the runs that wait in queues, until stopped."),
         "completion": LateCommand(".completion:completion", "Print a script that completes commands in a shell."),
         "explain": LateCommand(".explain:explain", "Explain a rule: why, a bad and a good example, the fix."),
+        "runs": LateCommand(".runs:runs", "Look at stored runs, answer, cancel and delete them."),
         "validate": LateCommand(".validate:validate", "Say what is wrong with blueprints, and mend it with --fix."),
     }
 )

@@ -74,6 +74,12 @@ def live_rows(
     return [*_fitting(rows, height - 1), view.foot(title)]
 
 
+def all_rows(outline: Outline, *, now: float) -> list[Row]:
+    """Every step of a run, also of what is over; many siblings by their counts."""
+    view = _View(outline=outline, now=now, tails={}, closed=True)
+    return [*(row for node in outline.children(outline.root) for row in view.of(node, 0)), view.foot("")]
+
+
 @attrs.frozen(kw_only=True)
 class _View:
     """One look at an outline."""
@@ -81,11 +87,13 @@ class _View:
     outline: Outline
     now: float
     tails: Mapping[StepPath, str]
+    closed: bool = False
+    """Whether what is inside steps that are over is shown, too."""
 
     def of(self, node: Node, depth: int) -> Iterator[Row]:
         """The row of a step and, while it is open, of what is inside it."""
         yield self._row(node, depth)
-        if node.status not in ("running", "waiting"):
+        if not self.closed and node.status not in ("running", "waiting"):
             return
         yield from self._words(node, depth + 1)
         if node.is_crowd:

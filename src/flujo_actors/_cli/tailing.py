@@ -1,0 +1,27 @@
+"""What `flujo-actors runs tail` does."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ..terminal._watching import show_stored, showing
+from .call import Call
+from .stored import BY_STATUS
+
+if TYPE_CHECKING:
+    from .. import RunClient
+
+
+def follow(call: Call, client: RunClient, run_id: str, *, progress: Any, after: int, out: bool) -> int:
+    """Show a run until it has ended or asks somebody; the exit code is the run's own."""
+    client.get(run_id)  # before anything is drawn
+    wanted: Any = "quiet" if call.quiet else progress
+    with showing(sys.stdout if out else sys.stderr, wanted, color=call.color, title=run_id) as display:
+        trio.run(lambda: show_stored(client, run_id, display, after=after))
+    run = client.get(run_id)
+    if run.state_token is not None:
+        call.say(f"it asks: {run.message}\nanswer with: flujo-actors runs answer {run.state_token} VALUE")
+    return BY_STATUS[run.status]
