@@ -1,0 +1,111 @@
+// @ts-check
+// The tree of a run beside its timeline: a list of lines of one height, of which only those in sight are drawn.
+
+import { repeat } from "./vendor/directives/repeat.js";
+import { html, nothing } from "./vendor/lit-html.js";
+import { count, dollars, duration, mark, oneLine, tokens } from "./format.js";
+import { place } from "./place.js";
+import { countsOf, isCrowd } from "./visible.js";
+
+/** @typedef {import("./visible.js").Line} Line */
+/** @typedef {import("./fold.js").Node} Node */
+
+export const LINE_PX = 26;
+const SPARE_LINES = 6;
+
+/** @param {any} app @param {Line[]} lines */
+export function treeView(app, lines) {
+  const { top, height } = app.scroll;
+  const first = Math.max(0, Math.floor(top / LINE_PX) - SPARE_LINES);
+  const end = Math.min(lines.length, Math.ceil((top + height) / LINE_PX) + SPARE_LINES);
+  const drawn = lines.slice(first, end);
+  const scale = timeScale(app);
+  return html`
+    <div class="tree" role="tree" aria-label="Steps of the run" tabindex="0" id="tree"
+         aria-activedescendant=${activeId(app, drawn)} @scroll=${app.onScroll} @keydown=${app.onTreeKey}>
+      <div class="all" role="presentation" ${place({ height: `${lines.length * LINE_PX}px` })}>
+        ${repeat(drawn, (line) => line.key, (line, i) => lineView(app, line, first + i, lines.length, scale))}
+      </div>
+      ${lines.length ? nothing : html`<p class="empty">${app.emptyTree()}</p>`}
+    </div>`;
+}
+
+/** @param {any} app @param {Line[]} drawn */
+function activeId(app, drawn) {
+  return drawn.some((line) => line.key === app.route.step) ? lineId(app.route.step) : nothing;
+}
+
+/** @param {string} path */
+export const lineId = (path) => `line-${encodeURIComponent(path)}`;
+
+/** @param {any} app @param {Line} line @param {number} index @param {number} all @param {Scale} scale */
+function lineView(app, line, index, all, scale) {
+  const { node, unit } = line;
+  const chosen = app.route.step === line.key;
+  const status = unit ? (unit.done ? "success" : "running") : node.status;
+  return html`
+    <div class="line ${status} ${chosen ? "chosen" : ""}" role="treeitem" id=${lineId(line.key)}
+         aria-level=${line.level} aria-selected=${chosen} aria-posinset=${index + 1} aria-setsize=${all}
+         aria-expanded=${line.folds ? String(line.open) : nothing} data-path=${line.key}
+         ${place({ transform: `translateY(${index * LINE_PX}px)` })} @click=${() => app.choose(line.key)}>
+      <span class="label" ${place({ "padding-left": `${(line.level - 1) * 18}px` })}>
+        <span class="fold" aria-hidden="true" @click=${(/** @type {Event} */ e) => app.toggle(e, node.path)}>${line.folds ? (line.open ? "▾" : "▸") : ""}</span>
+        <span class="mark" aria-hidden="true">${mark(status)}</span>
+        <span class="name">${oneLine(unit ? unitName(unit) : node.name)}</span>
+        <span class="sr">${status}</span>
+        <span class="facts">${unit ? unitFacts(unit) : facts(app, node)}</span>
+      </span>
+      <span class="time">${unit ? nothing : bar(node, scale)}</span>
+    </div>`;
+}
+
+/** @param {import("./fold.js").Unit} unit */
+function unitName(unit) {
+  return unit.note ? `${unit.name} ${unit.note}` : unit.name;
+}
+
+/** @param {import("./fold.js").Unit} unit */
+function unitFacts(unit) {
+  return [unit.done ? "" : "in flight", tokens(unit.tokens), dollars(unit.cost)].filter(Boolean).join("  ");
+}
+
+/** @param {any} app @param {Node} node */
+function facts(app, node) {
+  if (isCrowd(node)) return crowdFacts(node);
+  const text = node.status === "running" ? app.run.texts.get(node.path) : "";
+  const said = text ? oneLine(text.slice(-160)) : oneLine(node.note);
+  const tried = node.attempts > 1 ? `${node.attempts} attempts` : "";
+  const used = [node.latencyMs ? duration(node.latencyMs) : "", tried, tokens(node.countedTokens), dollars(node.countedCost)];
+  return html`<span class="used">${used.filter(Boolean).join("  ")}</span> <span class="note">${said}</span>`;
+}
+
+/** @param {Node} node */
+function crowdFacts(node) {
+  const { done, failed, waiting, running, toGo, all } = countsOf(node);
+  return html`<span class="counts">${count(all)} items
+    <b class="success">✓ ${count(done)}</b>
+    ${failed ? html`<b class="failure">✗ ${count(failed)}</b>` : nothing}
+    ${waiting ? html`<b class="waiting">? ${count(waiting)}</b>` : nothing}
+    ${running ? html`<b class="running">… ${count(running)} running</b>` : nothing}
+    ${toGo ? html`${count(toGo)} to go` : nothing}
+    ${tokens(node.countedTokens)} ${dollars(node.countedCost)}</span>`;
+}
+
+/** @typedef {{from: number, span: number}} Scale */
+
+/** @param {any} app @returns {Scale} */
+function timeScale(app) {
+  const outline = app.outline();
+  const from = outline.beganMs ?? 0;
+  const to = Math.max(outline.changedMs ?? from, app.isLive() ? app.nowMs() : 0);
+  return { from, span: Math.max(1, to - from) };
+}
+
+/** @param {Node} node @param {Scale} scale */
+function bar(node, { from, span }) {
+  if (node.beganMs === null) return nothing;
+  const left = Math.min(1, Math.max(0, (node.beganMs - from) / span));
+  const open = node.status === "running" || node.status === "waiting";
+  const width = open ? 1 - left : Math.min(1 - left, node.latencyMs / span);
+  return html`<i class="bar" aria-hidden="true" ${place({ left: `${(left * 100).toFixed(2)}%`, width: `${Math.max(0.3, width * 100).toFixed(2)}%` })}></i>`;
+}
