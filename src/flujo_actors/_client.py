@@ -189,12 +189,13 @@ class RunClient:
 
     # --- handling ---
 
-    def answer(self, token: str, answer: Any) -> None:
+    def answer(self, token: str, answer: Any, *, by: str | None = None) -> None:
         """Answer a pause, once: it is checked, stored, and used when the run is resumed.
 
+        `by` is kept beside the answer, for those who ask who gave it; who may give it is the application's matter.
         `InvalidAnswer` if it does not fit, `AlreadyAnswered` if somebody was faster, `NotPaused` if nothing waits.
         """
-        give_answer(self._store, token, answer)
+        give_answer(self._store, token, answer, by=by)
 
     def expire(self) -> Sequence[str]:
         """End every question whose time is over; the ids of the runs that asked them.

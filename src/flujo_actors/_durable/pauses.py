@@ -37,14 +37,15 @@ def waiting_pause(store: Store, token: str) -> OpenPause:
     raise NotPaused(f"run {run_id!r} is {run.status}; nothing in it waits for an answer at {token!r}")
 
 
-def give_answer(store: Store, token: str, answer: Any) -> None:
-    """Answer a question, once, without the pipeline that asked it. Blocks."""
+def give_answer(store: Store, token: str, answer: Any, *, by: str | None = None) -> None:
+    """Answer a question, once, without the pipeline that asked it; `by` is kept with the answer. Blocks."""
     run_id, path = parse_token(token)
     pause = waiting_pause(store, token)
     body = record_bodies.read_body(pause.body, where=f"the pause at {token!r}")
     question, step_name = read_question(body.get("question")), body.get("step_name", path)
     if question is not None and question.kind == "approval":
         decision = decision_on(question, answer, step_name=step_name)
+        decision = decision if by is None or decision.by else attrs.evolve(decision, by=by)
         if defers(question, decision):
             put_off(store, token, decision)
             return
@@ -54,7 +55,8 @@ def give_answer(store: Store, token: str, answer: Any) -> None:
 
         checked = checked_answer(answer, body.get("schema"), step_name=step_name)
         # The pipeline may read more into an answer than its JSON Schema says: it does so when the run goes on.
-        given = record_bodies.make_body(answer=record_bodies.stored_value(checked), as_given=True)
+        signed = {} if by is None else {"by": by}
+        given = record_bodies.make_body(answer=record_bodies.stored_value(checked), as_given=True, **signed)
     store.answer(run_id, path, token=token, record=Record(kind="answered", path=path, body=given))
 
 

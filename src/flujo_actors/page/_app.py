@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from .._runner import Flujo
 
 T = TypeVar("T")
+
+logger = logging.getLogger("flujo_actors")
 
 STATIC = Path(__file__).with_name("static")
 FILES = {
@@ -275,7 +278,7 @@ async def _resumed(flujo: Flujo[Any, Any, Any], run_id: str) -> None:
     try:
         await flujo.resume_async(run_id, wait=False)
     except FlujoError as error:
-        flujo.report(f"run {run_id!r} cannot go on: {error}")
+        logger.warning("run %r cannot go on: %s", run_id, error)
 
 
 async def _index(_: Request) -> Response:

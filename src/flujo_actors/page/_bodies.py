@@ -18,7 +18,7 @@ import attrs
 
 from .._core.light_records import LightRecord
 from .._core.outcomes import RunId
-from .._core.paths import ROOT, TRIED, StepPath, index_of, parent_of
+from .._core.paths import ROOT, StepPath, index_of, is_tried, step_around
 from .._core.plain_json import untagged
 from ..stores._port import Store
 from ._differences import context_changes
@@ -49,6 +49,8 @@ class Bodies:
         body = self.raw(seq)
         record = self._record(seq)
         shown: dict[str, Any] = {"seq": seq, "body": untagged(body)}
+        if record is not None and record.kind == "admitted":
+            return {"seq": seq, "input": _known(untagged(body.get("input"))), "body": untagged(_without_facts(body))}
         if record is None or record.kind != "settled":
             return shown
         return {
@@ -67,18 +69,18 @@ class Bodies:
         """The step that settled before this one in the same sequence, if it stands in one and is not the first."""
         if record.of:
             return None
-        around = parent_of(record.path)
+        around = step_around(record.path)
         found = None
         for each in self.light:
             if each.seq >= record.seq:
                 break
-            if _is_step(each) and not each.of and each.path != record.path and parent_of(each.path) == around:
+            if _is_step(each) and not each.of and each.path != record.path and step_around(each.path) == around:
                 found = each
         return found
 
     def _around(self, record: LightRecord) -> LightRecord | None:
         """A record that stands for the step around this one: settled or not, it has its place."""
-        around = parent_of(record.path)
+        around = step_around(record.path)
         if around == ROOT:
             return None
         known = next((each for each in self.light if each.path == around and each.kind in ("settled", "started")), None)
@@ -94,7 +96,7 @@ class Bodies:
         around = self._around(record)
         if around is None:
             return _known(untagged(self.raw(1).get("input")))
-        given = self.input_of(attrs.evolve(around, seq=min(around.seq, record.seq)))
+        given = self.input_of(around._replace(seq=min(around.seq, record.seq)))
         if record.of and record.path.rpartition("/")[2].startswith("~i"):
             return _item(given, index_of(record.path))
         return given
@@ -117,8 +119,13 @@ class Bodies:
         return self.raw(1).get("context") if around is None else self._context_before(around)
 
 
+def _without_facts(body: dict[str, Any]) -> dict[str, Any]:
+    """An admission without the fingerprint of its pipeline, which is for programs."""
+    return {name: part for name, part in body.items() if name != "fingerprint"}
+
+
 def _is_step(record: LightRecord) -> bool:
-    return record.kind == "settled" and not record.path.endswith(TRIED)
+    return record.kind == "settled" and not is_tried(record.path)
 
 
 def _outcome(body: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +155,7 @@ def outputs_of(store: Store, run_id: RunId) -> dict[StepPath, Any]:
     return {
         record.path: _outcome(json.loads(record.body)).get("output")
         for record in store.read(run_id)
-        if record.kind == "settled" and not record.path.endswith(TRIED)
+        if record.kind == "settled" and not is_tried(record.path)
     }
 
 

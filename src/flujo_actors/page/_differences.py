@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._core.light_records import LightRecord
-from .._core.paths import ROOT, TRIED, StepPath
+from .._core.paths import ROOT, StepPath, is_tried
 
 
 def context_changes(before: Any, after: Any) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ def _settled(records: Iterable[LightRecord]) -> dict[StepPath, LightRecord]:
     return {
         each.path: each
         for each in records
-        if each.kind == "settled" and each.path != ROOT and not each.path.endswith(TRIED)
+        if each.kind == "settled" and each.path != ROOT and not is_tried(each.path)
     }
 
 

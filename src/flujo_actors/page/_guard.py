@@ -17,7 +17,7 @@ import hmac
 import inspect
 import ipaddress
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
@@ -110,7 +110,7 @@ class Guard:
             case str() | OneTimeLink() as token:
                 return _by_token(request, token)
             case ask:
-                user = cast("AskUser", ask)(request)
+                user = ask(request)
                 user = await user if inspect.isawaitable(user) else user
                 request.scope["flujo_user"] = user
                 return None if user is not None else _no(401, "you are not signed in")

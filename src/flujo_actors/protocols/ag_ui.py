@@ -8,7 +8,7 @@ token of its pause, which is checked and used up where the run is kept.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -83,7 +83,7 @@ async def _tell(
             await sending.send(ServerSentEvent(data=event.model_dump_json(by_alias=True)))
 
 
-async def _events(flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read) -> AsyncIterator[BaseEvent]:
+async def _events(flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read) -> AsyncGenerator[BaseEvent, None]:
     yield RunStartedEvent(thread_id=asked.thread_id, run_id=asked.run_id)
     telling = Telling(asked.run_id)
     result: PipelineResult[Any, Any] | None = None

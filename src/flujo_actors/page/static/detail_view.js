@@ -34,8 +34,8 @@ function runView(app) {
       ${outline.origin ? html`<dt>forked from</dt><dd><a href=${app.linkTo({ run: outline.origin })}>${safe(outline.origin)}</a></dd>` : nothing}
       ${outline.feedback ? html`<dt>feedback</dt><dd class="text">${safe(outline.feedback)}</dd>` : nothing}
     </dl>
-    ${bodyView(app, 1, "input")}
-    ${app.run.endSeq ? bodyView(app, app.run.endSeq, "result") : nothing}`;
+    <h3>input</h3>${bodyPart(app, 1, "input")}
+    ${app.run.endSeq ? bodyView(app, app.run.endSeq, "end") : nothing}`;
 }
 
 /** @param {any} app @param {any} node */

@@ -50,7 +50,7 @@ export function parentOf(path) {
   return around;
 }
 
-const LIBRARY_NAMES = /** @type {Record<string, string>} */ ({ f: "fallback", c: "undo", e: "escalation" });
+const LIBRARY_NAMES = /** @type {Record<string, string>} */ ({ f: "fallback", c: "compensation", e: "escalation", t: "tried" });
 
 /** What the last segment of a path is called. @param {string} path */
 export function lastName(path) {
@@ -59,7 +59,7 @@ export function lastName(path) {
   if (!numbered) return segment.replaceAll("~1", "/").replaceAll("~0", "~");
   const [, letter, number] = numbered;
   if (letter === "i") return `[${number}]`;
-  if (letter === "h") return `handler ${number}`.trim();
+  if (letter === "h") return `handler ${number}`;
   return LIBRARY_NAMES[letter] ?? segment;
 }
 
