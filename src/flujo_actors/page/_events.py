@@ -10,17 +10,15 @@ Rules:
 
 from __future__ import annotations
 
-import functools
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import attrs
-from anyio.streams.memory import MemoryObjectSendStream
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
 
@@ -37,56 +35,53 @@ LIST_S = 1.0
 _KEPT = 64
 _LISTED = 50
 
-Sending = MemoryObjectSendStream[ServerSentEvent]
 Standing = Callable[[StoredRun], dict[str, Any]]
 
 
 def run_events(store: Store, run_id: RunId, after: int, *, hide: Hide, standing: Standing) -> Response:
     """What happens in one run."""
-    return _stream(functools.partial(_tell_run, store, run_id, after, hide, standing))
+    return _stream(_of_run(store, run_id, after, hide, standing))
 
 
 def list_events(store: Store) -> Response:
     """That something in the list has changed."""
-    return _stream(functools.partial(_tell_list, store))
+    return _stream(_of_list(store))
 
 
-def _stream(tell: Callable[[Sending], Any]) -> Response:
-    sending, receiving = anyio.create_memory_object_stream[ServerSentEvent](8)
+def _stream(events: AsyncIterator[ServerSentEvent]) -> Response:
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    sender = functools.partial(tell, sending)
-    return EventSourceResponse(receiving, data_sender_callable=sender, ping=PING_S, headers=headers, sep="\n")
+    return EventSourceResponse(events, ping=PING_S, headers=headers, sep="\n")
 
 
-async def _tell_run(store: Store, run_id: RunId, after: int, hide: Hide, standing: Standing, sending: Sending) -> None:
+async def _of_run(
+    store: Store, run_id: RunId, after: int, hide: Hide, standing: Standing
+) -> AsyncIterator[ServerSentEvent]:
     watch = RunWatch(store, run_id, after=after)
     told: dict[str, Any] | None = None
-    async with sending:
-        try:
-            while (batch := await watch.next_batch()) is not None:
-                if batch:
-                    await sending.send(_records(store, run_id, batch, hide))
-                now = None if watch.run is None else standing(watch.run)
-                if now is not None and now != told:
-                    told = now
-                    await sending.send(_event("run", now))
-            await sending.send(_event("end", {}))
-        except FlujoError as error:
-            await sending.send(_event("problem", {"error": str(error)}))
-        finally:
-            watch.close()
+    try:
+        while (batch := await watch.next_batch()) is not None:
+            if batch:
+                yield _records(store, run_id, batch, hide)
+            now = None if watch.run is None else standing(watch.run)
+            if now is not None and now != told:
+                told = now
+                yield _event("run", now)
+        yield _event("end", {})
+    except FlujoError as error:
+        yield _event("problem", {"error": str(error)})
+    finally:
+        watch.close()
 
 
-async def _tell_list(store: Store, sending: Sending) -> None:
+async def _of_list(store: Store) -> AsyncIterator[ServerSentEvent]:
     listing = _listings.of(store)
     seen = await anyio.to_thread.run_sync(listing.now)
-    async with sending:
-        while True:
-            await anyio.sleep(LIST_S)
-            now = await anyio.to_thread.run_sync(listing.now)
-            if now != seen:
-                seen = now
-                await sending.send(_event("runs", {}))
+    while True:
+        await anyio.sleep(LIST_S)
+        now = await anyio.to_thread.run_sync(listing.now)
+        if now != seen:
+            seen = now
+            yield _event("runs", {})
 
 
 def _event(name: str, data: Any) -> ServerSentEvent:

@@ -11,7 +11,7 @@ import { countsOf, isCrowd } from "./visible.js";
 /** @typedef {import("./fold.js").Node} Node */
 
 export const LINE_PX = 26;
-const SPARE_LINES = 6;
+const SPARE_LINES = 4;
 
 /** @param {any} app @param {Line[]} lines */
 export function treeView(app, lines) {
@@ -43,20 +43,26 @@ function lineView(app, line, index, all, scale) {
   const { node, unit } = line;
   const chosen = app.route.step === line.key;
   const status = unit ? (unit.done ? "success" : "running") : node.status;
+  const name = oneLine(unit ? unitName(unit) : nameOf(node));
   return html`
     <div class="line ${status} ${chosen ? "chosen" : ""}" role="treeitem" id=${lineId(line.key)}
-         aria-level=${line.level} aria-selected=${chosen} aria-posinset=${index + 1} aria-setsize=${all}
+         aria-label="${name}, ${status}" aria-level=${line.level} aria-selected=${chosen} aria-posinset=${index + 1} aria-setsize=${all}
          aria-expanded=${line.folds ? String(line.open) : nothing} data-path=${line.key}
          ${place({ transform: `translateY(${index * LINE_PX}px)` })} @click=${() => app.choose(line.key)}>
       <span class="label" ${place({ "padding-left": `${(line.level - 1) * 18}px` })}>
         <span class="fold" aria-hidden="true" @click=${(/** @type {Event} */ e) => app.toggle(e, node.path)}>${line.folds ? (line.open ? "▾" : "▸") : ""}</span>
         <span class="mark" aria-hidden="true">${mark(status)}</span>
-        <span class="name">${oneLine(unit ? unitName(unit) : node.name)}</span>
-        <span class="sr">${status}</span>
+        <span class="name">${name}</span>
         <span class="facts">${unit ? unitFacts(unit) : facts(app, node)}</span>
       </span>
       <span class="time">${unit ? nothing : bar(node, scale)}</span>
     </div>`;
+}
+
+/** An item of a map is known by its number, too. @param {Node} node */
+function nameOf(node) {
+  const item = /\/~i(\d+)$/.exec(node.path);
+  return item ? `[${item[1]}] ${node.name === `[${item[1]}]` ? "" : node.name}` : node.name;
 }
 
 /** @param {import("./fold.js").Unit} unit */
@@ -76,7 +82,7 @@ function facts(app, node) {
   const said = text ? oneLine(text.slice(-160)) : oneLine(node.note);
   const tried = node.attempts > 1 ? `${node.attempts} attempts` : "";
   const used = [node.latencyMs ? duration(node.latencyMs) : "", tried, tokens(node.countedTokens), dollars(node.countedCost)];
-  return html`<span class="used">${used.filter(Boolean).join("  ")}</span> <span class="note">${said}</span>`;
+  return [...used, said].filter(Boolean).join("  ");
 }
 
 /** @param {Node} node */

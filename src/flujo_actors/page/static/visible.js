@@ -41,10 +41,18 @@ export function visibleLines(outline, said, wanted) {
     const open = folds && (kept ? true : isOpen(node, said));
     lines.push({ key: path, level, node, unit: null, folds, open });
     if (!open) continue;
-    for (let i = node.children.length - 1; i >= 0; i -= 1) pending.push([node.children[i], level + 1]);
+    const children = inOrder(node);
+    for (let i = children.length - 1; i >= 0; i -= 1) pending.push([children[i], level + 1]);
     if (!kept) for (const unit of node.units) lines.push({ key: unit.path, level: level + 1, node, unit, folds: false, open: false });
   }
   return lines;
+}
+
+/** Items by their number, whenever they began; other steps as they came. @param {Node} node */
+function inOrder(node) {
+  if (!isCrowd(node)) return node.children;
+  const number = (/** @type {string} */ path) => Number(/\/~i(\d+)$/.exec(path)?.[1] ?? Infinity);
+  return node.children.map((path) => /** @type {[number, string]} */ ([number(path), path])).sort((a, b) => a[0] - b[0]).map(([, path]) => path);
 }
 
 /** The steps that are wanted, with those around them. @param {Outline} outline @param {{filter: string, q: string}} wanted */
