@@ -88,3 +88,9 @@ def apart(call: Callable[[], T]) -> T:
     if error is not None:
         raise error
     return value
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """The loops that servers bring: uvicorn's and hypercorn's."""
+    return str(request.param)
