@@ -29,5 +29,7 @@ COMMANDS: Mapping[str, LateCommand] = MappingProxyType(
         "explain": LateCommand(".explain:explain", "Explain a rule: why, a bad and a good example, the fix."),
         "runs": LateCommand(".runs:runs", "Look at stored runs, answer, cancel and delete them."),
         "validate": LateCommand(".validate:validate", "Say what is wrong with blueprints, and mend it with --fix."),
+        "page": LateCommand(".page:page", "Show the runs of a store in a browser."),
+        "serve": LateCommand(".page:page", "Show the runs of a store in a browser."),
     }
 )

@@ -27,7 +27,6 @@ export const CROWD = 8;
  * @property {number} countedTokens
  * @property {number} countedCost
  * @property {number} seq the record that settled it last, 0 if none has
- * @property {Unit[]} units model turns and tool calls of a granular step
  * @property {Row[]} tries what is known of its failed attempts
  */
 
@@ -76,7 +75,7 @@ function newNode(path) {
   return {
     path, name: lastName(path), status: "running", beganMs: null, latencyMs: 0, tokens: 0, cost: 0, attempts: 1,
     note: "", of: 0, children: [], running: new Set(), done: 0, failed: 0, waiting: 0, countedTokens: 0,
-    countedCost: 0, seq: 0, units: [], tries: [],
+    countedCost: 0, seq: 0, tries: [],
   };
 }
 
@@ -94,8 +93,10 @@ export class Outline {
     this.origin = "";
     /** @type {Map<string, string>} */
     this.questions = new Map();
-    /** @type {Map<string, Unit>} */
+    /** What is under way. @type {Map<string, Unit>} */
     this.units = new Map();
+    /** The model turns and tool calls of granular steps, by the step. @type {Map<string, Unit[]>} */
+    this.turns = new Map();
   }
 
   get root() {
@@ -196,16 +197,25 @@ export class Outline {
     const [seq, atMs, , path] = row;
     const unit = { path, name: row[10] || last(path), note: row[9], done: false, seq, atMs, tokens: 0, cost: 0 };
     this.units.set(path, unit);
-    this.#node(stepOf(path)).units.push(unit);
+    this.#turnsOf(path).push(unit);
+  }
+
+  /** The turns of the step that a unit belongs to. @param {string} path */
+  #turnsOf(path) {
+    const step = stepOf(path);
+    const turns = this.turns.get(step) ?? [];
+    this.turns.set(step, turns);
+    return turns;
   }
 
   /** @param {Row} row */
   #unit(row) {
     const [seq, atMs, , path] = row;
     const node = this.#node(stepOf(path));
-    const known = node.units.find((unit) => unit.path === path);
+    const turns = this.#turnsOf(path);
+    const known = turns.find((unit) => unit.path === path);
     if (known) Object.assign(known, { done: true, seq, atMs, tokens: row[6], cost: row[7], note: row[9] || known.note });
-    else node.units.push({ path, name: row[10] || last(path), note: row[9], done: true, seq, atMs, tokens: row[6], cost: row[7] });
+    else turns.push({ path, name: row[10] || last(path), note: row[9], done: true, seq, atMs, tokens: row[6], cost: row[7] });
     this.units.delete(path);
     this.#spend(node, row[6], row[7]);
   }

@@ -267,8 +267,8 @@ class App {
 
   /** @param {string} path */
   unitAt(path) {
-    for (const node of this.outline().nodes.values()) {
-      const found = node.units.find((unit) => unit.path === path);
+    for (const turns of this.outline().turns.values()) {
+      const found = turns.find((unit) => unit.path === path);
       if (found) return found;
     }
     return null;

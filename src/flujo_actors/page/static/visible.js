@@ -37,13 +37,14 @@ export function visibleLines(outline, said, wanted) {
     const [path, level] = next;
     const node = /** @type {Node} */ (outline.nodes.get(path));
     if (kept && !kept.has(path)) continue;
-    const folds = node.children.length > 0 || node.units.length > 0;
+    const turns = outline.turns.get(path) ?? [];
+    const folds = node.children.length > 0 || turns.length > 0;
     const open = folds && (kept ? true : isOpen(node, said));
     lines.push({ key: path, level, node, unit: null, folds, open });
     if (!open) continue;
     const children = inOrder(node);
     for (let i = children.length - 1; i >= 0; i -= 1) pending.push([children[i], level + 1]);
-    if (!kept) for (const unit of node.units) lines.push({ key: unit.path, level: level + 1, node, unit, folds: false, open: false });
+    if (!kept) for (const unit of turns) lines.push({ key: unit.path, level: level + 1, node, unit, folds: false, open: false });
   }
   return lines;
 }

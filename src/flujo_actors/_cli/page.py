@@ -1,0 +1,57 @@
+"""`flujo-actors page`: the run page by itself, for this machine or behind a token."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .call import Call, pass_call
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@click.command()
+@click.option("--store", metavar="URL", help="The store whose runs are shown; else flujo.toml or FLUJO_STORE says it.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME", help="Where to listen.")
+@click.option("--port", default=8400, show_default=True, metavar="N", help="On which port; 0 takes a free one.")
+@click.option("--token", metavar="TEXT", help="Who has it may see the page; needed to listen beyond this machine.")
+@click.option("--read-only", is_flag=True, help="Show runs, and change nothing.")
+@click.option("--no-content", is_flag=True, help="Show the structure of runs, not what is in them.")
+@pass_call
+def page(call: Call, /, store: str | None, host: str, port: int, token: str | None, **options: Any) -> int:
+    """Show the runs of a store in a browser.
+
+    Prints the address to open. Without --token it is a link that opens the page once, on this machine, and is
+    remembered by the browser that used it.
+    """
+    from ..errors import DeclarationError
+
+    if host not in _LOOPBACK and not token:
+        raise DeclarationError(f"--host {host} lets other machines in: say with --token who may see the page")
+    address = store or call.settings().store
+    if not address:
+        raise DeclarationError('no store is known: give --store, or say store = "sqlite:///runs.db" in flujo.toml')
+    key = token or secrets.token_urlsafe(24)
+    return _serve(_app(address, key, once=token is None, **options), host, port, key)
+
+
+def _app(address: str, key: str, *, once: bool, read_only: bool, no_content: bool) -> Starlette:
+    from ..page import run_page
+    from ..page._guard import OneTimeLink
+
+    auth = OneTimeLink(key) if once else key
+    return run_page(address, auth=auth, read_only=read_only, content=not no_content)
+
+
+def _serve(app: Starlette, host: str, port: int, key: str) -> int:
+    from ..page._serving import listening, serve
+
+    with listening(host, port) as socket:
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"http://{shown}:{socket.getsockname()[1]}/?token={key}")
+        return serve(app, socket)

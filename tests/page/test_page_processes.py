@@ -1,0 +1,177 @@
+"""The page and other processes: workers that die, servers that are stopped and come back, the command itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from page.conftest import apart
+from playwright.sync_api import Page, expect
+
+from flujo_actors import Flujo, Step
+
+pytestmark = pytest.mark.slow
+
+WORKER = """
+import sys, trio
+from flujo_actors import Flujo, Step
+
+async def first(data): return data + 1
+async def second(data):
+    if "--stay" in sys.argv:
+        print("working", flush=True)
+        await trio.sleep_forever()
+    return data * 10
+
+pipeline = Step("first", first) >> Step("second", second)
+flujo = Flujo(pipeline, store=sys.argv[1], settings={"durability": {"lease_s": 2}})
+if "--recover" in sys.argv:
+    print([each.output for each in flujo.recover(wait=True)], flush=True)
+else:
+    flujo.run(1, run_id="r")
+"""
+
+
+def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
+
+
+class Command:
+    """`flujo-actors page` in a process of its own."""
+
+    def __init__(self, place: str, *options: str) -> None:
+        self.process = started("-m", "flujo_actors", "page", "--store", place, "--port", "0", *options)
+        assert self.process.stdout is not None
+        self.link = self.process.stdout.readline().strip()
+        assert self.link.startswith("http://127.0.0.1:"), self.link + self.process.stdout.read()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Stop it; as a shell tells how it ended."""
+        self.process.send_signal(number)
+        self.process.communicate(timeout=20)
+        return abs(self.process.returncode) % 128
+
+
+def test_a_run_whose_worker_was_killed_is_abandoned_and_goes_on_when_it_is_recovered(
+    tab: Page, place: str, tmp_path: Path
+):
+    """The page never says "running" for ever, and needs no reload."""
+    script = tmp_path / "worker.py"
+    script.write_text(textwrap.dedent(WORKER))
+    worker = started(str(script), place, "--stay")
+    assert worker.stdout is not None
+    assert worker.stdout.readline().strip() == "working"
+    command = Command(place)
+    try:
+        tab.goto(command.link)
+        tab.click(".runs a")
+        expect(tab.locator(".line.running")).to_contain_text("second")
+        worker.kill()
+        worker.communicate(timeout=10)
+        expect(tab.locator(".status")).to_contain_text("abandoned", timeout=15_000)
+        recovering = started(str(script), place, "--recover")
+        assert "[20]" in recovering.communicate(timeout=60)[0]
+        expect(tab.locator(".status")).to_contain_text("completed", timeout=15_000)
+    finally:
+        worker.kill()
+        worker.stdout.close()
+        tab.goto("about:blank")
+        command.stop()
+
+
+def test_a_reader_goes_on_when_its_server_comes_back(tab: Page, place: str):
+    """The stream connects again from the last record that was seen; the rows are those of a fresh load."""
+    release = threading.Event()
+
+    async def wait(data: Any) -> Any:
+        import anyio.to_thread
+
+        await anyio.to_thread.run_sync(release.wait)
+        return data
+
+    begun = threading.Event()
+
+    async def begin(data: Any) -> Any:
+        begun.set()
+        return data
+
+    flujo = Flujo(Step("begin", begin) >> Step("wait", wait) >> Step("end", begin), store=place)
+    run = threading.Thread(target=lambda: flujo.run(1, run_id="r"))
+    run.start()
+    assert begun.wait(20)
+    command = Command(place, "--token", "s3cret-for-the-test")
+    port = re.search(r":(\d+)/", command.link)
+    assert port is not None
+    try:
+        tab.goto(command.link)
+        tab.click(".runs a")
+        expect(tab.locator(".line.running")).to_contain_text("wait")
+        assert command.stop() == signal.SIGTERM
+        expect(tab.locator(".status")).to_contain_text("reconnecting")
+        release.set()
+        run.join(20)
+        command = Command(place, "--token", "s3cret-for-the-test", "--port", port[1])
+        expect(tab.locator(".status")).to_contain_text("completed", timeout=20_000)
+        rows = tab.evaluate("runPage.run.rows.map(row => row[0])")
+        assert rows == list(range(1, len(rows) + 1))
+        seen = tab.locator(".line").all_inner_texts()
+        tab.reload()
+        expect(tab.locator(".line")).to_have_count(len(seen))
+    finally:
+        release.set()
+        tab.goto("about:blank")
+        command.stop()
+
+
+def test_a_stopped_server_ends_with_its_viewers_still_there(place: str):
+    """SIGTERM ends it, however many streams are open."""
+    apart(lambda: Flujo(Step.human_in_the_loop("ask", "Fine?"), store=place).run(1, run_id="r"))
+    command = Command(place, "--token", "t0ken-t0ken")
+    base = command.link.partition("?")[0]
+    headers = {"authorization": "Bearer t0ken-t0ken"}
+    with httpx.Client(headers=headers, timeout=20, limits=httpx.Limits(max_connections=60)) as http:
+        streams = [http.stream("GET", f"{base}api/events?run=r") for _ in range(50)]
+        answers = [stream.__enter__() for stream in streams]
+        assert {answer.status_code for answer in answers} == {200}
+        assert command.stop() == signal.SIGTERM
+        for stream in streams:
+            stream.__exit__(None, None, None)
+
+
+def test_the_link_of_the_command_opens_the_page_once(place: str):
+    """Whoever finds it later in a log comes too late."""
+    command = Command(place)
+    try:
+        first = httpx.get(command.link, follow_redirects=False, timeout=20)
+        second = httpx.get(command.link, follow_redirects=False, timeout=20)
+        assert (first.status_code, second.status_code) == (303, 401)
+    finally:
+        assert command.stop() == signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--store", "sqlite:///x.db", "--host", "0.0.0.0"], "--token"),
+        ([], "--store"),
+        (["--store", "sqlite:///x.db", "--port", "70000"], "cannot listen"),
+    ],
+)
+def test_a_page_that_cannot_be_shown_says_why(options: list[str], says: str, tmp_path: Path):
+    """With the code of what could not start."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLUJO_")}
+    command = started("-m", "flujo_actors", "page", *options, cwd=tmp_path, env=environment)
+    said = command.communicate(timeout=60)[0]
+    assert command.returncode == 2
+    assert says in said
