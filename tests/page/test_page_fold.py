@@ -23,7 +23,7 @@ async (rows) => {
   const { folded } = await import('./static/fold.js');
   const outline = folded(rows);
   const nodes = [...outline.nodes.values()].map((node) => [
-    node.path, node.name, node.status, node.attempts, node.note, node.of, node.children, [...node.running],
+    node.path, node.name, node.status, node.attempts, node.note, node.of, node.children, [...node.running].sort(),
     node.done, node.failed, node.waiting, node.countedTokens, Math.round(node.countedCost * 1e6),
   ]);
   return [outline.status, outline.seq, outline.tokens, [...outline.questions.keys()], [...outline.units.keys()], nodes];
@@ -64,7 +64,7 @@ def told(outline: Outline) -> list[Any]:
     """What the page says, of the library's fold."""
     nodes = [
         [
-            *(node.path, node.name, node.status, node.attempts, node.note, node.of, node.children, list(node.running)),
+            *(node.path, node.name, node.status, node.attempts, node.note, node.of, node.children, sorted(node.running)),
             *(node.done, node.failed, node.waiting, node.counted_tokens, round(node.counted_usd * 1e6)),
         ]
         for node in outline.nodes.values()
