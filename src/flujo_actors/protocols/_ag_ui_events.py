@@ -37,7 +37,7 @@ from .._core.outcomes import (
     Started,
     Success,
     ToldOutcome,
-    ToolCall,
+    ToolCalled,
 )
 from .._json_text import to_json
 
@@ -72,7 +72,7 @@ class Telling:
                 yield StepStartedEvent(step_name=path)
             case Chunk():
                 yield from self._piece(outcome)
-            case ToolCall():
+            case ToolCalled():
                 yield from self._tool_call(outcome)
             case Paused(path=path):
                 if outcome.state_token not in [each.state_token for each in self.paused]:
@@ -108,7 +108,7 @@ class Telling:
         if chunk.data:
             yield TextMessageContentEvent(message_id=name, delta=chunk.data)
 
-    def _tool_call(self, call: ToolCall) -> Iterator[BaseEvent]:
+    def _tool_call(self, call: ToolCalled) -> Iterator[BaseEvent]:
         name = f"{self.run_id}:{call.tool_call_id}"
         if call.status == "started":
             yield ToolCallStartEvent(tool_call_id=name, tool_call_name=call.tool_name)

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
-import anyio
 from ag_ui.core import (
     BaseEvent,
     Interrupt,
@@ -27,7 +26,6 @@ from ag_ui.core import (
     StateSnapshotEvent,
     UserMessage,
 )
-from anyio.streams.memory import MemoryObjectSendStream
 from pydantic import ValidationError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
@@ -59,9 +57,7 @@ def ag_ui_app(flujo: Flujo[Any, Any, Any], *, data: Read | None = None) -> Starl
             asked = RunAgentInput.model_validate_json(await request.body())
         except ValidationError as error:
             return JSONResponse({"error": f"that is no AG-UI request: {error}"}, status_code=422)
-        sending, receiving = anyio.create_memory_object_stream[ServerSentEvent](16)
-        tell = functools.partial(_tell, flujo, asked, read, sending)
-        return EventSourceResponse(receiving, data_sender_callable=tell, sep="\n")
+        return EventSourceResponse(_sent(_events(flujo, asked, read)), sep="\n")
 
     return Starlette(routes=[Route("/", agent, methods=["POST"])])
 
@@ -75,12 +71,10 @@ def last_user_text(asked: RunAgentInput) -> str:
     return ""
 
 
-async def _tell(
-    flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read, sending: MemoryObjectSendStream[ServerSentEvent]
-) -> None:
-    async with sending, aclosing(_events(flujo, asked, read)) as events:
+async def _sent(events: AsyncGenerator[BaseEvent, None]) -> AsyncGenerator[ServerSentEvent, None]:
+    async with aclosing(events):
         async for event in events:
-            await sending.send(ServerSentEvent(data=event.model_dump_json(by_alias=True)))
+            yield ServerSentEvent(data=event.model_dump_json(by_alias=True), sep="\n")
 
 
 async def _events(flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read) -> AsyncGenerator[BaseEvent, None]:
