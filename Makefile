@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # newest that pyproject.toml allows instead, as a user's installation would; `make constraints` writes those down.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help install demo test test-fast matrix check wheel format docs bench bench-peers bench-growth constraints clean
+.PHONY: help install demo test test-fast browser vendor matrix check wheel format docs bench bench-peers bench-growth constraints clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
@@ -38,7 +38,17 @@ install: $(VENV)/.installed
 demo: $(VENV)/.installed-for-users
 	$(BIN)/python examples/demo.py
 
-test: install
+# The run page is tested in a real browser: Debian's, installed where that is allowed, named where it is not.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& apt-get update -qq >/dev/null && apt-get install -y -qq chromium >/dev/null; } \
+		|| echo "no browser: tests of the run page will be skipped; apt-get install chromium"
+
+# Renews the files of others in the run page: the only use of npm.
+vendor:
+	$(PYTHON) .ci/vendor.py
+
+test: install browser
 	$(BIN)/python -m pytest
 
 test-fast: install

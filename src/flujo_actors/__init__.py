@@ -145,6 +145,9 @@ if TYPE_CHECKING:
     from ._retrieval.sqlite import SqliteRetriever as SqliteRetriever
     from ._runner import Flujo as Flujo
     from ._settings import load_settings as load_settings
+    from .page import HOST_APP as HOST_APP
+    from .page import answer_form as answer_form
+    from .page import run_page as run_page
     from .stores._memory import MemoryStore as MemoryStore
     from .stores._port import Store as Store
     from .stores.postgres._store import PostgresStore as PostgresStore
@@ -205,6 +208,9 @@ else:
             "Settings": "._core.settings",
             "Skipped": "._core.assembled",
             "SqliteRetriever": "._retrieval.sqlite",
+            "HOST_APP": ".page",
+            "answer_form": ".page",
+            "run_page": ".page",
             "SqliteStore": ".stores.sqlite._store",
             "StateSegment": "._core.assembled",
             "StepFailure": "._core.failures",
@@ -239,6 +245,7 @@ else:
 _hide_secrets_in_log()
 
 __all__ = [
+    "HOST_APP",
     "AbortRun",
     "Aborted",
     "Add",
@@ -361,6 +368,7 @@ __all__ = [
     "Worker",
     "WorkerInfo",
     "abandoned_threads",
+    "answer_form",
     "compact_history",
     "current_unit",
     "ensure_object",
@@ -377,6 +385,7 @@ __all__ = [
     "normalize_json_text",
     "parse_and_validate",
     "register_type",
+    "run_page",
     "step",
     "to_json",
     "wrap_dict",

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from examples.served import served
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from examples.served import served
 
 T = TypeVar("T")
 

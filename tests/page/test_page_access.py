@@ -1,4 +1,4 @@
-"""The page for everybody: checked by axe in light and dark, quiet for those who want no motion, on every kind of server."""
+"""The page for everybody: checked by axe in light and dark, without motion for who wants none, on every server."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import httpx
 import pytest
 import trio
 from axe_playwright_python.sync_playwright import Axe
-from page.conftest import apart, shown
 from playwright.sync_api import Browser, expect
 
 from flujo_actors import Flujo, Step
 from flujo_actors.page import run_page
+from page.conftest import apart, shown
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,14 @@ def several_runs(place: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
-    "where", ["#", "#run=asks", "#run=failed&step=fail&tab=error", "#run=failed&step=write&tab=context", "#run=asks&other=failed"]
+    "where",
+    [
+        "#",
+        "#run=asks",
+        "#run=failed&step=fail&tab=error",
+        "#run=failed&step=write&tab=context",
+        "#run=asks&other=failed",
+    ],
 )
 def test_axe_finds_nothing_serious(browser: Browser, place: str, scheme: Any, where: str):
     """Contrast, names, roles and order, in light and dark."""

@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from page.conftest import shown
 from playwright.sync_api import Page
 
 from flujo_actors._core.light_records import LightRecord
@@ -15,6 +14,7 @@ from flujo_actors._core.paths import StepPath
 from flujo_actors.page import run_page
 from flujo_actors.page._rows import rows_of
 from flujo_actors.stores import MemoryStore
+from page.conftest import shown
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,24 @@ async (rows) => {
 """
 
 KINDS = ["started", "settled", "settled", "settled", "intent", "unit", "paused", "answered", "resumed", "ended"]
-NAMES = ["a", "b/~i0", "b/~i1/x", "b", "c/~f", "c/~a2/d", "c/~t", "c", "g/~g1.1/~u0", "g/~u1", "g", "h/~h0", "h/~c", "h", "~0odd~1name", "s/~e"]
+NAMES = [
+    "a",
+    "b/~i0",
+    "b/~i1/x",
+    "b",
+    "c/~f",
+    "c/~a2/d",
+    "c/~t",
+    "c",
+    "g/~g1.1/~u0",
+    "g/~u1",
+    "g",
+    "h/~h0",
+    "h/~c",
+    "h",
+    "~0odd~1name",
+    "s/~e",
+]
 
 
 def journal(seed: int) -> list[LightRecord]:
@@ -43,7 +60,9 @@ def journal(seed: int) -> list[LightRecord]:
 def _record(seq: int, chance: random.Random) -> LightRecord:
     kind: Any = chance.choice(KINDS)
     path = "" if kind in ("ended", "resumed") else chance.choice(NAMES)
-    status = {"settled": chance.choice(["success", "failure"]), "ended": chance.choice(["completed", "paused"])}.get(kind)
+    status = {"settled": chance.choice(["success", "failure"]), "ended": chance.choice(["completed", "paused"])}.get(
+        kind
+    )
     return LightRecord(
         seq,
         kind,
@@ -64,7 +83,16 @@ def told(outline: Outline) -> list[Any]:
     """What the page says, of the library's fold."""
     nodes = [
         [
-            *(node.path, node.name, node.status, node.attempts, node.note, node.of, node.children, sorted(node.running)),
+            *(
+                node.path,
+                node.name,
+                node.status,
+                node.attempts,
+                node.note,
+                node.of,
+                node.children,
+                sorted(node.running),
+            ),
             *(node.done, node.failed, node.waiting, node.counted_tokens, round(node.counted_usd * 1e6)),
         ]
         for node in outline.nodes.values()
@@ -79,5 +107,3 @@ def test_the_page_folds_every_journal_as_the_library_does(tab: Page):
         for seed in range(40):
             records = journal(seed)
             assert tab.evaluate(FOLD, rows_of(records, lambda text: text)) == told(Outline(records)), seed
-
-

@@ -107,11 +107,15 @@ def test_references_in_a_circle_end_in_a_box_for_json():
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["type", "enum", "anyOf", "oneOf", "properties", "items", "$ref", "const", "required", "format"]),
-        inner,
-        max_size=4,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "enum", "anyOf", "oneOf", "properties", "items", "$ref", "const", "required", "format"]
+            ),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=12,
 )

@@ -44,7 +44,9 @@ async def asked(page: Any, path: str = "/api/runs", **options: Any) -> httpx.Res
 SAME_ORIGIN = {"origin": "http://localhost"}
 
 
-async def posted(page: Any, name: str, body: Any, headers: dict[str, str] | None = None, **options: Any) -> httpx.Response:
+async def posted(
+    page: Any, name: str, body: Any, headers: dict[str, str] | None = None, **options: Any
+) -> httpx.Response:
     async with client(page, **options) as http:
         return await http.post(f"/api/{name}", json=body, headers=SAME_ORIGIN if headers is None else headers)
 
@@ -167,7 +169,9 @@ async def test_without_content_only_the_structure_is_shown(place: str):
 
     await Flujo(Step("tell", tell), store=place).run_async("a private input", run_id="private")
     page = run_page(place, content=False)
-    seen = [await asked(page, path) for path in ("/api/runs", "/api/records?run=private", "/api/record?run=private&seq=2")]
+    seen = [
+        await asked(page, path) for path in ("/api/runs", "/api/records?run=private", "/api/record?run=private&seq=2")
+    ]
     assert [each.status_code for each in seen] == [200, 200, 200]
     assert not [each for each in seen if "private matter" in each.text or "private input" in each.text]
     assert (await asked(page, "/api/export?run=private")).status_code == 403
@@ -184,7 +188,9 @@ async def test_every_answer_tells_the_browser_to_stay_here(place: str):
     assert (await asked(run_page(place), "/api/runs")).headers["cache-control"] == "no-store"
 
 
-@pytest.mark.parametrize("path", ["../_app.py", "..%2f_app.py", "index.html", "vendor/VENDORED.md", "", "%2e%2e/_app.py"])
+@pytest.mark.parametrize(
+    "path", ["../_app.py", "..%2f_app.py", "index.html", "vendor/VENDORED.md", "", "%2e%2e/_app.py"]
+)
 async def test_files_come_from_a_list_and_not_from_a_path(place: str, path: str):
     """Nothing is looked for on the disk by a name from outside."""
     assert (await asked(run_page(place), f"/static/{path}")).status_code == 404

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from examples.served import served
-from page.conftest import apart, shown
 from playwright.sync_api import Page, expect
 from pydantic import BaseModel, Field
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from examples.served import served
 from flujo_actors import Flujo, RunClient, Step
 from flujo_actors.page import run_page
 from flujo_actors.testing import CallTool, scripted_model
+from page.conftest import apart, shown
 
 pytestmark = pytest.mark.slow
 
@@ -166,7 +166,10 @@ def test_retries_are_shown_with_their_errors_and_no_secret_is_sent(tab: Page, pl
     pipeline = Step("fetch", fetch, max_retries=1, fallback=Step("remember", write)) >> Step("leak", leak)
     apart(lambda: Flujo(pipeline, store=place).run("tea", run_id="r"))
     heard: list[str] = []
-    tab.on("response", lambda answer: heard.append(answer.text()) if "/api/" in answer.url and "events" not in answer.url else None)
+    tab.on(
+        "response",
+        lambda answer: heard.append(answer.text()) if "/api/" in answer.url and "events" not in answer.url else None,
+    )
     with shown(tab, mounted(run_page(place))) as base:
         tab.goto(f"{base}/runs/#run=r&step=fetch&tab=error")
         expect(tab.locator(".frames").first).to_contain_text("fetch")
@@ -244,7 +247,11 @@ def test_a_fork_repeats_nothing_before_it_and_names_its_origin(tab: Page, place:
 
 def test_the_slider_shows_what_was_known_then_and_a_link_shows_it_again(tab: Page, place: str):
     """The same as `state_at`, in a fresh browser too."""
-    apart(lambda: Flujo(Step("one", write) >> Step("two", write) >> Step("three", write), store=place).run("tea", run_id="r"))
+    apart(
+        lambda: Flujo(Step("one", write) >> Step("two", write) >> Step("three", write), store=place).run(
+            "tea", run_id="r"
+        )
+    )
     client = RunClient(place)
     records = apart(lambda: client.records("r"))
     with shown(tab, mounted(run_page(place))) as base:
@@ -257,9 +264,13 @@ def test_the_slider_shows_what_was_known_then_and_a_link_shows_it_again(tab: Pag
 
 def test_two_runs_are_compared_step_by_step(tab: Page, place: str):
     """The one output that differs is found by a link."""
-    flujo = Flujo(Step("same", lambda data: "same") >> Step("other", write, input=lambda previous, context: "x"), store=place)
+    flujo = Flujo(
+        Step("same", lambda data: "same") >> Step("other", write, input=lambda previous, context: "x"), store=place
+    )
     apart(lambda: flujo.run(1, run_id="a"))
-    changed = Flujo(Step("same", lambda data: "same") >> Step("other", write, input=lambda previous, context: "y"), store=place)
+    changed = Flujo(
+        Step("same", lambda data: "same") >> Step("other", write, input=lambda previous, context: "y"), store=place
+    )
     apart(lambda: changed.run(1, run_id="b"))
     with shown(tab, mounted(run_page(place))) as base:
         tab.goto(f"{base}/runs/#run=a&other=b")

@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx
 import pytest
-from page.conftest import apart
 from playwright.sync_api import Page, expect
 
 from flujo_actors import Flujo, Step
+from page.conftest import apart
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from examples.served import served
 
+from examples.served import served
 from flujo_actors import Flujo, Step, make_agent_async
 from flujo_actors.protocols.ag_ui import ag_ui_app
 from flujo_actors.testing import CallTool, scripted_model
@@ -34,7 +34,15 @@ async def words(topic: str) -> AsyncIterator[str]:
 
 def request(run_id: str = "r1", text: str = "tea", **more: Any) -> dict[str, Any]:
     said = [{"id": "m1", "role": "user", "content": text}]
-    given = {"threadId": "t", "runId": run_id, "messages": said, "state": {}, "tools": [], "context": [], "forwardedProps": {}}
+    given = {
+        "threadId": "t",
+        "runId": run_id,
+        "messages": said,
+        "state": {},
+        "tools": [],
+        "context": [],
+        "forwardedProps": {},
+    }
     return {**given, **more}
 
 
@@ -158,7 +166,9 @@ async def test_the_state_of_a_client_sets_the_context():
 
 async def test_what_is_no_request_is_refused():
     """With a sentence."""
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(ag_ui_app(Flujo(Step("w", words)))), base_url="http://a") as http:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(ag_ui_app(Flujo(Step("w", words)))), base_url="http://a"
+    ) as http:
         assert (await http.post("/", json={"threadId": 1})).status_code == 422
 
 

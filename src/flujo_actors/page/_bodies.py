@@ -18,8 +18,8 @@ import attrs
 
 from .._core.light_records import LightRecord
 from .._core.outcomes import RunId
-from .._core.paths import ROOT, StepPath, is_tried
 from .._core.path_names import index_of, step_around
+from .._core.paths import ROOT, StepPath, is_tried
 from .._core.plain_json import untagged
 from ..stores._port import Store
 from ._differences import context_changes

@@ -41,9 +41,7 @@ def compared(one: Iterable[LightRecord], other: Iterable[LightRecord]) -> list[d
 
 def _settled(records: Iterable[LightRecord]) -> dict[StepPath, LightRecord]:
     return {
-        each.path: each
-        for each in records
-        if each.kind == "settled" and each.path != ROOT and not is_tried(each.path)
+        each.path: each for each in records if each.kind == "settled" and each.path != ROOT and not is_tried(each.path)
     }
 
 

@@ -1,8 +1,8 @@
 """A pipeline as an AG-UI agent: `app.mount("/agent", ag_ui_app(flujo))`. Needs the extra `ag-ui`.
 
-A run is told as a stream of AG-UI events (server-sent events), a pause is an interrupt with the schema of its answer, and
-the answer comes as `resume`. The id that a client chooses for a run may only start one: going on with a run needs the
-token of its pause, which is checked and used up where the run is kept.
+A run is told as a stream of AG-UI events (server-sent events), a pause is an interrupt with the schema of its answer,
+and the answer comes as `resume`. The id that a client chooses for a run may only start one: going on with a run needs
+the token of its pause, which is checked and used up where the run is kept.
 """
 
 from __future__ import annotations
@@ -101,17 +101,13 @@ async def _events(flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read)
             yield event
 
 
-def _parts(
-    flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read
-) -> list[Callable[[], RunHandle[Any, Any]]]:
+def _parts(flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read) -> list[Callable[[], RunHandle[Any, Any]]]:
     """What is to be run: a new run, or the rest of a paused one for each answer."""
     if not asked.resume:
         state = asked.state if isinstance(asked.state, dict) and asked.state else None
         options: dict[str, Any] = {} if state is None else {"context": state}
         return [
-            functools.partial(
-                flujo.run_async, read(asked), run_id=asked.run_id, started=True, tools=True, **options
-            )
+            functools.partial(flujo.run_async, read(asked), run_id=asked.run_id, started=True, tools=True, **options)
         ]
     return [
         functools.partial(flujo.resume_async, entry.interrupt_id, _answer(entry), started=True, tools=True)
@@ -122,7 +118,7 @@ def _parts(
 def _answer(entry: ResumeEntry) -> Any:
     if entry.status == "cancelled":
         raise InvalidAnswer(
-            f"{entry.interrupt_id!r} was not answered: to end the run, cancel it (RunClient.cancel) instead of resuming it"
+            f"{entry.interrupt_id!r} was not answered; to end the run, cancel it (RunClient.cancel) instead of resuming"
         )
     return entry.payload
 
