@@ -151,6 +151,19 @@ async def test_a_failed_run_is_an_error_and_an_aborted_one_is_cancelled():
     assert (await told(Flujo(Step("abort", abort)), request()))[-1]["outcome"] == {"type": "cancelled"}
 
 
+async def test_the_state_of_a_client_sets_the_context():
+    """And comes back as it was left."""
+
+    async def greet(text: str, *, context: Any) -> str:
+        context.greeted = context.user
+        return f"Hello {context.user}"
+
+    events = await told(Flujo(Step("greet", greet), initial_context_data={"user": ""}), request(state={"user": "Ada"}))
+    assert events[-1]["result"] == "Hello Ada"
+    snapshot = next(event["snapshot"] for event in events if event["type"] == "STATE_SNAPSHOT")
+    assert snapshot == {"user": "Ada", "greeted": "Ada"}
+
+
 async def test_what_is_no_request_is_refused():
     """With a sentence."""
     async with httpx.AsyncClient(

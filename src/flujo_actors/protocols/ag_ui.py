@@ -47,7 +47,8 @@ Read = Callable[[RunAgentInput], Any]
 def ag_ui_app(flujo: Flujo[Any, Any, Any], *, data: Read | None = None) -> Starlette:
     """An ASGI application that speaks AG-UI for a pipeline.
 
-    The pipeline is given the text of the last user message, or what `data` makes of the request. Who may call it is the matter of the application around it.
+    The pipeline is given the text of the last user message, or what `data` makes of the request; a state that the
+    client sends sets fields of the run's context. Who may call it is the matter of the application around it.
     """
     read = data or last_user_text
 
@@ -103,8 +104,9 @@ async def _events(flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read)
 def _parts(flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read) -> list[Callable[[], RunHandle[Any, Any]]]:
     """What is to be run: a new run, or the rest of a paused one for each answer."""
     if not asked.resume:
-        start = functools.partial(flujo.run_async, read(asked), run_id=asked.run_id, started=True, tools=True)
-        return [start]
+        state = asked.state if isinstance(asked.state, dict) and asked.state else None
+        begin = functools.partial(flujo.run_async, run_id=asked.run_id, started=True, tools=True, context=state)
+        return [functools.partial(begin, read(asked))]
     return [
         functools.partial(flujo.resume_async, entry.interrupt_id, _answer(entry), started=True, tools=True)
         for entry in asked.resume
