@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import attrs
 
+from ._core import record_bodies
 from ._core.known_models import read_by
 from ._core.light_records import LightRecord
 from ._core.outcomes import PipelineResult, RunId, TerminalOutcome
@@ -19,7 +20,7 @@ from ._core.records import ENDED, Record, RunQuery, StoredRun, StoredStatus, Wor
 from ._core.run_state import RunState, project
 from ._durable.cancelling import cancel
 from ._durable.forks import SAME_INPUT, fork
-from ._durable.pauses import expire, give_answer
+from ._durable.pauses import expire, give_answer, waiting_pause
 from ._durable.prompts import Prompt as Prompt
 from ._durable.prompts import prompt_of
 from ._durable.watches import RunWatch, wait_until
