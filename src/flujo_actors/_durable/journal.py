@@ -161,6 +161,9 @@ class Journal(Protocol):
         This uses up the answer to a question about the unit, if there is one: how it ends now is another question.
         """
 
+    def intents(self, step: StepPath) -> list[tuple[StepPath, str]]:
+        """The units of a granular step that were begun, in this order, each with what was intended."""
+
     async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
         """Remember what a unit came to."""
 
@@ -220,7 +223,7 @@ class UnitsInMemory:
     __slots__ = ("counted", "done", "intended")
 
     def __init__(self) -> None:
-        self.intended: set[StepPath] = set()
+        self.intended: dict[StepPath, str] = {}
         self.done: dict[StepPath, KeptUnit] = {}
         self.counted = CountedUnits()
 
@@ -274,9 +277,13 @@ class MemoryJournal:
 
     async def intend(self, path: StepPath, intent: str) -> bool:
         before = path in self.units.intended
-        self.units.intended.add(path)
+        self.units.intended.setdefault(path, intent)
         self.questions.answers.pop(path, None)
         return before
+
+    def intents(self, step: StepPath) -> list[tuple[StepPath, str]]:
+        begun = {} if self._units is None else self._units.intended
+        return [(path, begun[path]) for path in paths.at_or_below(step, begun)]
 
     async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
         self.units.done[path] = KeptUnit(result=result, usage=usage, counted=True)

@@ -24,7 +24,7 @@ from .._core import record_bodies
 from .._core.known_models import read_by
 from .._core.light_records import SHORT_BODY, settled_gist
 from .._core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
-from .._core.paths import ROOT, StepPath, undone_by, withdrawn_by, within_of
+from .._core.paths import ROOT, StepPath, at_or_below, undone_by, withdrawn_by, within_of
 from .._core.questions import read_question
 from .._core.records import Append, Lease, OpenPause, Record, RecordKind
 from .._core.undoing import Undoable
@@ -76,7 +76,7 @@ class StoreJournal:
         self.is_expected = False
         """Whether the writer knows that there is something of the kind."""
         self._results = RecordedResults()
-        self._intents: set[StepPath] = set()
+        self._intents: dict[StepPath, Record] = {}
         self._units: dict[StepPath, Record | KeptUnit] = {}
         self._counted = CountedUnits()
         self._raised = RaisedLimits()
@@ -108,7 +108,7 @@ class StoreJournal:
             case "answered":
                 self._take_answer(record)
             case "intent":
-                self._intents.add(record.path)
+                self._intents.setdefault(record.path, record)
                 self._answers.pop(record.path, None)
             case "unit":
                 self._units[record.path] = record
@@ -278,10 +278,19 @@ class StoreJournal:
 
     async def intend(self, path: StepPath, intent: str) -> bool:
         before = path in self._intents
-        self._intents.add(path)
+        body = record_bodies.make_body(intent=intent)
+        self._intents.setdefault(path, Record(kind="intent", path=path, body=body))
         self._answers.pop(path, None)
-        await self._write("intent", path, record_bodies.make_body(intent=intent))
+        await self._write("intent", path, body)
         return before
+
+    def intents(self, step: StepPath) -> list[tuple[StepPath, str]]:
+        return [(path, self._intent_in(self._intents[path])) for path in at_or_below(step, self._intents)]
+
+    def _intent_in(self, record: Record) -> str:
+        where = self._where(record)
+        with record_bodies.reading(where):
+            return record_bodies.text_in(record_bodies.read_body(record.body, where=where), "intent")
 
     async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
         await self._write("unit", path, record_bodies.make_body(result=result, usage=record_bodies.usage_data(usage)))

@@ -26,7 +26,7 @@ from .._core.undoing import ToUndo, in_order
 from .._dsl.pipeline import Pipeline
 from .._run.aftermath import Aftermath
 from .._run.failure_facts import cause_of, failure_from
-from .._run.messages import Request
+from .._run.messages import Request, Untold
 from .._run.run import Run
 from .._run.work import work_of
 from .handling import Handling
@@ -95,7 +95,10 @@ async def run_ended(troupe: Troupe, request: Request, forward: Callable[[], Awai
         return ended
     if isinstance(ended, Done) or (isinstance(ended, Stopped) and isinstance(ended.outcome, Paused)):
         return ended
-    return await _after_failure(_unwatched(troupe), request, ended, known=earlier is not None)
+    ended = await _after_failure(_unwatched(troupe), request, ended, known=earlier is not None)
+    if isinstance(ended, Stopped) and isinstance(ended.outcome, Paused) and run.outlet is not None and not run.hooks:
+        run.pausing.append(Untold(request=request, outcome=ended.outcome))  # they do hear of what waits for an answer
+    return ended
 
 
 async def _after_failure(troupe: Troupe, request: Request, ended: Failed | Stopped, *, known: bool) -> Attempt:

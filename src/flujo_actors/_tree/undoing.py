@@ -22,7 +22,7 @@ from .._context.isolation import own as own_copy
 from .._context.merging import merged
 from .._core import paths
 from .._core.attempts import Failed, Stopped
-from .._core.failures import StepFailure, Undo
+from .._core.failures import StepFailure, ToolCall, Undo
 from .._core.outcomes import Aborted, Failure, Paused, Success, TerminalOutcome, Undone
 from .._core.paths import ROOT, StepPath
 from .._core.pause_tokens import idempotency_key
@@ -182,7 +182,15 @@ class _Undoing:
             forward_key=idempotency_key(self.troupe.run.run_id, entry.path),
             reason=self.reason,
             failure=self.failure,
+            tool_calls=self._tool_calls(entry),
         )
+
+    def _tool_calls(self, entry: Undoable) -> tuple[ToolCall, ...]:
+        if getattr(entry.step, "resumable", None) is None:
+            return ()
+        from .undoing_tools import tool_calls  # what only granular steps have
+
+        return tuple(call for _, call in tool_calls(self.troupe.run, entry.path))
 
     async def _one(self, entry: Undoable, target: _Target) -> Stopped | Failed | None:
         """Run one compensation, as often as a person wants it."""
