@@ -205,14 +205,18 @@ class RunClient:
         """
         return list(expire(self._store)) if hasattr(self._store, "expire") else []
 
-    def cancel(self, run_id: str, reason: str = "cancelled from outside") -> None:
+    def cancel(self, run_id: str, reason: str = "cancelled from outside", *, undo: bool = True) -> None:
         """End a run as aborted, for good, whoever works on it.
+
+        If its pipeline has compensations, what it did is undone: by its owner if it is at work, else by whoever has the
+        pipeline (`recover()`, `flujo.cancel(run_id)`, a worker), and until then it can be neither answered nor resumed
+        to go on. With `undo=False` it ends at once, and nothing is undone.
 
         A run at work ends within a second: a request is left in the store, its owner reads it and cancels the run's
         steps. `NotPaused` if the run has ended, `RunNotFound` if it is not there, `RunLeased` if somebody works on it
         and the store cannot pass on requests.
         """
-        cancel(self._store, RunId(run_id), Silence(os.environ).redact(reason))
+        cancel(self._store, RunId(run_id), Silence(os.environ).redact(reason), undo=undo)
 
     def fork(self, run_id: str, seq: int, *, input: Any = SAME_INPUT, new_id: str | None = None) -> str:
         """Begin a new run with what another had done when its record number `seq` was written; its id.

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-import trio
-
 from ._bridge.host import Host, checked_backend, current_host, in_own_loop
 from ._context.isolation import FirstContext, check_context_model, isolated
 from ._core.default_settings import BACKEND, default_settings
-from ._core.error_info import message_of
 from ._core.outcomes import PipelineResult, RunId
 from ._core.seconds import checked_seconds
 from ._core.type_parameters import NOTHING, Ctx, Generic, In, Out
 from ._core.usage import UsageLimits
 from ._dsl.pipeline import Pipeline, StepLike, as_step
-from ._durable.runs import NO_ANSWER, OpenRun, Runs, RunsInMemory
+from ._durable.runs import NO_ANSWER, OpenRun, Runs, RunsInMemory, reopened
 from ._handle import Drive, Outlet, RunHandle
 from ._run.run import Run
 from ._tree.root import drive
@@ -29,10 +25,12 @@ from ._wiring import (
     checked_mode,
     engine_of,
     fleet_of,
+    hook_reporter,
     hooks_of,
     limits_of,
     load_for_steps,
     minds_failures,
+    opened_to_cancel,
     puts_off,
     recovered,
     refuse_transactions,
@@ -43,12 +41,11 @@ from ._wiring import (
     telemetry_of,
     undone_before,
 )
-from .errors import DeclarationError, InvalidAnswer, NotPaused, RunNotFound
+from .errors import DeclarationError
 
 if TYPE_CHECKING:
     from ._context.freeform import Context
     from ._core.default_settings import Backend
-    from ._core.hook_payloads import HookPayload
     from ._core.recovery import RecoveryReport
     from ._core.settings import Settings
     from ._dsl.collections import Collection
@@ -286,7 +283,7 @@ class Flujo(Generic[In, Out, Ctx]):
     ) -> PipelineResult:
         runs = self._runs(mode)
         if answer is NO_ANSWER:
-            opened = await _reopened(runs, token, wait=wait)
+            opened = await reopened(runs, token, wait=wait)
         else:
             pause = await runs.pause_at(token)
             checked = checked_answer(answer, pause)
@@ -337,6 +334,31 @@ class Flujo(Generic[In, Out, Ctx]):
         await self._recover(mode, False, host, None)
         return await self._runs(mode).next_due_s()
 
+    def cancel(
+        self, run_id: str, reason: str = "cancelled", *, mode: ResumeMode = "strict", backend: Backend | None = None
+    ) -> PipelineResult[Out, Ctx] | None:
+        """End a run as aborted, and undo what it did; from synchronous code. What comes back is its result.
+
+        That is for runs that nobody works on: paused, cancelled by a `RunClient`, or left by a process that died. One
+        that is at work is told to end by itself, and the result is `None`. `NotPaused` if the run has ended.
+        """
+        start = functools.partial(self._cancel, RunId(run_id), reason, checked_mode(mode))
+        return in_own_loop(start, backend=self.backend(backend), instead="cancel_async")
+
+    async def cancel_async(
+        self, run_id: str, reason: str = "cancelled", *, mode: ResumeMode = "strict"
+    ) -> PipelineResult[Out, Ctx] | None:
+        """The same as `cancel`, inside a loop."""
+        host = await current_host()
+        return await host.enter(self._cancel, RunId(run_id), reason, checked_mode(mode), host, None)
+
+    async def _cancel(
+        self, run_id: RunId, reason: str, mode: ResumeMode, host: Host, _: Outlet | None
+    ) -> PipelineResult | None:
+        runs = self._runs(mode)
+        opened = await opened_to_cancel(runs, self._store, run_id, self._telemetry.redact(reason))
+        return None if opened is None else await self._drive(runs, opened, host, None)
+
     def forget(self, run_id: str) -> bool:
         """Drop a paused run that nobody will answer; whether there was one.
 
@@ -378,6 +400,7 @@ class Flujo(Generic[In, Out, Ctx]):
             resources=self._resources,
             searches=None if self._make_searches is None else self._make_searches(),
             configured=self._configured,
+            closing=opened.journal.cancelled,
             **(self._undoing(opened) if self._minds_failures else {}),
         )
         result: PipelineResult | None = None
@@ -403,39 +426,16 @@ class Flujo(Generic[In, Out, Ctx]):
     def _undoing(self, opened: OpenRun) -> dict[str, Any]:
         """What a run needs to know that tells of failures and undoes steps."""
         grace_s = self._settings.run.undo_grace_s if self._undo_grace_s is None else self._undo_grace_s
-        return {"minds_failures": True, "undo_grace_s": grace_s, "undone": undone_before(opened, self.pipeline)}
+        return {
+            "minds_failures": True,
+            "undo_grace_s": grace_s,
+            "undone": undone_before(opened, self.pipeline),
+        }
 
     def _hooks_of(self, run_id: RunId, host: Host) -> Hooks | None:
         if self._make_hooks is None:
             return None
-        return self._make_hooks(run_id, host, self._report_hook, self._telemetry.redact)
-
-    def _report_hook(self, name: str, payload: HookPayload, error: BaseException) -> None:
-        if self._telemetry.enabled:
-            self._telemetry.tell(
-                "hook.failed",
-                run_id=payload.run_id,
-                path=getattr(payload, "path", ""),
-                step_name=getattr(payload, "step_name", ""),
-                at=trio.current_time(),
-                hook=name,
-                hook_kind=payload.kind,
-                feedback=f"{type(error).__name__}: {message_of(error)}",
-            )
-
-
-async def _reopened(runs: Runs, token: str, *, wait: bool) -> OpenRun:
-    """The run with this id; `InvalidAnswer` if it is the token of a pause, which wants an answer."""
-    try:
-        return await runs.reopen(RunId(token), wait=wait)
-    except (RunNotFound, NotPaused):
-        with contextlib.suppress(NotPaused):
-            pause = await runs.pause_at(token)
-            raise InvalidAnswer(
-                f"{token!r} is the state_token of step {pause.step_name!r}, which asks {pause.paused.message!r}: the "
-                "answer is missing, call resume(state_token, answer)"
-            ) from None
-        raise
+        return self._make_hooks(run_id, host, hook_reporter(self._telemetry), self._telemetry.redact)
 
 
 def _checked_id(run_id: str | None) -> RunId:

@@ -13,17 +13,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from ._core.default_settings import CONFIG_FILE, PREFIX, default_settings
+from ._core.error_info import message_of
 from ._core.usage import UsageLimits
 from ._dsl.call_plan import BUDGET
 from ._dsl.pipeline import AnyStep, Pipeline
 from ._dsl.step import Step
 from ._dsl.tree import walk_steps
-from .errors import DeclarationError
+from .errors import DeclarationError, RunLeased
 from .telemetry._silence import Silence
 
 if TYPE_CHECKING:
-    from ._core.outcomes import Undone
+    from ._core.hook_payloads import HookPayload
+    from ._core.outcomes import RunId, Undone
     from ._core.paths import StepPath
     from ._core.recovery import RecoveryReport
     from ._core.settings import Settings
@@ -152,6 +156,25 @@ def hooks_of(given: Iterable[Callable[[Any], Any]] | Callable[[Any], Any]) -> Ca
     return functools.partial(Hooks, plan_hooks(listed))
 
 
+def hook_reporter(telemetry: Telemetry | Silence) -> Callable[[str, HookPayload, BaseException], None]:
+    """What tells telemetry of a hook that failed."""
+
+    def report(name: str, payload: HookPayload, error: BaseException) -> None:
+        if telemetry.enabled:
+            telemetry.tell(
+                "hook.failed",
+                run_id=payload.run_id,
+                path=getattr(payload, "path", ""),
+                step_name=getattr(payload, "step_name", ""),
+                at=trio.current_time(),
+                hook=name,
+                hook_kind=payload.kind,
+                feedback=f"{type(error).__name__}: {message_of(error)}",
+            )
+
+    return report
+
+
 # --- telemetry ----------------------------------------------------------------------------------------------
 
 
@@ -229,6 +252,20 @@ async def recovered(runs: Runs, finish: Finish, **options: Any) -> RecoveryRepor
     from ._durable.recovering import Recovery  # who recovers is about to load all of durability
 
     return await Recovery(runs=runs, finish=finish, **options).report()
+
+
+async def opened_to_cancel(runs: Runs, store: Store | None, run_id: RunId, reason: str) -> OpenRun | None:
+    """A run that goes no further; `None` if somebody works on it, who is asked to end it."""
+    try:
+        return await runs.reopen(run_id, wait=False, cancel=reason)
+    except RunLeased:
+        if store is None:
+            raise
+    from ._durable.cancelling import cancel  # what only those need who cancel a run elsewhere
+    from ._durable.store_wait import call_store
+
+    await call_store(lambda: cancel(store, run_id, reason))
+    return None
 
 
 def checked_mode(mode: ResumeMode) -> ResumeMode:

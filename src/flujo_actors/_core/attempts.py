@@ -53,6 +53,8 @@ class Stopped:
     """The attempt ended in a pause or was aborted."""
 
     outcome: Paused | Aborted
+    undoes: bool = True
+    """Whether what was done until then is undone, if it was aborted."""
     place: StepPath | None = None
     """What waits, if it is something inside the step: a tool call."""
     question: Question | None = None

@@ -30,6 +30,7 @@ RecordKind: TypeAlias = Literal[
     "paused",  # a step waits for an answer
     "answered",  # the answer, as it was given
     "resumed",  # another part of the run begins
+    "cancelled",  # the run goes no further: whoever has it next undoes what it did, and ends it
     "ended",  # the run's result
 ]
 
@@ -71,11 +72,29 @@ class Lease:
     epoch: int
 
 
+_WITHOUT_UNDOING = " (undo=False)"
+
+
+def cancel_reason(reason: str, *, undo: bool) -> str:
+    """The reason of a request as stores keep it, with whether the run is to be undone."""
+    return reason if undo else f"{reason}{_WITHOUT_UNDOING}"
+
+
 @attrs.frozen(kw_only=True)
 class CancelRequest:
     """Somebody wants the run to end; its owner is told so with the answer to its next write, and when it asks."""
 
     reason: str
+
+    @property
+    def undoes(self) -> bool:
+        """Whether what the run did is undone; who does not want that says so at the end of the reason."""
+        return not self.reason.endswith(_WITHOUT_UNDOING)
+
+    @property
+    def told(self) -> str:
+        """The reason as it was given."""
+        return self.reason.removesuffix(_WITHOUT_UNDOING)
 
 
 @attrs.frozen(kw_only=True)

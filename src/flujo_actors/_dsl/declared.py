@@ -255,6 +255,11 @@ class Declared(Chained[In, Out]):
         """Which of the functions that decide something want to know the budget."""
         return frozenset(name for name, each in self.deciding() if asks_for_budget(each))
 
+    @property
+    def contains_steps(self) -> bool:
+        """Whether the step is made of others, and does nothing by itself."""
+        return any(True for _ in self._inside())
+
     def _inside(self) -> Iterable[tuple[Segment, AnyStep]]:
         """What `children` of one kind of step are, apart from those that every kind has."""
         return ()

@@ -7,6 +7,9 @@ Rules:
    requests twice a second besides; then the run's steps are cancelled, and the run ends as aborted.
 3. A request outlives its reader: whoever has the run next ends it, before doing any of its work.
 4. An owner that gives the run up ends it itself if a request came too late for its steps: nobody else may look.
+5. A run whose pipeline has compensations, and that nobody works on, is not ended here, where nobody has the pipeline:
+   it is noted that it goes no further, and `recover()`, `cancel()` or any worker undoes what it did and ends it. Who
+   does not want that (`undo=False`) ends it at once.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from outcome import Outcome, Value
 
 from .._core import record_bodies
 from .._core.outcomes import RunId
-from .._core.paths import ROOT
-from .._core.records import Append, CancelRequest, Lease, Record
+from .._core.paths import ROOT, is_undoing, undone_by
+from .._core.records import Append, CancelRequest, Lease, Record, StoredRun, cancel_reason
 from ..errors import LeaseLost, NotPaused, RunLeased, StoreError
 from ..stores._port import Store
 from .alarms import alarms
@@ -40,27 +43,67 @@ _CLAIM_S = 30.0
 Requests: TypeAlias = dict[RunId, CancelRequest]
 
 
-def cancel(store: Store, run_id: RunId, reason: str) -> None:
+def cancel(store: Store, run_id: RunId, reason: str, *, undo: bool = True) -> None:
     """End a run as aborted, or see to it that its owner does; blocks. `NotPaused` if it has ended."""
+    request = CancelRequest(reason=cancel_reason(reason, undo=undo))
     try:
-        end_as_aborted(store, run_id, reason)
+        end_as_aborted(store, run_id, request)
     except RunLeased as held:
-        _request(store, run_id, reason, held)
-        _end_unless_at_work(store, run_id, reason)
+        _request(store, run_id, request.reason, held)
+        _end_unless_at_work(store, run_id, request)
 
 
-def end_as_aborted(store: Store, run_id: RunId, reason: str) -> None:
-    """End a run that nobody works on; `RunLeased` if somebody does, `NotPaused` if it has ended. Blocks."""
+def end_as_aborted(store: Store, run_id: RunId, request: CancelRequest) -> None:
+    """End a run that nobody works on, or leave it to whoever can undo what it did (rule 5); blocks.
+
+    `RunLeased` if somebody works on it, `NotPaused` if it has ended.
+    """
+    begun = not store.get(run_id).unclaimed
     lease = claim_now(store, run_id, lease_s=_CLAIM_S)
     try:
-        refuse_if_ended(store.get(run_id))  # it may have ended before the claim
-    except NotPaused:
+        run = store.get(run_id)
+        refuse_if_ended(run)  # it may have ended before the claim
+        records = store.read(run_id) if begun and request.undoes else []
+    except (NotPaused, StoreError):
         give_up(store, lease)
         raise
-    note = Record(kind="ended", path=ROOT, body=record_bodies.make_body(status="aborted", feedback=reason))
-    [verdict] = store.append([Append(lease=lease, records=(note,), status="aborted", release=True)])
+    if _undoes_steps(records):
+        _append(store, _left_to_undo(lease, run, request.told, records))
+    else:
+        ended = record_bodies.make_body(status="aborted", feedback=request.told)
+        note = Record(kind="ended", path=ROOT, body=ended)
+        _append(store, Append(lease=lease, records=(note,), status="aborted", release=True))
+
+
+def _append(store: Store, append: Append) -> None:
+    [verdict] = store.append([append])
     if isinstance(verdict, LeaseLost):
         raise verdict
+
+
+def _undoes_steps(records: Sequence[Record]) -> bool:
+    """Whether the pipeline that a run was started with has compensations."""
+    if not records or records[0].kind != "admitted":
+        return False
+    from .fingerprint import read_fingerprint  # what only those need who cancel runs that nobody works on
+
+    body = record_bodies.read_body(records[0].body, where="its first record")
+    return any(undone_by(path) is not None for path in read_fingerprint(body.get("fingerprint", [])))
+
+
+def _left_to_undo(lease: Lease, run: StoredRun, reason: str, records: Sequence[Record]) -> Append:
+    """What ends the forward work of a run for good: nobody waits for its answers, but for those about undoing."""
+    waiting = [pause.path for pause in run.pauses]
+    withdrawn = tuple(path for path in waiting if not is_undoing(path))
+    note = Record(kind="cancelled", path=ROOT, body=record_bodies.make_body(reason=reason))
+    known = any(record.kind == "cancelled" for record in records)
+    return Append(
+        lease=lease,
+        records=() if known else (note,),
+        withdrawn=withdrawn,
+        status="running" if len(withdrawn) == len(waiting) else "paused",
+        release=True,
+    )
 
 
 def _request(store: Store, run_id: RunId, reason: str, held: RunLeased) -> None:
@@ -72,11 +115,11 @@ def _request(store: Store, run_id: RunId, reason: str, held: RunLeased) -> None:
     store.request_cancel(run_id, reason=reason)
 
 
-def _end_unless_at_work(store: Store, run_id: RunId, reason: str) -> None:
+def _end_unless_at_work(store: Store, run_id: RunId, request: CancelRequest) -> None:
     """End a run that was given up before its owner could read the request."""
     with contextlib.suppress(RunLeased):
         try:
-            end_as_aborted(store, run_id, reason)
+            end_as_aborted(store, run_id, request)
         except NotPaused:
             if store.get(run_id).status != "aborted":
                 raise

@@ -16,11 +16,17 @@ class Halt:
     def __init__(self) -> None:
         self._scope = trio.CancelScope()
         self._reason: str | None = None
+        self._undoes = True
 
-    def now(self, reason: str) -> None:
+    @property
+    def told(self) -> str | None:
+        """Why the run shall end and be undone, if it was told so."""
+        return self._reason if self._undoes else None
+
+    def now(self, reason: str, *, undoes: bool = True) -> None:
         """Cancel the steps; the first reason counts."""
         if self._reason is None:
-            self._reason = reason
+            self._reason, self._undoes = reason, undoes
             self._scope.cancel()
 
     async def unless_told(self, work: Callable[[], Awaitable[Attempt]]) -> Attempt:
@@ -29,4 +35,4 @@ class Halt:
             with self._scope:
                 return await work()
         assert self._reason is not None
-        return Stopped(outcome=Aborted(reason=self._reason))
+        return Stopped(outcome=Aborted(reason=self._reason), undoes=self._undoes)

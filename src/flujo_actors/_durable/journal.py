@@ -123,6 +123,9 @@ class Journal(Protocol):
     durable: bool
     """Whether there is a store behind it."""
 
+    cancelled: str | None
+    """Why the run goes no further, if somebody has cancelled it: what it did is undone."""
+
     @property
     def asks(self) -> bool:
         """Whether the run waits for an answer, or can go on with one."""
@@ -169,6 +172,9 @@ class Journal(Protocol):
 
     async def paused(self, pause: Pause) -> None:
         """Remember that a step waits; from then on it can be answered."""
+
+    async def cancel(self, reason: str) -> None:
+        """Remember that the run goes no further."""
 
     def raised(self, path: StepPath) -> Mapping[str, Any]:
         """The limits that were set anew for the run, or for the step at `path`, when they were reached."""
@@ -235,12 +241,13 @@ class MemoryJournal:
     when they are needed.
     """
 
-    __slots__ = ("_left", "_questions", "_settled", "_times", "_units")
+    __slots__ = ("_left", "_questions", "_settled", "_times", "_units", "cancelled")
     durable = False
 
     def __init__(self) -> None:
         self._times: WorkedTime | None = None
         self._settled: dict[StepPath, tuple[TerminalOutcome, Any, bool]] = {}
+        self.cancelled: str | None = None
         self._left: dict[StepPath, tuple[Sequence[ToUndo], Any]] | None = None
         """What settled steps leave to undo, and what made attempts fail; few runs have any."""
         self._questions: Questions | None = None
@@ -338,6 +345,11 @@ class MemoryJournal:
             pause = attrs.evolve(pause, due_at=time.time() + pause.question.timeout_s)
         self.questions.pauses[pause.path] = pause
         self.questions.answers.pop(pause.path, None)  # what was answered before was another question
+
+    async def cancel(self, reason: str) -> None:
+        self.cancelled = self.cancelled or reason
+        book = self.questions
+        book.pauses = {path: each for path, each in book.pauses.items() if paths.is_undoing(path)}
 
     @property
     def asks(self) -> bool:

@@ -14,7 +14,7 @@ import trio
 
 from .._core.outcomes import PipelineResult, RunId
 from .._core.pause_tokens import parse_token
-from ..errors import Expired, LeaseLost, NotPaused, RunExists, RunLeased
+from ..errors import Expired, InvalidAnswer, LeaseLost, NotPaused, RunExists, RunLeased, RunNotFound
 from .journal import Journal, MemoryJournal, Pause
 
 if TYPE_CHECKING:
@@ -100,8 +100,11 @@ class Runs(Protocol):
     async def next_due_s(self) -> float | None:
         """In how many seconds the next question runs out of time; `None` if none does."""
 
-    async def reopen(self, run_id: RunId, *, wait: bool) -> OpenRun:
-        """Open a run that a process left unfinished; `RunLeased` if somebody holds it, at once or after a `wait`."""
+    async def reopen(self, run_id: RunId, *, wait: bool, cancel: str | None = None) -> OpenRun:
+        """Open a run that a process left unfinished; `RunLeased` if somebody holds it, at once or after a `wait`.
+
+        With a reason to `cancel` it, it goes no further: what it did is undone.
+        """
 
     async def rest(self, run: OpenRun, result: PipelineResult) -> None:
         """Put a run away that has come to rest, before anybody is told; if it is paused, others may have it then.
@@ -117,6 +120,20 @@ class Runs(Protocol):
 
     def holding(self, run: OpenRun) -> AbstractContextManager[Hold]:
         """Keep the grip on a run while it is worked on."""
+
+
+async def reopened(runs: Runs, token: str, *, wait: bool) -> OpenRun:
+    """The run with this id; `InvalidAnswer` if it is the token of a pause, which wants an answer."""
+    try:
+        return await runs.reopen(RunId(token), wait=wait)
+    except (RunNotFound, NotPaused):
+        with contextlib.suppress(NotPaused):
+            pause = await runs.pause_at(token)
+            raise InvalidAnswer(
+                f"{token!r} is the state_token of step {pause.step_name!r}, which asks {pause.paused.message!r}: the "
+                "answer is missing, call resume(state_token, answer)"
+            ) from None
+        raise
 
 
 class RunsInMemory:
@@ -193,12 +210,14 @@ class RunsInMemory:
             if run_id in self._open:  # not if it came to rest just now, and has woken everybody
                 await rested.wait()
 
-    async def reopen(self, run_id: RunId, *, wait: bool) -> OpenRun:
+    async def reopen(self, run_id: RunId, *, wait: bool, cancel: str | None = None) -> OpenRun:
         if run_id not in self._resting:
             raise NotPaused(f"no run {run_id!r} is waiting here: without a store, only a paused run can be resumed")
         self._expired.pop(run_id, None)
         run = attrs.evolve(self._resting.pop(run_id), resumed=True)
         _journal_of(run).begin_part()
+        if cancel is not None:
+            await run.journal.cancel(cancel)
         self._open[run_id] = run
         return run
 

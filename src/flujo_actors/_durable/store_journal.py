@@ -24,7 +24,7 @@ from .._core import record_bodies
 from .._core.known_models import read_by
 from .._core.light_records import SHORT_BODY, settled_gist
 from .._core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
-from .._core.paths import ROOT, StepPath, at_or_below, undone_by, withdrawn_by, within_of
+from .._core.paths import ROOT, StepPath, at_or_below, is_undoing, undone_by, withdrawn_by, within_of
 from .._core.questions import read_question
 from .._core.records import Append, Lease, OpenPause, Record, RecordKind
 from .._core.undoing import Undoable
@@ -64,6 +64,7 @@ class StoreJournal:
         self.at_rest = False
         """Whether the run has been put away with its result, and may belong to somebody else."""
         self._redact, self._schema_of, self._step_at, self._cold = redact, schema_of, step_at, cold
+        self.cancelled: str | None = None
         self._undoable: set[StepPath] = set()
         """The steps whose own records say how to undo them."""
         self._settled: dict[StepPath, Record] = {}
@@ -110,9 +111,17 @@ class StoreJournal:
             case "intent":
                 self._intents.setdefault(record.path, record)
                 self._answers.pop(record.path, None)
+            case "cancelled":
+                self._take_cancelled(record)
             case "unit":
                 self._units[record.path] = record
                 self._counted.done(record.path)
+
+    def _take_cancelled(self, record: Record) -> None:
+        self.cancelled = record_bodies.text_in(
+            record_bodies.read_body(record.body, where=self._where(record)), "reason"
+        )
+        self._pauses = {path: each for path, each in self._pauses.items() if is_undoing(path)}
 
     def _take_settled(self, record: Record) -> None:
         self._settled[record.path] = record
@@ -327,6 +336,13 @@ class StoreJournal:
         await self._write("paused", pause.path, pause_body(pause), pauses=(open_pause(pause),))
         self._pauses[pause.path] = pause
         self._answers.pop(pause.path, None)
+
+    async def cancel(self, reason: str) -> None:
+        if self.cancelled is None:
+            withdrawn = tuple(path for path in self._pauses if not is_undoing(path))
+            await self._write("cancelled", ROOT, record_bodies.make_body(reason=reason), withdrawn=withdrawn)
+            self.cancelled = reason
+            self._pauses = {path: each for path, each in self._pauses.items() if is_undoing(path)}
 
     def unasked(self, asked: Iterable[OpenPause]) -> tuple[OpenPause, ...]:
         """What waits by the records, but is not among what the store says was asked: it wrote this down later once."""

@@ -144,15 +144,18 @@ class StoredRuns:
     async def next_due_s(self) -> float | None:
         return await call_store(self.store.next_due_s) if hasattr(self.store, "next_due_s") else None
 
-    async def reopen(self, run_id: RunId, *, wait: bool, answered: bool = False) -> OpenRun:
+    async def reopen(self, run_id: RunId, *, wait: bool, answered: bool = False, cancel: str | None = None) -> OpenRun:
         refuse_run_inside_borrower(self.store, run_id)
         lease = await claimed(self.store, run_id, lease_s=self.settings.lease_s, wait=wait, answered=answered)
-        return await self._or_give_up(lease, partial(self._reopened, lease))
+        return await self._or_give_up(lease, partial(self._reopened, lease, cancel))
 
-    async def _reopened(self, lease: Lease) -> OpenRun:
+    async def _reopened(self, lease: Lease, cancel: str | None) -> OpenRun:
         run = await call_store(lambda: self.store.get(lease.run_id))
         refuse_if_ended(run)  # it may have ended before the claim
-        return await self._opened(lease, run)
+        opened = await self._opened(lease, run)
+        if cancel is not None:
+            await opened.journal.cancel(cancel)
+        return opened
 
     async def _or_give_up(self, lease: Lease, begin: Callable[[], Awaitable[OpenRun]]) -> OpenRun:
         """The run that was claimed; whatever keeps it from being opened, others may have it then."""
@@ -235,9 +238,8 @@ class StoredRuns:
         """End a run that was given up just when somebody asked for its end."""
         request = self._writer().request_for(lease)
         if request is not None:
-            reason = self.redact(request.reason)
             with trio.move_on_after(PATIENCE_S, shield=True), contextlib.suppress(StoreError, NotPaused):
-                await call_store(lambda: end_as_aborted(self.store, lease.run_id, reason))
+                await call_store(lambda: end_as_aborted(self.store, lease.run_id, request))
 
     @contextlib.contextmanager
     def holding(self, run: OpenRun) -> Iterator[Hold]:
@@ -245,7 +247,7 @@ class StoredRuns:
         halt = Halt()
         hold = Hold(halt)
         self._writer().hold(lease, hold.lose, since=run.since)
-        self._writer().watch(lease, lambda request: halt.now(self.redact(request.reason)))
+        self._writer().watch(lease, lambda request: halt.now(self.redact(request.told), undoes=request.undoes))
         try:
             with hold.scope, at_work(lease):
                 yield hold

@@ -52,6 +52,8 @@ class Run:
     ledger: Ledger = attrs.field(factory=Ledger)
     untold: deque[Untold] = attrs.field(factory=deque)
     """How steps that were cut short ended, for somebody to tell."""
+    closing: str | None = None
+    """Why the run goes no further, if it was cancelled: its steps are not done, only looked at for what to undo."""
     minds_failures: bool = False
     """Whether the pipeline has handlers or compensations."""
     undo_grace_s: float = UNDO_GRACE_S

@@ -26,6 +26,7 @@ from .._calls.agent import call_agent, joined
 from .._calls.refused_outputs import refused_output
 from .._context.isolation import isolated
 from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
+from .._core.outcomes import Aborted
 from .._dsl.declared import Declared
 from .._dsl.redirect import Redirect
 from .._dsl.step import Step, name_of
@@ -60,9 +61,16 @@ class OneAttempt:
     async def attempt(self, step: Declared, work: Work) -> Attempt:
         """One attempt, with a time limit and a transaction if the step asks for them."""
         work.tally.pieces, work.tally.questions = [], 0
+        if self.run.closing is not None and self._goes_no_further(step):
+            return Stopped(outcome=Aborted(reason=self.run.closing))
         if isinstance(step, Step) and "transaction" in (work.plan or step.plan).named and self.run.journal.durable:
             return await self._in_transaction(step, work)
         return await self._timed(step, work)
+
+    def _goes_no_further(self, step: Declared) -> bool:
+        """Whether this would be forward work: what undoes is done, and what contains steps is looked into."""
+        aside = self.request.aside
+        return (aside is None or aside.undo is None) and not step.contains_steps
 
     async def _in_transaction(self, step: Step, work: Work) -> Attempt:
         """An attempt that writes through the store, made again if the store loses what it wrote (rule 4)."""

@@ -232,6 +232,9 @@ async def _fan_out(
                 settled = await children.settled()
                 reports[settled.index] = settled
                 if stops_siblings(settled, patient=patient):
+                    if _only_looks(troupe, work):
+                        requests = iter(())  # what comes after it was not begun
+                        continue
                     children.stop()
                     break
                 if patient and settled.undo and isinstance(settled.verdict, Failure):
@@ -247,6 +250,11 @@ async def _fan_out(
         for _, settled in sorted(reports.items()):
             work.tally.include(settled.result)
     return dict(sorted(reports.items()))
+
+
+def _only_looks(troupe: Troupe, work: Work) -> bool:
+    """Whether the run goes no further, and every branch is looked at for what to undo."""
+    return troupe.run.closing is not None and (work.aside is None or work.aside.undo is None)
 
 
 async def _undone_alone(troupe: Troupe, work: Work, settled: Settled) -> Settled:

@@ -89,7 +89,7 @@ class Attempts:
             match decision:
                 case Restart(after=seconds):
                     self._emit_retry(seconds, feedback)
-                    await trio.sleep(seconds)
+                    await trio.sleep(seconds if self.run.closing is None else 0)
                 case HandOver(to=agent):
                     circle = turns.hand_over(agent)
                     if circle is not None:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
+import attrs
 import trio
 
 from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
@@ -50,6 +51,8 @@ async def drive(
     answer: Any = None,
 ) -> PipelineResult:
     """Run the pipeline to its result; control errors are raised with the partial result."""
+    if run.minds_failures and halt is not None and halt.told is not None:
+        run, halt = attrs.evolve(run, closing=halt.told), None
     if resumed:
         run.emit("run.resumed", ROOT, pipeline_name=pipeline.title, answer=answer)
     else:

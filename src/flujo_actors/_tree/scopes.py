@@ -20,7 +20,7 @@ import trio
 
 from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
 from .._core.failures import Cause, stack_trace
-from .._core.outcomes import Failure, Paused
+from .._core.outcomes import Aborted, Failure, Paused
 from .._core.paths import ROOT
 from .._core.undoing import ToUndo, in_order
 from .._dsl.pipeline import Pipeline
@@ -55,6 +55,8 @@ async def handled(troupe: Troupe, request: Request, failed: Failed) -> Attempt:
     """How a failed step or pipeline ends after its handlers; an error that stops the run is not theirs."""
     if escalating(failed.error) is not None:
         return failed
+    if troupe.run.closing is not None and request.aside is None:
+        return Stopped(outcome=Aborted(reason=troupe.run.closing))
     run, work = troupe.run, work_of(request, request.data)
     failure = failure_from(run, _told_to_handlers(run, request, failed))
     context = request.tally.context if request.path == ROOT else failed.context
@@ -95,6 +97,8 @@ async def run_ended(troupe: Troupe, request: Request, forward: Callable[[], Awai
         return ended
     if isinstance(ended, Done) or (isinstance(ended, Stopped) and isinstance(ended.outcome, Paused)):
         return ended
+    if isinstance(ended, Stopped) and not ended.undoes:
+        return ended
     ended = await _after_failure(_unwatched(troupe), request, ended, known=earlier is not None)
     if isinstance(ended, Stopped) and isinstance(ended.outcome, Paused) and run.outlet is not None and not run.hooks:
         run.pausing.append(Untold(request=request, outcome=ended.outcome))  # they do hear of what waits for an answer
@@ -109,6 +113,8 @@ async def _after_failure(troupe: Troupe, request: Request, ended: Failed | Stopp
     waits = await take_back(troupe, work_of(request, request.data), reason)
     if waits is not None:
         return waits
+    if troupe.run.closing is not None:
+        return Stopped(outcome=Aborted(reason=troupe.run.closing))
     return await handled(troupe, request, ended) if handlers and isinstance(ended, Failed) else ended
 
 
