@@ -117,6 +117,22 @@ def test_a_question_is_answered_by_the_form_that_its_schema_makes(
     assert apart(lambda: RunClient(place).wait("r", timeout=20)).output == answer
 
 
+def test_an_approval_is_answered_by_its_options(tab: Page, place: str):
+    """Each a button; who is asked and until when is shown."""
+    approval = Step.approval(
+        "pay?", "Pay 900 €?", options={"approve": "Pay", "reject": "No"}, to="finance", timeout_s=900
+    )
+    flujo = Flujo(Step("write", write) >> approval, store=place)
+    apart(lambda: flujo.run("tea", run_id="r"))
+    with shown(tab, mounted(run_page(place, flujos=[flujo]))) as base:
+        tab.goto(f"{base}/runs/#run=r")
+        expect(tab.locator(".question")).to_contain_text("for finance")
+        expect(tab.locator(".question")).to_contain_text("until ")
+        tab.click("button:text('Pay')")
+        expect(tab.locator(".status")).to_contain_text("completed")
+    assert apart(lambda: RunClient(place).wait("r", timeout=20)).output == "All about tea"
+
+
 def test_of_two_browsers_that_answer_at_once_one_wins_and_the_other_is_told(browser: Any, place: str):
     """The form closes, and says that somebody was faster."""
     flujo = Flujo(Step.human_in_the_loop("ask", "Fine?", input_schema=bool), store=place)

@@ -74,15 +74,32 @@ def standing(run: StoredRun, hide: Hide, *, can_resume: bool) -> dict[str, Any]:
 def question_of(pause: OpenPause, hide: Hide) -> dict[str, Any]:
     """A question with the form that asks it."""
     body = _object(pause.body)
-    schema = body.get("schema")
+    question = body.get("question")
+    asked: dict[str, Any] = question if isinstance(question, dict) else {}
+    facts = asked.get("facts") or {}
     return {
         "token": pause.token,
         "path": pause.path,
         "step_name": body.get("step_name") or pause.path,
         "message": hide(pause.message),
-        "to": body.get("to"),
-        "form": answer_form(schema if isinstance(schema, dict) else None),
+        "to": facts.get("to"),
+        "due_ms": None if pause.due_at is None else round(pause.due_at * 1000),
+        "form": _options_form(facts) or answer_form(_schema(body, asked)),
     }
+
+
+def _schema(body: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any] | None:
+    schema = body.get("schema") or asked.get("schema")
+    return schema if isinstance(schema, dict) else None
+
+
+def _options_form(facts: dict[str, Any]) -> dict[str, Any] | None:
+    """An approval is asked by its options, each a button."""
+    options = facts.get("options")
+    if not isinstance(options, list) or not options:
+        return None
+    buttons = [{"value": each["name"], "label": each.get("label") or each["name"]} for each in options]
+    return {"buttons": buttons, "fields": [], "whole": True, "schema": None}
 
 
 def _object(text: str) -> dict[str, Any]:

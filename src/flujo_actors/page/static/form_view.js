@@ -2,7 +2,7 @@
 // A question with the form that its schema makes: the server says which fields there are, and judges the answer.
 
 import { html, nothing } from "./vendor/lit-html.js";
-import { duration, safe, shown } from "./format.js";
+import { duration, moment, safe, shown } from "./format.js";
 
 /**
  * @typedef {object} Field
@@ -27,6 +27,7 @@ export function questionView(app, question) {
       <h2 id="asks-${question.token}">${safe(question.step_name)} <small>waiting ${duration(app.nowMs() - (app.askedMs(question.path) ?? app.nowMs()))}</small></h2>
       <p class="asks">${safe(question.message)}</p>
       ${question.to ? html`<p class="small">for ${safe(question.to)}</p>` : nothing}
+      ${question.due_ms ? html`<p class="small">until ${moment(question.due_ms)}</p>` : nothing}
       ${app.readOnly ? html`<p class="small">This page only shows runs; answer from a program.</p>` : formView(app, question, form)}
       ${problem ? html`<p class="problem" role="alert">${safe(problem)}</p>` : nothing}
     </section>`;
