@@ -112,7 +112,6 @@ if TYPE_CHECKING:
     from ._core.hook_payloads import PreRun as PreRun
     from ._core.hook_payloads import PreStep as PreStep
     from ._core.json_codec import from_json as from_json
-    from ._core.known_models import register_type as register_type
     from ._core.light_records import LightRecord as LightRecord
     from ._core.outline import Outline as Outline
     from ._core.recovery import LeftRun as LeftRun
@@ -145,6 +144,7 @@ if TYPE_CHECKING:
     from ._retrieval.sqlite import SqliteRetriever as SqliteRetriever
     from ._runner import Flujo as Flujo
     from ._settings import load_settings as load_settings
+    from ._type_registry import register_type as register_type
     from .page import HOST_APP as HOST_APP
     from .page import answer_form as answer_form
     from .page import run_page as run_page
@@ -236,7 +236,7 @@ else:
             "make_agent_async": "._agents.factory",
             "normalize_json_text": ".structured._reader",
             "parse_and_validate": ".structured._reader",
-            "register_type": "._core.known_models",
+            "register_type": "._type_registry",
             "to_json": "._json_text",
             "wrap_dict": ".structured._builtins",
         },

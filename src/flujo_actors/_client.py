@@ -12,7 +12,6 @@ from typing import Any, get_args
 import attrs
 
 from ._core import record_bodies
-from ._core.known_models import read_by
 from ._core.light_records import LightRecord
 from ._core.outcomes import PipelineResult, RunId, TerminalOutcome
 from ._core.paths import StepPath
@@ -26,6 +25,7 @@ from ._durable.prompts import prompt_of
 from ._durable.watches import RunWatch, wait_until
 from ._durable.watching import required
 from ._fleet.signing import KNOWN_FOR_S
+from ._type_registry import read_by
 from .errors import DeclarationError
 from .stores._opening import open_store
 from .stores._port import Store

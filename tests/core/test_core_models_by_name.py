@@ -11,8 +11,8 @@ import attrs
 import pytest
 
 from flujo_actors import Success, from_json
-from flujo_actors._core.known_models import register_type
 from flujo_actors._core.models import register_annotation
+from flujo_actors._type_registry import register_type
 from flujo_actors.errors import NotSerializable
 
 TRAP = """

@@ -30,8 +30,9 @@ from pydantic_ai.usage import RequestUsage, RunUsage
 
 from .._core.error_info import message_of
 from .._core.events import AgentSystem, AgentUsage, ModelEnded, ModelStarted, StepStatus
-from .._core.quota import ONE_TOOL_CALL, QUOTA_LOCK, Amount, Quota
+from .._core.quota import ONE_TOOL_CALL, Amount, Quota
 from .._core.usage import NO_USAGE, Usage
+from .._locks import QUOTA_LOCK
 from .model_pool import model_named
 from .per_agent import PerAgent
 from .pricing import Pricing, estimated_cost

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from .._core.known_models import register_former_name, register_type
+from .._type_registry import register_former_name, register_type
 
 
 @register_type

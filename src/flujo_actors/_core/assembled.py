@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import attrs
 
-from .known_models import register_type
+from .._type_registry import register_type
 from .usage import NO_USAGE, Usage
 
 SEPARATOR = "\n\n"

@@ -3,7 +3,7 @@
 JSON's own types stand for themselves. Everything else is an object with the key `$`, whose value says what
 it is; a dict that has that key itself, or keys that are not strings, is spelled out as pairs. Models (attrs,
 dataclass, pydantic, enum, named tuple) carry their qualified name, which is looked up among the types that
-`known_models` lets the reader know: an unknown name is an error, not an import.
+`_type_registry` lets the reader know: an unknown name is an error, not an import.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 from cattrs.v import format_exception
 
+from .._type_registry import known_type, name_to_write, type_name
 from ..errors import NotSerializable
 from .error_info import describe_error, message_of
-from .known_models import known_type, name_to_write, type_name
 from .models import (
     is_model,
     is_pydantic,

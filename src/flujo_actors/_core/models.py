@@ -17,10 +17,10 @@ from typing import Any
 import attrs
 from outcome import Error
 
+from .._type_registry import register_type, type_name
 from ..errors import NotSerializable
 from .error_info import message_of
 from .foreign_code import tried
-from .known_models import register_type, type_name
 
 
 def register_annotation(annotation: object) -> None:

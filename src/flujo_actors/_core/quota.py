@@ -19,7 +19,6 @@ it is larger than what its caller, or before it anybody, has called for until th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -72,9 +71,6 @@ class Amount:
         """Its tokens and dollars alone."""
         return Amount(tokens=self.tokens, cost_usd=self.cost_usd)
 
-
-QUOTA_LOCK = threading.RLock()
-"""Held while quotas are asked and changed: model calls may be made on another thread than the run."""
 
 NOTHING = Amount()
 ONE_REQUEST = Amount(requests=1)

@@ -20,10 +20,10 @@ from typing import Any, TypeVar, cast
 import attrs
 import cattrs
 
+from .._type_registry import read_by
 from ..errors import CorruptRecord, FlujoError, NotSerializable
 from .error_info import describe_error, message_of
 from .json_codec import decode, from_data, to_data, value_data
-from .known_models import read_by
 from .outcomes import ErrorInfo, Failure, Frame, PipelineResult, StepOutcome, StepResult, TerminalOutcome
 from .paths import StepPath, inside
 from .records import RECORD_VERSION

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 import attrs
 
 from .._core.approvals import DEFAULT_OPTIONS, Decision, Option, as_options, option_of_kind
-from .._core.known_models import register_type
 from .._core.paths import ESCALATION, REJECTION, Segment
 from .._core.seconds import checked_seconds
 from .._core.type_parameters import In, Out
+from .._type_registry import register_type
 from ..errors import DeclarationError
 from .call_plan import check_takes_pair
 from .declared import EMPTY, Declared, checked_count, frozen_mapping

@@ -19,7 +19,7 @@ import sys
 from types import CodeType
 from typing import Any
 
-from .._core.known_models import imported_as
+from .._type_registry import imported_as
 
 _LAMBDA = "<lambda>"
 

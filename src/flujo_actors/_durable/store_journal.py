@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import attrs
 
 from .._core import record_bodies
-from .._core.known_models import read_by
 from .._core.light_records import SHORT_BODY, settled_gist
 from .._core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
 from .._core.paths import ROOT, StepPath, at_or_below, is_undoing, undone_by, withdrawn_by, within_of
@@ -29,6 +28,7 @@ from .._core.questions import read_question
 from .._core.records import Append, Lease, OpenPause, Record, RecordKind
 from .._core.undoing import Undoable
 from .._core.usage import Usage
+from .._type_registry import read_by
 from ..errors import CorruptRecord, InvalidAnswer
 from ..stores._port import Store
 from . import undo_records

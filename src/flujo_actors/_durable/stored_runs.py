@@ -25,7 +25,6 @@ import trio
 from .._core import record_bodies
 from .._core.deliveries import AFTER_DEATH, deaths_without_progress
 from .._core.error_info import message_of
-from .._core.known_models import read_by
 from .._core.outcomes import PipelineResult, RunId
 from .._core.paths import ROOT, Doubt, StepPath, known_segment
 from .._core.pause_tokens import parse_token
@@ -35,6 +34,7 @@ from .._dsl.compensation import ANSWERS
 from .._dsl.kinds import HumanInTheLoop
 from .._dsl.pipeline import AnyStep, Pipeline
 from .._dsl.tree import find_step
+from .._type_registry import read_by
 from ..errors import (
     AlreadyAnswered,
     CorruptRecord,

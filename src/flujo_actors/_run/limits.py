@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from .._core.attempts import Attempt, Failed, Stopped
-from .._core.quota import QUOTA_LOCK, Quota
+from .._core.quota import Quota
 from .._dsl.call_plan import BUDGET, CallPlan
 from .._dsl.declared import Declared
+from .._locks import QUOTA_LOCK
 from .work import Work
 
 if TYPE_CHECKING:

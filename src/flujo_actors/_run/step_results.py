@@ -9,8 +9,8 @@ import attrs
 
 from .._core.attempts import Attempt, Failed, Stopped
 from .._core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
-from .._core.quota import QUOTA_LOCK
 from .._core.usage import NO_USAGE, Usage
+from .._locks import QUOTA_LOCK
 from .messages import Request
 from .run import Run
 

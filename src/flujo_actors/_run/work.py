@@ -10,11 +10,12 @@ import attrs
 from .._core import paths
 from .._core.degraded import NO_TEXTS
 from .._core.paths import StepPath
-from .._core.quota import QUOTA_LOCK, Quota
+from .._core.quota import Quota
 from .._core.usage import NO_USAGE, Usage
 from .._dsl.call_plan import CallPlan
 from .._dsl.pipeline import AnyStep
 from .._durable.journal import OpenTransaction
+from .._locks import QUOTA_LOCK
 from .messages import NOTHING_TOLD, Request, Tally
 
 if TYPE_CHECKING:  # what only some runs have

@@ -29,7 +29,7 @@ from .._run.run import Run
 from .._run.user_calls import ask, failure_of, given, with_context_copy
 from .._run.work import Work, work_of
 from ..errors import ApprovalTimeout, Rejected
-from .sequence import Troupe, ended_by, output_of
+from .sequence import Spawner, ended_by, output_of
 
 
 async def ask_for_approval(run: Run, step: Approval, work: Work) -> Attempt:
@@ -61,17 +61,17 @@ def _option_data(option: Option) -> dict[str, str]:
     return {"name": option.name, "label": option.label, "kind": option.kind, "description": option.description}
 
 
-async def decided(troupe: Troupe, request: Request, step: Approval, answered: Answered) -> Attempt:
+async def decided(spawner: Spawner, request: Request, step: Approval, answered: Answered) -> Attempt:
     """How the step goes on after a decision, or after none came in time."""
     data = request.data
     if step.input is not None:
-        resolved = await given(troupe.run, step.input, data, request.context, request.scope)
+        resolved = await given(spawner.run, step.input, data, request.context, request.scope)
         if isinstance(resolved, Error):
-            return failure_of(troupe.run, resolved.error, what=f"The input of step {step.name!r}")
+            return failure_of(spawner.run, resolved.error, what=f"The input of step {step.name!r}")
         data = resolved.value
     if answered.expired:
-        return await _timed_out(troupe, request, step, data)
-    return await _chosen(troupe, request, step, data, read_decision(answered.answer))
+        return await _timed_out(spawner, request, step, data)
+    return await _chosen(spawner, request, step, data, read_decision(answered.answer))
 
 
 def read_decision(answer: Any) -> Decision:
@@ -79,47 +79,47 @@ def read_decision(answer: Any) -> Decision:
     return answer if isinstance(answer, Decision) else Decision(**answer)
 
 
-async def _chosen(troupe: Troupe, request: Request, step: Approval, data: Any, decision: Decision) -> Attempt:
+async def _chosen(spawner: Spawner, request: Request, step: Approval, data: Any, decision: Decision) -> Attempt:
     option = option_named(decision.option, step.options)
     kind = "approve" if option is None else option.kind  # its name was checked when it was given
     match kind:
         case "approve":
             return Done(output=data, context=request.context, metadata={"decision": decision})
         case "reject":
-            return await _rejected(troupe, request, step, data, decision)
+            return await _rejected(spawner, request, step, data, decision)
         case "defer":
             raise AssertionError("a deferral asks again, it decides nothing")
         case _:
             assert_never(kind)
 
 
-async def _rejected(troupe: Troupe, request: Request, step: Approval, data: Any, decision: Decision) -> Attempt:
+async def _rejected(spawner: Spawner, request: Request, step: Approval, data: Any, decision: Decision) -> Attempt:
     if step.on_rejection is not None:
-        return await _instead(troupe, request, step.on_rejection, paths.rejection(request.path), data, decision)
+        return await _instead(spawner, request, step.on_rejection, paths.rejection(request.path), data, decision)
     who = "" if decision.by is None else f" by {decision.by}"
     why = "" if decision.comment is None else f": {decision.comment}"
     error = Rejected(f"step {step.name!r} was rejected{who}{why}", decision)
     return Failed(error=error, feedback=str(error), metadata={"decision": decision})
 
 
-async def _timed_out(troupe: Troupe, request: Request, step: Approval, data: Any) -> Attempt:
+async def _timed_out(spawner: Spawner, request: Request, step: Approval, data: Any) -> Attempt:
     if not isinstance(step.on_timeout, str):
-        return await _instead(troupe, request, step.on_timeout, paths.escalation(request.path), data, None)
+        return await _instead(spawner, request, step.on_timeout, paths.escalation(request.path), data, None)
     if step.on_timeout == "fail":
         error = ApprovalTimeout(f"nobody decided about step {step.name!r} within timeout_s={step.deadline_s:g}")
         return Failed(error=error, feedback=str(error))
     option = option_of_kind(step.on_timeout, step.options)
     assert option is not None
-    return await _chosen(troupe, request, step, data, Decision(option.name, comment="decided by timeout"))
+    return await _chosen(spawner, request, step, data, Decision(option.name, comment="decided by timeout"))
 
 
 async def _instead(
-    troupe: Troupe, request: Request, way: AnyStep, path: StepPath, data: Any, decision: Decision | None
+    spawner: Spawner, request: Request, way: AnyStep, path: StepPath, data: Any, decision: Decision | None
 ) -> Attempt:
     """How the step ends that stands for the decision that was wanted."""
     work = work_of(request, data)
     child = work.child(way, way.name or path.rpartition("/")[2], path, data, request.context)
-    async with troupe.children(request.tally) as children:
+    async with spawner.children(request.tally) as children:
         children.spawn(child if decision is None else child.telling(decision=decision))
         settled = await children.settled()
         request.tally.include(settled.result)

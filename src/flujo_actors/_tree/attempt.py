@@ -40,7 +40,7 @@ from .._run.step_results import told
 from .._run.user_calls import ask, ask_planned, failure_of, told_of
 from .._run.work import Assembly, Work, work_of
 from ..errors import ContextError, StepTimeout, TransactionLost
-from .sequence import Troupe, vetoed
+from .sequence import Spawner, vetoed
 
 LOST_AT_MOST = 3
 """How often a step is done again because the store lost its transaction."""
@@ -50,13 +50,13 @@ LOST_AT_MOST = 3
 class OneAttempt:
     """How a step makes an attempt; see the module's rules."""
 
-    troupe: Troupe
+    spawner: Spawner
     request: Request
 
     @property
     def run(self) -> Run:
         """The run the step belongs to."""
-        return self.troupe.run
+        return self.spawner.run
 
     async def attempt(self, step: Declared, work: Work) -> Attempt:
         """One attempt, with a time limit and a transaction if the step asks for them."""
@@ -200,7 +200,7 @@ class OneAttempt:
             return await call_agent(self.run, Step(step.name, work.plan.target), work)
         from .composites import attempt_of_kind  # the classes of all other kinds, and how contexts are merged
 
-        return await attempt_of_kind(self.troupe, step, work)
+        return await attempt_of_kind(self.spawner, step, work)
 
     async def _finish(self, step: Declared, done: Done, assembly: Assembly | None = None) -> Attempt:
         """Processors, validators and the context update on an output."""

@@ -26,14 +26,14 @@ from .._dsl.pipeline import AnyStep
 from .._run.aftermath import Aside
 from .._run.messages import Request, Settled
 from .._run.work import Work
-from .sequence import Troupe
+from .sequence import Spawner
 
 
 @attrs.define(eq=False)
 class Handling:
     """The handlers of one failed step; see the module's rules."""
 
-    troupe: Troupe
+    spawner: Spawner
     work: Work
     handlers: tuple[AnyStep, ...]
     failure: StepFailure
@@ -74,14 +74,14 @@ class Handling:
             quotas=work.quotas,
             aside=Aside(failure=self.failure, undo=None if work.aside is None else work.aside.undo),
         )
-        async with self.troupe.children(work.tally) as children:
+        async with self.spawner.children(work.tally) as children:
             children.spawn(request)
             settled = await children.settled()
             work.tally.include(settled.result)  # here: leaving the block may raise, and it was used all the same
         return settled
 
     def _recovered(self, failed: Failed, recovered: Recovered, handler: AnyStep) -> Done:
-        work, run = self.work, self.troupe.run
+        work, run = self.work, self.spawner.run
         run.emit("step.recovered", work.span, step_name=work.name, handler_name=handler.name or "")
         noted = {**self._noted(failed.metadata), "recovered": True, "original_error": failed.feedback}
         return Done(output=recovered.output, context=self._context, metadata=noted)
@@ -89,7 +89,7 @@ class Handling:
     def _note(self, handler: AnyStep, number: int, feedback: str) -> None:
         name = handler.name or f"handler {number}"
         self._failed[name] = feedback
-        self.troupe.run.emit(
+        self.spawner.run.emit(
             "handler.failed", self.work.span, step_name=self.work.name, handler_name=name, feedback=feedback
         )
 

@@ -21,9 +21,10 @@ from .._core.attempts import Attempt, Failed, Stopped
 from .._core.outcomes import Paused
 from .._core.paths import StepPath
 from .._core.questions import about_limits
-from .._core.quota import ONE_STEP, QUOTA_LOCK, Quota
+from .._core.quota import ONE_STEP, Quota
 from .._core.usage import Usage
 from .._dsl.step import Step
+from .._locks import QUOTA_LOCK
 from .._run.messages import Request
 from .._run.notify import tell_late
 from .._run.run import Run

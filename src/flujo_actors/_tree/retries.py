@@ -38,7 +38,7 @@ from .._run.user_calls import failure_of, given
 from .._run.work import work_of
 from ..errors import InfiniteRedirectError
 from .attempt import OneAttempt
-from .sequence import Troupe
+from .sequence import Spawner
 from .tried import Earlier, failed_earlier, remember_failed
 
 
@@ -46,14 +46,14 @@ from .tried import Earlier, failed_earlier, remember_failed
 class Attempts:
     """The attempts of one step; see the module's rules."""
 
-    troupe: Troupe
+    spawner: Spawner
     request: Request
     step: Declared
 
     @property
     def run(self) -> Run:
         """The run the step belongs to."""
-        return self.troupe.run
+        return self.spawner.run
 
     async def ended(self) -> Attempt:
         """How the last attempt ended, the fallback's included."""
@@ -148,7 +148,7 @@ class Attempts:
         """Undo what the attempt did, before anything else happens."""
         from .undoing import take_back  # what only runs with compensations need
 
-        return await take_back(self.troupe, work_of(self.request, self.request.data), failed.feedback)
+        return await take_back(self.spawner, work_of(self.request, self.request.data), failed.feedback)
 
     async def _after_pause(self) -> Attempt | None:
         """How a step that paused in an earlier part of the run goes on: with its answer, or waiting.
@@ -179,7 +179,7 @@ class Attempts:
         from .approvals import decided
 
         assert isinstance(self.step, Approval)
-        ended = await decided(self.troupe, self.request, self.step, answered)
+        ended = await decided(self.spawner, self.request, self.step, answered)
         return await self._one().judged(self.step, ended) if isinstance(ended, Done) else ended
 
     def _attempts_failed(self) -> int:
@@ -201,7 +201,7 @@ class Attempts:
         return ended
 
     def _one(self) -> OneAttempt:
-        return OneAttempt(self.troupe, self.request)
+        return OneAttempt(self.spawner, self.request)
 
     async def _fallen_back(self, failed: Failed, data: Any) -> Attempt:
         """How the fallback ends; one that fails is undone, like any attempt."""
@@ -215,7 +215,7 @@ class Attempts:
         assert step.fallback is not None
         name = step.fallback.name or f"{step.name} (fallback)"
         self.run.emit("step.fallback", request.path, step_name=step.name, feedback=failed.feedback, fallback_name=name)
-        async with self.troupe.children(tally) as children:
+        async with self.spawner.children(tally) as children:
             children.spawn(
                 Request(
                     step=step.fallback,

@@ -19,7 +19,7 @@ from .._run.work import Work
 from .children import Children
 
 
-class Troupe(Protocol):
+class Spawner(Protocol):
     """Who can start actors in a run."""
 
     @property
@@ -30,13 +30,13 @@ class Troupe(Protocol):
         """A nursery for the actors of one composite, which counts in `tally`."""
 
 
-async def sequence(troupe: Troupe, pipeline: Pipeline, work: Work) -> Attempt:
+async def sequence(spawner: Spawner, pipeline: Pipeline, work: Work) -> Attempt:
     """The steps in order, each on the output of the one before."""
     data, context, degraded = work.data, work.context, work.degraded
     scope = work.scope
     if scope is not None and "steps" in pipeline.asks_of_scope:
         scope = scope.inner()
-    async with troupe.children(work.tally) as children:
+    async with spawner.children(work.tally) as children:
         for step, name in pipeline.named_steps:
             path = paths.named(work.path, name)
             children.spawn(work.child(step, name, path, data, context, degraded=degraded, scope=scope))

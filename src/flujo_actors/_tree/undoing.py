@@ -26,15 +26,15 @@ from .._core.failures import StepFailure, ToolCall, Undo
 from .._core.outcomes import Aborted, Failure, Paused, Success, TerminalOutcome, Undone
 from .._core.paths import ROOT, StepPath
 from .._core.pause_tokens import idempotency_key
-from .._core.quota import QUOTA_LOCK
 from .._core.undoing import HALT, Halt, ToUndo, Undoable, in_order, left_by, state_of
 from .._dsl.compensation import Compensate, doubt
 from .._dsl.step import Step
+from .._locks import QUOTA_LOCK
 from .._run.aftermath import Aftermath, Aside
 from .._run.failure_facts import failure_from, input_of
 from .._run.messages import Request, Settled, Tally
 from .._run.work import Work
-from .sequence import Troupe
+from .sequence import Spawner
 
 
 def left(request: Request, outcome: TerminalOutcome, context: Any, *, attempts: int) -> tuple[ToUndo, ...]:
@@ -62,21 +62,21 @@ def _own(request: Request, outcome: TerminalOutcome, context: Any, attempts: int
     )
 
 
-async def take_back(troupe: Troupe, work: Work, reason: str) -> Stopped | Failed | None:
+async def take_back(spawner: Spawner, work: Work, reason: str) -> Stopped | Failed | None:
     """Undo what is left inside an attempt; how the step ends, if it has to wait for a person or the run stops."""
     listed = work.tally.left_inside()
     if not listed:
         return None
     aftermath = work.tally.aftermath
     assert aftermath is not None
-    failure = None if aftermath.cause is None else failure_from(troupe.run, aftermath.cause)
+    failure = None if aftermath.cause is None else failure_from(spawner.run, aftermath.cause)
     rest: list[ToUndo] = list(listed)
     aftermath.undo = {0: rest}
-    troupe.run.emit("undo.started", work.span, step_name=work.name, steps=len(in_order(listed)), feedback=reason)
-    return await _Undoing(troupe, work, reason, failure, rest).all()
+    spawner.run.emit("undo.started", work.span, step_name=work.name, steps=len(in_order(listed)), feedback=reason)
+    return await _Undoing(spawner, work, reason, failure, rest).all()
 
 
-async def take_back_branch(troupe: Troupe, work: Work, settled: Settled) -> Settled:
+async def take_back_branch(spawner: Spawner, work: Work, settled: Settled) -> Settled:
     """Undo one branch of an attempt that goes on without it; the branch waits if its compensation does."""
     aftermath, tally = work.tally.aftermath, Tally()
     assert aftermath is not None
@@ -85,7 +85,7 @@ async def take_back_branch(troupe: Troupe, work: Work, settled: Settled) -> Sett
     tally.aftermath.undo, tally.aftermath.cause = {0: aftermath.undo.pop(started)}, settled.cause
     feedback = getattr(settled.verdict, "feedback", None) or ""
     try:
-        waits = await take_back(troupe, attrs.evolve(work, tally=tally), feedback)
+        waits = await take_back(spawner, attrs.evolve(work, tally=tally), feedback)
     finally:
         aftermath.undo[started] = tally.left_inside()
         aftermath.cause = None if aftermath.cause is settled.cause else aftermath.cause
@@ -114,7 +114,7 @@ class _Target:
 class _Undoing:
     """The undoing of one attempt; see the module's rules."""
 
-    troupe: Troupe
+    spawner: Spawner
     work: Work
     reason: str
     failure: StepFailure | None
@@ -167,19 +167,19 @@ class _Undoing:
         elif declared is not None:
             from .undoing_tools import tool_targets  # what only granular steps have
 
-            for path, by, undo in tool_targets(self.troupe.run, entry, declared, self._undo(entry)):
+            for path, by, undo in tool_targets(self.spawner.run, entry, declared, self._undo(entry)):
                 yield _Target(path, by, undo)
 
     def _undo(self, entry: Undoable) -> Undo:
         return Undo(
-            run_id=self.troupe.run.run_id,
+            run_id=self.spawner.run.run_id,
             step_name=entry.name,
             path=entry.path,
             input=entry.input,
             output=entry.output,
             completed=entry.completed,
             attempts=entry.attempts,
-            forward_key=idempotency_key(self.troupe.run.run_id, entry.path),
+            forward_key=idempotency_key(self.spawner.run.run_id, entry.path),
             reason=self.reason,
             failure=self.failure,
             tool_calls=self._tool_calls(entry),
@@ -257,7 +257,7 @@ class _Undoing:
 
     async def _performed(self, request: Request) -> Settled:
         tally = self.work.tally
-        async with self.troupe.children(tally) as children:
+        async with self.spawner.children(tally) as children:
             children.spawn(request)
             settled = await children.settled()
             tally.include(settled.result)  # here: leaving the block may raise, and it was used all the same
@@ -279,7 +279,7 @@ class _Undoing:
                 return "skip"
 
     def _note(self, target: _Target, feedback: str | None) -> None:
-        run, name = self.troupe.run, target.undo.step_name
+        run, name = self.spawner.run, target.undo.step_name
         path = paths.undone_by(target.path) or target.path
         noted = Undone(step_name=name, path=path, success=feedback is None, feedback=feedback)
         run.undone[path] = noted

@@ -29,8 +29,8 @@ from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 from pydantic_core import to_json
 
-from ..._core.quota import QUOTA_LOCK
 from ..._core.usage import Usage
+from ..._locks import QUOTA_LOCK
 from ...errors import FlujoError, MaxTurnsReached
 from ..metering import AgentCall, MeteredModel, usage_of
 from ..pricing import estimated_cost

@@ -1,4 +1,4 @@
-"""The models that this process knows by name.
+"""The registry of types: the models that this process knows by name.
 
 Rules:
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, ParamSpec, TypeAlias, TypeVar
 
-from ..errors import NotSerializable
+from .errors import NotSerializable
 
 P = ParamSpec("P")
 T = TypeVar("T")
