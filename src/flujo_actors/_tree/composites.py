@@ -29,34 +29,34 @@ from .._run.run import Run
 from .._run.user_calls import ask, failure_of, given, with_context_copy
 from .._run.work import Work
 from ..errors import ContextError
-from .sequence import Troupe, ended_by, output_of, texts_in
+from .sequence import Spawner, ended_by, output_of, texts_in
 
 
-async def attempt_of_kind(troupe: Troupe, step: Declared, work: Work) -> Attempt:
+async def attempt_of_kind(spawner: Spawner, step: Declared, work: Work) -> Attempt:
     """One attempt of a step that is not an agent's."""
     match step:
         case Parallel():
-            return await parallel(troupe, step, work)
+            return await parallel(spawner, step, work)
         case MapOver():
-            return await map_over(troupe, step, work)
+            return await map_over(spawner, step, work)
         case BranchOn():
-            return await branch_on(troupe, step, work)
+            return await branch_on(spawner, step, work)
         case LoopUntil():
-            return await loop_until(troupe, step, work)
+            return await loop_until(spawner, step, work)
         case HumanInTheLoop():
-            return await ask_a_person(troupe.run, step, work)
+            return await ask_a_person(spawner.run, step, work)
         case _:
-            return await _governed(troupe, step, work)
+            return await _governed(spawner, step, work)
 
 
-async def _governed(troupe: Troupe, step: Declared, work: Work) -> Attempt:
+async def _governed(spawner: Spawner, step: Declared, work: Work) -> Attempt:
     """One attempt of a kind that few pipelines have."""
     from .._dsl.approvals import Approval
     from .approvals import ask_for_approval
 
     match step:
         case Approval():
-            return await ask_for_approval(troupe.run, step, work)
+            return await ask_for_approval(spawner.run, step, work)
         case _:
             raise TypeError(f"the runtime does not know steps of type {type(step).__name__}")
 
@@ -85,10 +85,10 @@ def _question(text: str, work: Work) -> Stopped:
 # --- one at a time -----------------------------------------------------------------------------------------
 
 
-async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
+async def loop_until(spawner: Spawner, loop: LoopUntil, work: Work) -> Attempt:
     """The body on its own last output, until the condition holds."""
     data, context, degraded = work.data, work.context, work.degraded
-    async with troupe.children(work.tally) as children:
+    async with spawner.children(work.tally) as children:
         for turn in range(1, loop.max_loops + 1):
             path = paths.item(work.path, turn)
             children.spawn(work.child(loop.body, loop.name, path, data, context, degraded=degraded))
@@ -98,10 +98,10 @@ async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
                 return ended_by(work, f"turn {turn}", settled, context)
             data, context, degraded = output_of(settled), settled.context, texts_in(settled)
             asked = budget_for(loop, "until", work.quotas)
-            met = await with_context_copy(troupe.run, loop.until, own(data), context, work.scope, **asked)
-            met = met if isinstance(met, Error) else await ask(troupe.run, bool, met.value)
+            met = await with_context_copy(spawner.run, loop.until, own(data), context, work.scope, **asked)
+            met = met if isinstance(met, Error) else await ask(spawner.run, bool, met.value)
             if isinstance(met, Error):
-                return failure_of(troupe.run, met.error, what=f"The condition of loop {loop.name!r}")
+                return failure_of(spawner.run, met.error, what=f"The condition of loop {loop.name!r}")
             if met.value:
                 noted = {"loops": turn, **marks(data, degraded)}
                 return Done(output=data, context=context, metadata=noted)
@@ -109,19 +109,19 @@ async def loop_until(troupe: Troupe, loop: LoopUntil, work: Work) -> Attempt:
     return Failed(error=None, feedback=text, output=data, metadata={"loops": loop.max_loops})
 
 
-async def branch_on(troupe: Troupe, branching: BranchOn, work: Work) -> Attempt:
+async def branch_on(spawner: Spawner, branching: BranchOn, work: Work) -> Attempt:
     """The one branch that `select` names."""
     asked = budget_for(branching, "select", work.quotas)
-    chosen = await with_context_copy(troupe.run, branching.select, own(work.data), work.context, work.scope, **asked)
-    chosen = chosen if isinstance(chosen, Error) else await ask(troupe.run, _chosen, branching, chosen.value)
+    chosen = await with_context_copy(spawner.run, branching.select, own(work.data), work.context, work.scope, **asked)
+    chosen = chosen if isinstance(chosen, Error) else await ask(spawner.run, _chosen, branching, chosen.value)
     if isinstance(chosen, Error):
-        return failure_of(troupe.run, chosen.error, what=f"The selection of {branching.name!r}")
+        return failure_of(spawner.run, chosen.error, what=f"The selection of {branching.name!r}")
     name, step = chosen.value
     if step is None:
         known = ", ".join(map(repr, branching.branches))
         text = f"step {branching.name!r} selected {name}, but its branches are {known} and there is no default"
         return Failed(error=None, feedback=text)
-    async with troupe.children(work.tally) as children:
+    async with spawner.children(work.tally) as children:
         path = paths.named(work.path, name)
         children.spawn(work.child(step, name, path, work.data, work.context, degraded=work.degraded))
         settled = await children.settled()
@@ -145,7 +145,7 @@ def _chosen(branching: BranchOn, key: Any) -> tuple[str, AnyStep | None]:
 # --- all at once --------------------------------------------------------------------------------------------
 
 
-async def parallel(troupe: Troupe, step: Parallel, work: Work) -> Attempt:
+async def parallel(spawner: Spawner, step: Parallel, work: Work) -> Attempt:
     """Every branch on the same input."""
     keys = list(step.branches)
     names = [str(key) for key in keys]
@@ -155,24 +155,24 @@ async def parallel(troupe: Troupe, step: Parallel, work: Work) -> Attempt:
         for index, (name, branch, share) in enumerate(zip(names, step.branches.values(), shares, strict=True))
     )
     patient = step.on_branch_failure == "ignore"
-    reports = await _fan_out(troupe, work, requests, step.max_concurrency, patient=patient)
+    reports = await _fan_out(spawner, work, requests, step.max_concurrency, patient=patient)
     output = {keys[index]: output_of(settled) for index, settled in reports.items() if _succeeded(settled)}
     return _gathered(work, reports, names, output, step.merge, patient=patient)
 
 
-async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
+async def map_over(spawner: Spawner, step: MapOver, work: Work) -> Attempt:
     """The body once per item."""
     if step.items is None:
         items = work.data
     else:
         asked = budget_for(step, "items", work.quotas)
-        found = await given(troupe.run, step.items, work.data, work.context, work.scope, **asked)
+        found = await given(spawner.run, step.items, work.data, work.context, work.scope, **asked)
         if isinstance(found, Error):
-            return failure_of(troupe.run, found.error, what=f"The items of {step.name!r}")
+            return failure_of(spawner.run, found.error, what=f"The items of {step.name!r}")
         items = found.value
-    found = await ask(troupe.run, _listed, items)
+    found = await ask(spawner.run, _listed, items)
     if isinstance(found, Error):
-        return failure_of(troupe.run, found.error, what=f"The items of {step.name!r}")
+        return failure_of(spawner.run, found.error, what=f"The items of {step.name!r}")
     if isinstance(found.value, str):
         return Failed(error=None, feedback=f"step {step.name!r} maps over items, but got {found.value}")
     listed = _unshared(found.value)
@@ -190,7 +190,7 @@ async def map_over(troupe: Troupe, step: MapOver, work: Work) -> Attempt:
         )
         for index, item in enumerate(listed)
     )
-    reports = await _fan_out(troupe, work, requests, step.max_concurrency, patient=False)
+    reports = await _fan_out(spawner, work, requests, step.max_concurrency, patient=False)
     output = [output_of(reports[index]) for index in sorted(reports) if _succeeded(reports[index])]
     return _gathered(work, reports, _Numbers(), output, step.merge, patient=False)
 
@@ -220,30 +220,30 @@ class _Numbers:
 
 
 async def _fan_out(
-    troupe: Troupe, work: Work, requests: Iterator[Request], limit: int | None, *, patient: bool
+    spawner: Spawner, work: Work, requests: Iterator[Request], limit: int | None, *, patient: bool
 ) -> dict[int, Settled]:
     """Run the children, at most `limit` at a time; unless patient, the first failure stops the others."""
     reports: dict[int, Settled] = {}
     try:
-        async with troupe.children(work.tally) as children:
+        async with spawner.children(work.tally) as children:
             for request in itertools.islice(requests, limit):
                 children.spawn(request)
             while children.waiting:
                 settled = await children.settled()
                 reports[settled.index] = settled
                 if stops_siblings(settled, patient=patient):
-                    if _only_looks(troupe, work):
+                    if _only_looks(spawner, work):
                         requests = iter(())  # what comes after it was not begun
                         continue
                     children.stop()
                     break
                 if patient and settled.undo and isinstance(settled.verdict, Failure):
-                    reports[settled.index] = await _undone_alone(troupe, work, settled)
+                    reports[settled.index] = await _undone_alone(spawner, work, settled)
                 following = next(requests, None)
                 if following is not None:
                     children.spawn(following)
         reports |= {settled.index: settled for settled in children.rest()}
-        veto = await tell_late(troupe.run) if troupe.run.untold and reports else None
+        veto = await tell_late(spawner.run) if spawner.run.untold and reports else None
         if veto is not None:
             reports[0] = attrs.evolve(reports[0], overruled=veto, cut_short=False)
     finally:
@@ -252,16 +252,16 @@ async def _fan_out(
     return dict(sorted(reports.items()))
 
 
-def _only_looks(troupe: Troupe, work: Work) -> bool:
+def _only_looks(spawner: Spawner, work: Work) -> bool:
     """Whether the run goes no further, and every branch is looked at for what to undo."""
-    return troupe.run.closing is not None and (work.aside is None or work.aside.undo is None)
+    return spawner.run.closing is not None and (work.aside is None or work.aside.undo is None)
 
 
-async def _undone_alone(troupe: Troupe, work: Work, settled: Settled) -> Settled:
+async def _undone_alone(spawner: Spawner, work: Work, settled: Settled) -> Settled:
     """A branch that failed and is ignored: what it did is undone at once, while the others go on."""
     from .undoing import take_back_branch  # what only runs with compensations need
 
-    return await take_back_branch(troupe, work, settled)
+    return await take_back_branch(spawner, work, settled)
 
 
 def _gathered(

@@ -30,38 +30,38 @@ from .._run.messages import Request, Untold
 from .._run.run import Run
 from .._run.work import work_of
 from .handling import Handling
-from .sequence import Troupe, sequence
+from .sequence import Spawner, sequence
 from .tried import failed_earlier, remember_failed
 from .undoing import take_back
 
 logger = logging.getLogger("flujo_actors")
 
 
-async def pipeline_ended(troupe: Troupe, pipeline: Pipeline, request: Request) -> Attempt:
+async def pipeline_ended(spawner: Spawner, pipeline: Pipeline, request: Request) -> Attempt:
     """How a pipeline ends that stands in another one, before its handlers are told."""
-    earlier = failed_earlier(troupe.run, request) if troupe.run.resumed else None
+    earlier = failed_earlier(spawner.run, request) if spawner.run.resumed else None
     if earlier is None:
-        ended = await sequence(troupe, pipeline, work_of(request, request.data))
+        ended = await sequence(spawner, pipeline, work_of(request, request.data))
     else:
         ended = earlier.ended
     if not isinstance(ended, Failed) or escalating(ended.error) is not None:
         return ended
     if earlier is None and (request.tally.left_inside() or pipeline.on_failure):
-        await remember_failed(troupe.run, request, ended, final=True)
-    return await take_back(troupe, work_of(request, request.data), ended.feedback) or ended
+        await remember_failed(spawner.run, request, ended, final=True)
+    return await take_back(spawner, work_of(request, request.data), ended.feedback) or ended
 
 
-async def handled(troupe: Troupe, request: Request, failed: Failed) -> Attempt:
+async def handled(spawner: Spawner, request: Request, failed: Failed) -> Attempt:
     """How a failed step or pipeline ends after its handlers; an error that stops the run is not theirs."""
     if escalating(failed.error) is not None:
         return failed
-    if troupe.run.closing is not None and request.aside is None:
-        return Stopped(outcome=Aborted(reason=troupe.run.closing))
-    run, work = troupe.run, work_of(request, request.data)
+    if spawner.run.closing is not None and request.aside is None:
+        return Stopped(outcome=Aborted(reason=spawner.run.closing))
+    run, work = spawner.run, work_of(request, request.data)
     failure = failure_from(run, _told_to_handlers(run, request, failed))
     context = request.tally.context if request.path == ROOT else failed.context
     work = work if context is None else attrs.evolve(work, context=context)
-    ended = await Handling(troupe, work, request.step.on_failure, failure).ended(failed)
+    ended = await Handling(spawner, work, request.step.on_failure, failure).ended(failed)
     if isinstance(ended, Failed) and ended.context is not None and request.path == ROOT:
         request.tally.context = ended.context
     return ended
@@ -82,45 +82,45 @@ def _told_to_handlers(run: Run, request: Request, failed: Failed) -> Cause:
 # --- the top ------------------------------------------------------------------------------------------------
 
 
-async def run_ended(troupe: Troupe, request: Request, forward: Callable[[], Awaitable[Attempt]]) -> Attempt:
+async def run_ended(spawner: Spawner, request: Request, forward: Callable[[], Awaitable[Attempt]]) -> Attempt:
     """How the run's own pipeline ends: its steps, what is undone, its handlers."""
-    run = troupe.run
+    run = spawner.run
     earlier = failed_earlier(run, request) if run.resumed else None
     ended: Attempt | None = None
     try:
         ended = await forward() if earlier is None else earlier.ended
     finally:
         if ended is None:  # the caller has left
-            await _undo_in_time(troupe, request, "the run was cancelled")
+            await _undo_in_time(spawner, request, "the run was cancelled")
     if _interrupts(ended):
-        await _undo_in_time(troupe, request, "the process was told to stop")
+        await _undo_in_time(spawner, request, "the process was told to stop")
         return ended
     if isinstance(ended, Done) or (isinstance(ended, Stopped) and isinstance(ended.outcome, Paused)):
         return ended
     if isinstance(ended, Stopped) and not ended.undoes:
         return ended
-    ended = await _after_failure(_unwatched(troupe), request, ended, known=earlier is not None)
+    ended = await _after_failure(_unwatched(spawner), request, ended, known=earlier is not None)
     if isinstance(ended, Stopped) and isinstance(ended.outcome, Paused) and run.outlet is not None and not run.hooks:
         run.pausing.append(Untold(request=request, outcome=ended.outcome))  # they do hear of what waits for an answer
     return ended
 
 
-async def _after_failure(troupe: Troupe, request: Request, ended: Failed | Stopped, *, known: bool) -> Attempt:
+async def _after_failure(spawner: Spawner, request: Request, ended: Failed | Stopped, *, known: bool) -> Attempt:
     handlers = request.step.on_failure
     if not known and (request.tally.left_inside() or handlers):
-        await remember_failed(troupe.run, request, ended, final=True)
+        await remember_failed(spawner.run, request, ended, final=True)
     reason = ended.feedback if isinstance(ended, Failed) else _reason(ended)
-    waits = await take_back(troupe, work_of(request, request.data), reason)
+    waits = await take_back(spawner, work_of(request, request.data), reason)
     if waits is not None:
         return waits
-    if troupe.run.closing is not None:
-        return Stopped(outcome=Aborted(reason=troupe.run.closing))
-    return await handled(troupe, request, ended) if handlers and isinstance(ended, Failed) else ended
+    if spawner.run.closing is not None:
+        return Stopped(outcome=Aborted(reason=spawner.run.closing))
+    return await handled(spawner, request, ended) if handlers and isinstance(ended, Failed) else ended
 
 
-def _unwatched(troupe: Troupe) -> Troupe:
+def _unwatched(spawner: Spawner) -> Spawner:
     """Whoever watches the outcomes has been told of the step that failed, and nothing follows that."""
-    return attrs.evolve(troupe, run=attrs.evolve(troupe.run, outlet=None)) if troupe.run.outlet else troupe  # type: ignore[misc]
+    return attrs.evolve(spawner, run=attrs.evolve(spawner.run, outlet=None)) if spawner.run.outlet else spawner  # type: ignore[misc]
 
 
 def _reason(stopped: Stopped) -> str:
@@ -132,18 +132,18 @@ def _interrupts(ended: Attempt) -> bool:
     return isinstance(ended, Failed) and isinstance(escalating(ended.error), KeyboardInterrupt | SystemExit)
 
 
-async def _undo_in_time(troupe: Troupe, request: Request, reason: str) -> None:
+async def _undo_in_time(spawner: Spawner, request: Request, reason: str) -> None:
     """Undo a run that nobody can resume, for as long as the settings allow; say in the log what came of it."""
-    run, listed = troupe.run, in_order(request.tally.left_inside())
+    run, listed = spawner.run, in_order(request.tally.left_inside())
     if run.journal.durable or run.journal.asks or not listed:
         return
     with trio.CancelScope(shield=True, deadline=trio.current_time() + run.undo_grace_s):
-        await take_back(_unwatched(troupe), work_of(request, request.data), reason)
-    _say_what_is_left(troupe, reason, request.tally.left_inside())
+        await take_back(_unwatched(spawner), work_of(request, request.data), reason)
+    _say_what_is_left(spawner, reason, request.tally.left_inside())
 
 
-def _say_what_is_left(troupe: Troupe, reason: str, left: Sequence[ToUndo]) -> None:
-    run = troupe.run
+def _say_what_is_left(spawner: Spawner, reason: str, left: Sequence[ToUndo]) -> None:
+    run = spawner.run
     done = ", ".join(f"{each.step_name!r}" for each in run.undone.values() if each.success) or "nothing"
     logger.warning("run %s: %s, and it was undone: %s", run.run_id, reason, done)
     not_done = [f"{each.step_name!r}" for each in run.undone.values() if not each.success]

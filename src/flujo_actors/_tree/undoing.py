@@ -190,7 +190,7 @@ class _Undoing:
             return ()
         from .undoing_tools import tool_calls  # what only granular steps have
 
-        return tuple(call for _, call in tool_calls(self.troupe.run, entry.path))
+        return tuple(call for _, call in tool_calls(self.spawner.run, entry.path))
 
     async def _one(self, entry: Undoable, target: _Target) -> Stopped | Failed | None:
         """Run one compensation, as often as a person wants it."""
