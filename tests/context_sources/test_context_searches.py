@@ -604,3 +604,30 @@ def test_a_context_is_not_changed_by_functions_that_look_at_it() -> None:
     step = ask([from_state(spoil), from_state("s")])
     result = Flujo(step, initial_context_data={"s": "S"}).run("q")
     assert result.final_context.s == "S"
+
+
+def test_opentelemetry_gets_spans_in_the_words_of_its_conventions() -> None:
+    """Operation, data source, query and documents; content only where it is on."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from flujo_actors.telemetry.otel import OtelSink
+
+    for content in (True, False):
+        exporter, provider = InMemorySpanExporter(), TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        settings = {"telemetry": {"sinks": [OtelSink(tracer_provider=provider)], "content": content}}
+        retriever = ScriptedRetriever(("r1", 0.9))
+        Flujo(ask(from_retrieval(Papers)), retrievers={Papers: retriever}, settings=settings).run("q")
+        spans = {span.name: span for span in exporter.get_finished_spans()}
+        found = spans["retrieval papers"]
+        assert found.attributes is not None
+        assert found.attributes["gen_ai.operation.name"] == "retrieval"
+        assert found.attributes["gen_ai.data_source.id"] == "papers"
+        assert found.attributes["flujo.found"] == 1
+        assert found.attributes.get("gen_ai.retrieval.query.text") == ("q" if content else None)
+        assert ("gen_ai.retrieval.documents" in found.attributes) is content
+        assert found.parent is not None
+        assert found.parent.span_id == spans["attempt 1"].context.span_id
+        assert [event.name for event in spans["attempt 1"].events] == ["context.assembled"]

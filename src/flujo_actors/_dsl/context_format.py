@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -64,11 +65,21 @@ class ContextFormat:
     @classmethod
     def cited(cls) -> ContextFormat:
         """Every passage in a frame with its id, for answers that say where they come from."""
-        return cls(framed=True, result_separator="\n")
+        return cls(framed=True)
 
     def __call__(self, assembled: AssembledContext) -> str:
         """The text, without the heading."""
-        return self.separator.join(text for segment in assembled.segments if (text := self._segment(segment)))
+        shown = [(self._is_framed(segment), text) for segment in assembled.segments if (text := self._segment(segment))]
+        runs = itertools.groupby(shown, key=lambda each: each[0])
+        # Where unframed texts meet, they could make up a tag together, so they are looked at together.
+        return self.separator.join(self._joined([text for _, text in run], framed=framed) for framed, run in runs)
+
+    def _joined(self, texts: list[str], *, framed: bool) -> str:
+        text = self.separator.join(texts)
+        return text if framed else harmless(text)
+
+    def _is_framed(self, segment: ContextSegment) -> bool:
+        return self.framed and isinstance(segment, RetrievalSegment) and bool(segment.results)
 
     def shown(self, assembled: AssembledContext) -> str:
         """The text, with the heading; empty if there is nothing to show."""
@@ -79,7 +90,7 @@ class ContextFormat:
         if isinstance(segment, RetrievalSegment) and segment.results:
             text = self.result_separator.join(map(self._passage, segment.results))
         else:
-            text = harmless(segment.to_prompt_string())
+            text = segment.to_prompt_string()
         return "\n".join([*self._title(segment), text]) if text else ""
 
     def _title(self, segment: ContextSegment) -> Iterator[str]:
@@ -91,7 +102,7 @@ class ContextFormat:
 
     def _passage(self, result: RetrievalResult) -> str:
         text = f"[{result.source_id}] {result.content}" if self.ids and result.source_id else result.content
-        return _framed(text, result) if self.framed else harmless(text)
+        return _framed(text, result) if self.framed else text
 
 
 def shown_text(format: ContextFormat | object, assembled: AssembledContext) -> str:

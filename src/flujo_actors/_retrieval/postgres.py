@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -46,6 +47,7 @@ class PostgresRetriever:
         self._lock = threading.Lock()
         self._tables: Tables | None = None
         self._made = False
+        weakref.finalize(self, _close_all, self._idle, os.getpid())
 
     # --- filling ---
 
@@ -145,8 +147,9 @@ class PostgresRetriever:
         except ImportError:
             raise DeclarationError("PostgresRetriever needs psycopg: install flujo-actors[postgres]") from None
         with self._lock:
-            if self._owner != os.getpid():  # a connection does not survive a fork
+            if self._owner != os.getpid():  # a connection does not survive a fork; the parent's is not ours to close
                 self._idle, self._owner = [], os.getpid()
+                weakref.finalize(self, _close_all, self._idle, self._owner)
             while self._idle:
                 db = self._idle.pop()
                 if _answers(db):
@@ -163,9 +166,7 @@ class PostgresRetriever:
     def close(self) -> None:
         """Close the connections that wait; the next call makes new ones."""
         with self._lock:
-            idle, self._idle = self._idle, []
-        for db in idle:
-            db.close()
+            _close_all(self._idle, self._owner)
 
     def __len__(self) -> int:
         with self._connected() as db:
@@ -174,6 +175,12 @@ class PostgresRetriever:
 
     def __repr__(self) -> str:
         return f"PostgresRetriever({collection_name(self.collection)!r})"
+
+
+def _close_all(idle: list[Connection[Any]], owner: int) -> None:
+    """Close connections that wait, in the process that made them."""
+    while idle and owner == os.getpid():
+        idle.pop().close()
 
 
 def _home_of_vectors(db: Connection[Any]) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -168,6 +169,7 @@ class SqliteRetriever:
         if self._db is None or self._opened_by != os.getpid():  # a connection does not survive a fork
             self._db = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             self._opened_by, self._known = os.getpid(), None
+            weakref.finalize(self, _close, self._db, self._opened_by)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._tables.create(self._db)
         return self._db
@@ -175,8 +177,8 @@ class SqliteRetriever:
     def close(self) -> None:
         """Let go of the file; the next call opens it again."""
         with self._lock:
-            if self._db is not None and self._opened_by == os.getpid():
-                self._db.close()
+            if self._db is not None:
+                _close(self._db, self._opened_by)
             self._db = None
 
     def __len__(self) -> int:
@@ -185,3 +187,9 @@ class SqliteRetriever:
 
     def __repr__(self) -> str:
         return f"SqliteRetriever({self._path!r}, {collection_name(self.collection)!r})"
+
+
+def _close(db: sqlite3.Connection, owner: int) -> None:
+    """Close a connection, in the process that made it."""
+    if owner == os.getpid():
+        db.close()
