@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from typing import TypedDict
 
+import attrs
 import pytest
 from agent_hosts import two_hosts
 from pydantic import BaseModel
@@ -11,6 +13,7 @@ from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
 from flujo_actors import (
+    DeclarationError,
     Flujo,
     InfiniteRedirectError,
     Processors,
@@ -271,3 +274,23 @@ def test_nested_agents_that_share_usage_are_counted_once():
     used = result.step_history[0].usage
     assert (used.input_tokens, used.output_tokens, used.requests, used.tool_calls) == (330, 33, 3, 1)
     assert result.total_tokens == 363
+
+
+class Town(TypedDict):
+    """A dict of the standard library's kind."""
+
+    name: str
+
+
+def test_an_agent_may_promise_any_typed_dict():
+    """Pydantic knows those of `typing` only from Python 3.12 on."""
+    agent = make_agent_async(scripted_model('{"name": "Lima"}'), "Be brief.", Town)
+    assert Flujo(Step("ask", agent)).run("?").output == {"name": "Lima"}
+
+
+@pytest.mark.parametrize("output_type", [attrs.make_class("Place", ["name"]), 42])
+def test_what_no_model_can_be_asked_for_is_told_in_one_sentence(output_type):
+    """With what to write instead."""
+    with pytest.raises(DeclarationError, match=r'give the step processing=\{"schema": …\}') as refused:
+        make_agent_async(scripted_model("?"), "Be brief.", output_type)
+    assert "\n" not in str(refused.value)

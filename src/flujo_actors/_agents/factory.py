@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
+from pydantic import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_ai import Agent, Tool
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
 from .._core.seconds import checked_seconds
 from .._core.type_parameters import Out
+from .._core.typed_dicts import SCHEMAS, known_to_pydantic
+from ..errors import DeclarationError
 
 if TYPE_CHECKING:
     from pydantic_ai.agent import EndStrategy
@@ -90,17 +93,19 @@ def make_agent_async(
     output that pydantic-ai refuses. What else pydantic-ai's `Agent` takes (toolsets, instructions, capabilities, …)
     is handed on.
     """
-    agent: StepAgent[Any] = StepAgent(
-        model,
-        output_type=output_type,
-        system_prompt=system_prompt,
-        name=name,
-        tools=tools,
-        model_settings=model_settings,
-        retries=retries,
-        deps_type=deps_type or type(None),
-        defer_model_check=True,
-        **config,
-    )
+    config |= {"name": name, "tools": tools, "model_settings": model_settings, "retries": retries}
+    config |= {"system_prompt": system_prompt, "deps_type": deps_type or type(None), "defer_model_check": True}
+    agent = _with_output_type(model, output_type, config)
     agent.timeout_s = None if timeout_s is None else checked_seconds(timeout_s, what="make_agent_async: timeout_s")
     return agent
+
+
+def _with_output_type(model: Model | str, output_type: Any, config: dict[str, Any]) -> StepAgent[Any]:
+    """The agent; `DeclarationError` if pydantic-ai cannot ask a model for such a type."""
+    try:
+        return StepAgent(model, output_type=known_to_pydantic(output_type), **config)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise DeclarationError(
+            f"make_agent_async: {output_type!r:.100} is no type that pydantic-ai can ask a model for; for an attrs "
+            f'class leave it out and give the step processing={{"schema": …}}, which takes {SCHEMAS}'
+        ) from error
