@@ -270,6 +270,7 @@ FACADES = [
     "flujo_actors.page",
     "flujo_actors.protocols",
     "flujo_actors.protocols.ag_ui",
+    "flujo_actors.protocols.mcp",
     "flujo_actors.stores",
     "flujo_actors.stores.postgres",
     "flujo_actors.stores.sqlite",
