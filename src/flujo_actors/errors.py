@@ -251,7 +251,8 @@ class ContextTooLarge(FlujoError):
     """
 
     def __init__(self, *, max_tokens: int, sizes: dict[str, int]) -> None:
-        self.max_tokens, self.sizes = max_tokens, sizes
+        self.max_tokens: int = max_tokens
+        self.sizes: dict[str, int] = sizes
         told = ", ".join(f"{source!r} has {size}" for source, size in sizes.items())
         super().__init__(
             f"states and literals are never cut, and they alone have more than max_tokens={max_tokens}: {told}; "

@@ -18,7 +18,7 @@ class InMemoryRetriever:
     """The passages of one collection, as long as the process lives; to be used from any thread."""
 
     def __init__(self, collection: type[Collection]) -> None:
-        self.collection = checked_collection(collection, what="InMemoryRetriever: collection")
+        self.collection: type[Collection] = checked_collection(collection, what="InMemoryRetriever: collection")
         self._lock = threading.Lock()
         self._passages: dict[str, Passage] = {}
         self._counts: dict[str, Counter[str]] = {}

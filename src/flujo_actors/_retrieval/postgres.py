@@ -39,8 +39,8 @@ class PostgresRetriever:
     def __init__(self, url: str, collection: type[Collection], embedder: Any = None) -> None:
         if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
             raise DeclarationError('PostgresRetriever: url must begin with "postgresql://"')
-        self.collection = checked_collection(collection, what="PostgresRetriever: collection")
-        self.embedder = checked_embedder(embedder)
+        self.collection: type[Collection] = checked_collection(collection, what="PostgresRetriever: collection")
+        self.embedder: Any = checked_embedder(embedder)
         self._url = url
         self._idle: list[Connection[Any]] = []
         self._owner = os.getpid()

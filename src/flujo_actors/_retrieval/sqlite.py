@@ -51,8 +51,8 @@ class SqliteRetriever:
     """The passages of one collection in an SQLite file; see the module's rules. To be used from any thread."""
 
     def __init__(self, path: str | os.PathLike[str], collection: type[Collection], embedder: Any = None) -> None:
-        self.collection = checked_collection(collection, what="SqliteRetriever: collection")
-        self.embedder = checked_embedder(embedder)
+        self.collection: type[Collection] = checked_collection(collection, what="SqliteRetriever: collection")
+        self.embedder: Any = checked_embedder(embedder)
         if self.embedder is not None:
             need_numpy()
         self._path = os.fspath(path).removeprefix("sqlite:///")

@@ -2,8 +2,8 @@
 
 The tool named after the pipeline runs it to its end: its steps are told as progress, and what it asks a person is asked
 by elicitation, where the client can do that. With a store there are tools to start a run, look at it, wait for it,
-answer and cancel it, from any client and at any time; a question also says where it can be answered, if the run page has
-an address.
+answer and cancel it, from any client and at any time; a question also says where it can be answered, if the run page
+has an address.
 """
 
 from __future__ import annotations

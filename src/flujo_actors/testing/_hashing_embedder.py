@@ -25,7 +25,7 @@ class HashingEmbedder(Embedder):
     """
 
     def __init__(self, dimensions: int = 384) -> None:
-        self.hashing = HashingModel(dimensions)
+        self.hashing: HashingModel = HashingModel(dimensions)
         super().__init__(self.hashing)
 
 
