@@ -54,6 +54,7 @@ from .errors import MergeConflict as MergeConflict
 from .errors import MissingAgentError as MissingAgentError
 from .errors import MockDetectionError as MockDetectionError
 from .errors import NoOutput as NoOutput
+from .errors import NoRewardDue as NoRewardDue
 from .errors import NotAwaited as NotAwaited
 from .errors import NotPaused as NotPaused
 from .errors import NotSerializable as NotSerializable
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from ._core.assembled import Skipped as Skipped
     from ._core.assembled import StateSegment as StateSegment
     from ._core.budgets import Budget as Budget
+    from ._core.by_budget import ByBudget as ByBudget
     from ._core.failures import Recovered as Recovered
     from ._core.failures import StepFailure as StepFailure
     from ._core.failures import ToolCall as ToolCall
@@ -120,6 +122,9 @@ if TYPE_CHECKING:
     from ._core.reducers import Append as Append
     from ._core.reducers import Merge as Merge
     from ._core.run_state import Projector as Projector
+    from ._core.selection import Belief as Belief
+    from ._core.selection import Choice as Choice
+    from ._core.selection import ThompsonSampling as ThompsonSampling
     from ._core.settings import Price as Price
     from ._core.settings import Settings as Settings
     from ._dsl.agent_step import AgentStep as AgentStep
@@ -168,6 +173,10 @@ else:
             "Append": "._core.reducers",
             "AssembledContext": "._core.assembled",
             "Budget": "._core.budgets",
+            "ByBudget": "._core.by_budget",
+            "Belief": "._core.selection",
+            "Choice": "._core.selection",
+            "ThompsonSampling": "._core.selection",
             "Collection": "._dsl.collections",
             "Compensate": "._dsl.compensation",
             "ContextFormat": "._dsl.context_format",
@@ -255,8 +264,11 @@ __all__ = [
     "ApprovalTimeout",
     "AssembledContext",
     "Backoff",
+    "Belief",
     "BlueprintError",
     "Budget",
+    "ByBudget",
+    "Choice",
     "Chunk",
     "Collection",
     "Compensate",
@@ -296,6 +308,7 @@ __all__ = [
     "MissingAgentError",
     "MockDetectionError",
     "NoOutput",
+    "NoRewardDue",
     "NotAwaited",
     "NotPaused",
     "NotSerializable",
@@ -352,6 +365,7 @@ __all__ = [
     "StreamLimitExceeded",
     "StructuredOutputError",
     "Success",
+    "ThompsonSampling",
     "Ticket",
     "ToldOutcome",
     "ToolCall",

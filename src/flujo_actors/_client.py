@@ -17,11 +17,13 @@ from ._core.outcomes import PipelineResult, RunId, TerminalOutcome
 from ._core.paths import StepPath
 from ._core.records import ENDED, Record, RunQuery, StoredRun, StoredStatus, WorkerNote, has_ended
 from ._core.run_state import RunState, project
+from ._core.selection import DEFAULT_CATEGORY, Belief, Choice
 from ._durable.cancelling import cancel
 from ._durable.forks import SAME_INPUT, fork
 from ._durable.pauses import expire, give_answer, waiting_pause
 from ._durable.prompts import Prompt as Prompt
 from ._durable.prompts import prompt_of
+from ._durable.rewards import choices_in, reward
 from ._durable.watches import RunWatch, wait_until
 from ._durable.watching import required
 from ._fleet.signing import KNOWN_FOR_S
@@ -197,6 +199,21 @@ class RunClient:
         `InvalidAnswer` if it does not fit, `AlreadyAnswered` if somebody was faster, `NotPaused` if nothing waits.
         """
         give_answer(self._store, token, answer, by=by)
+
+    def reward(self, run_id: str, path: str, value: float) -> None:
+        """Tell what a selection with `reward="later"` chose was worth, from 0 to 1, once; `path` is its step's.
+
+        `NoRewardDue` if it was told already, if the selection has not ended, or if there is none.
+        """
+        reward(self._store, RunId(run_id), StepPath(path), value)
+
+    def choices(self, run_id: str) -> dict[StepPath, Choice]:
+        """What the selections of a run chose and what was believed then, for evaluating other policies on it."""
+        return choices_in(self._store.read(RunId(run_id)))
+
+    def beliefs(self, name: str, category: str = DEFAULT_CATEGORY) -> dict[str, Belief]:
+        """What is believed of each arm: evidence, without a prior. `name` is that of the beliefs, or a step's path."""
+        return self._store.beliefs(name, category)
 
     def expire(self) -> Sequence[str]:
         """End every question whose time is over; the ids of the runs that asked them.

@@ -21,6 +21,7 @@ from ._handle import Drive, Outlet, RunHandle
 from ._run.run import Run
 from ._tree.root import drive
 from ._wiring import (
+    beliefs_of,
     checked_answer,
     checked_mode,
     engine_of,
@@ -127,6 +128,7 @@ class Flujo(Generic[In, Out, Ctx]):
         self._telemetry = telemetry_of(self._configured, self.pipeline, resources)
         self._in_memory = RunsInMemory()
         self._store = None if store is None else store_of(store, self.pipeline, context_model)
+        self._beliefs = beliefs_of(self._store, self.pipeline)
         if self._store is None:
             refuse_transactions(self.pipeline)
         self._engine = engine_of(engine, self._store)
@@ -402,6 +404,7 @@ class Flujo(Generic[In, Out, Ctx]):
             configured=self._configured,
             closing=opened.journal.cancelled,
             **(self._undoing(opened) if self._minds_failures else {}),
+            beliefs=self._beliefs,
         )
         result: PipelineResult | None = None
         try:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ._durable.runs import OpenRun, Runs
     from ._fleet.port import Engine
     from ._fleet.service import Fleet
+    from ._run.beliefs import BeliefBook
     from ._run.hooks import Hooks
     from ._run.searching import Searches
     from .stores._port import Store
@@ -200,6 +201,21 @@ def store_of(given: Any, pipeline: Pipeline, context_model: type | None) -> Stor
     register_types_of(pipeline, context_model)
     _refuse_deadlines(store, pipeline)
     return store
+
+
+def beliefs_of(store: Store | None, pipeline: Pipeline) -> BeliefBook | None:
+    """Where the selections of a pipeline keep what they learn; `None` if it has none."""
+    selection = next((step for step in walk_steps(pipeline) if step.kind == "selection"), None)
+    if selection is None:
+        return None
+    from ._run.beliefs import BeliefsInMemory, StoredBeliefs  # what only pipelines with selections need
+
+    if store is not None and not hasattr(store, "beliefs"):
+        raise DeclarationError(
+            f"step {selection.name!r} selects by what it learns, but {type(store).__name__} cannot keep beliefs: it "
+            "has no `beliefs` and `reward` (`flujo_actors.stores.Beliefs`)"
+        )
+    return BeliefsInMemory() if store is None else StoredBeliefs(store)
 
 
 def _refuse_deadlines(store: Store, pipeline: Pipeline) -> None:

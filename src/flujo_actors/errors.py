@@ -285,6 +285,19 @@ class Rejected(FlujoError):
         super().__init__(message)
 
 
+class NoRewardDue(FlujoError):
+    """No selection waits for a reward there: it was told already, the selection has not ended, or there is none."""
+
+
+class LoopDetected(FlujoError):
+    """The same was done again and again: `cycle` names what, `times` how often, `kind` how it was found."""
+
+    def __init__(self, kind: str, cycle: tuple[str, ...], times: int, *, rotates: bool = False) -> None:
+        self.kind, self.cycle, self.times, self.rotates = kind, tuple(cycle), times, rotates
+        what = ", ".join(map(repr, self.cycle)) or "the same"
+        super().__init__(f"a loop was found ({kind}): {what}, {times} times with the same result")
+
+
 # --- granular steps -----------------------------------------------------------------------------------------
 
 

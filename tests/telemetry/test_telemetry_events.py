@@ -31,6 +31,7 @@ def test_the_vocabulary_holds_the_documented_kinds() -> None:
         "aros.repair.started", "aros.repair.success", "aros.repair.failed", "aros.fallback.stage",
         "hook.failed",
         "budget.level",
+        "selection.chosen",
         "step.recovered", "handler.failed", "undo.started", "undo.ended",
     }  # fmt: skip
 

@@ -179,10 +179,18 @@ def knowing(settings: dict[str, Any]) -> None:
     flujo.resume("again")
 
 
+def selecting(settings: dict[str, Any]) -> None:
+    """A selection that has learned something."""
+    flujo = Flujo(Step.select_agent("choose", {"only": same}), settings=settings)
+    flujo.run(1)
+    flujo.run(1)
+
+
 ALL = [
     knowing,
     *(report, asking, falling_back, failing, left_in_a_thread, swallowing, mending, counting),
     with_a_broken_hook,
     spending,
+    selecting,
     undoing,
 ]

@@ -35,6 +35,7 @@ EventKind: TypeAlias = Literal[
     "handler.failed",
     "hook.failed",
     "budget.level",
+    "selection.chosen",
     "undo.started",
     "undo.ended",
 ]

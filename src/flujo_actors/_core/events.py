@@ -400,6 +400,17 @@ class BudgetLevelChanged(_InRun):
     fraction: float
 
 
+@attrs.frozen(kw_only=True)
+class SelectionChosen(_InStep):
+    """An agent was chosen; `observations` is how many outcomes of it were known then."""
+
+    kind: ClassVar[Literal["selection.chosen"]] = "selection.chosen"
+    arm: str
+    category: str
+    theta: float | None = None
+    observations: int = 0
+
+
 RunEvent = RunStarted | RunEnded | RunPaused | RunResumed
 StepEvent = StepStarted | StepEnded | StepRetry | StepFallback | StepUnstoppable
 AttemptEvent = AttemptStarted | AttemptEnded
@@ -408,7 +419,7 @@ CallEvent = ModelStarted | ModelEnded | ToolStarted | ToolEnded | RetrievalStart
 FailureEvent = StepRecovered | HandlerFailed | UndoStarted | UndoEnded
 ArosEvent = ArosRepairStarted | ArosRepairSuccess | ArosRepairFailed | ArosFallbackStage
 
-GovernanceEvent = BudgetLevelChanged
+GovernanceEvent = BudgetLevelChanged | SelectionChosen
 
 Event = (
     RunEvent

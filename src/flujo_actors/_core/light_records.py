@@ -181,7 +181,7 @@ def _told_by(kind: RecordKind, path: StepPath, body: dict[str, Any]) -> dict[str
                 "cost_usd": _number(body.get("total_cost_usd")),
                 "note": _text(body.get("feedback")),
             }
-        case "answered" | "resumed":
+        case "answered" | "resumed" | "chosen" | "rewarded":
             return {}
         case _:  # a kind of a later version, which another part of the code has let in
             return {}

@@ -22,6 +22,7 @@ is what lets a run be resumed. Rules:
 | `~q1` | the question what to do about the first failure of a compensation |
 | `~e` | the escalation of a question |
 | `~r` | what is done after somebody said no |
+| `~s1` | what a selection chose, at first and after giving way |
 | `~default` | in a declaration, whatever a selection takes its default for |
 | `~t` | where the failed attempts of a step are remembered |
 | `~g0.2`, `~g0.2r1` | a conversation of a granular step, and a repair of what it ended with |
@@ -120,13 +121,20 @@ class Conversation:
 
 
 @attrs.frozen
+class Chosen:
+    """What a selection chose: the first, or the next after an arm that gave way."""
+
+    number: int
+
+
+@attrs.frozen
 class Unit:
     """One model turn or tool call of a conversation."""
 
     key: str
 
 
-Segment: TypeAlias = Named | Item | Retry | Handler | Compensation | Again | Doubt | Conversation | Unit | Mark
+Segment: TypeAlias = Named | Item | Retry | Handler | Compensation | Again | Doubt | Conversation | Chosen | Unit | Mark
 """One step of the way from the run to a place in it."""
 
 FALLBACK, ESCALATION, DEFAULT = Mark.FALLBACK, Mark.ESCALATION, Mark.DEFAULT
@@ -180,6 +188,8 @@ def _numbered(text: str, letter: str, rest: str) -> Segment:
                 return Doubt(int(rest))
             case "g":
                 return _conversation(rest)
+            case "s":
+                return Chosen(int(rest))
     except ValueError:
         pass
     raise ValueError(f"{text!r} is no segment of a path")
@@ -210,6 +220,8 @@ def text_of(segment: Segment) -> str:
             return f"~q{number}"
         case Conversation(refused, question, nth):
             return f"~g{refused}.{question}" + ("" if nth is None else f"r{nth}")
+        case Chosen(number):
+            return f"~s{number}"
         case Unit(key):
             return f"~u{key}"
         case Mark():
@@ -285,6 +297,11 @@ def escalation(path: StepPath) -> StepPath:
 def rejection(path: StepPath) -> StepPath:
     """What is done after somebody said no."""
     return child(path, REJECTION)
+
+
+def choice(path: StepPath, number: int) -> StepPath:
+    """Where it is remembered what a selection chose."""
+    return child(path, Chosen(number))
 
 
 _TRIED = "/~t"

@@ -11,12 +11,15 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import attrs
 
 from .outcomes import RunId
 from .paths import StepPath
+
+if TYPE_CHECKING:
+    from .selection import Evidence
 
 RECORD_VERSION = 2
 """The version of record bodies that this code writes; it reads all versions up to this one."""
@@ -29,6 +32,8 @@ RecordKind: TypeAlias = Literal[
     "settled",  # a step has its outcome, with the context it left and its usage
     "paused",  # a step waits for an answer
     "answered",  # the answer, as it was given
+    "chosen",  # a selection has chosen an arm
+    "rewarded",  # somebody told what a choice was worth
     "resumed",  # another part of the run begins
     "cancelled",  # the run goes no further: whoever has it next undoes what it did, and ends it
     "ended",  # the run's result
@@ -141,6 +146,8 @@ class Append:
     """The run's new status, if it changes."""
     release: bool = False
     """Whether the lease ends with this write."""
+    evidence: tuple[Evidence, ...] = ()
+    """Outcomes of agents that were chosen, to be added to what is believed of them."""
     tokens: int | None = None
     """What the run has used by now, for listings."""
     cost_usd: float | None = None

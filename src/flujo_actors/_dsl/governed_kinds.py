@@ -9,6 +9,7 @@ if TYPE_CHECKING:  # each is loaded with the first of its kind
     from .._core.approvals import Option
     from .approvals import Approval, OnTimeout
     from .pipeline import StepLike
+    from .selections import Reward, SelectAgent
 
 
 class GovernedKinds:
@@ -45,3 +46,21 @@ class GovernedKinds:
             metadata=metadata or {},
             **config,
         )
+
+    @staticmethod
+    def select_agent(
+        name: str,
+        arms: Mapping[str, Any],
+        by: Any = None,
+        *,
+        category: Callable[..., Any] | None = None,
+        reward: Reward = None,
+        beliefs: str | None = None,
+        **config: Any,
+    ) -> SelectAgent[Any, Any]:
+        """One of several agents, steps or pipelines, chosen by what is known of them; Thompson sampling by default."""
+        from .._core.selection import ThompsonSampling
+        from .selections import SelectAgent
+
+        rule = ThompsonSampling() if by is None else by
+        return SelectAgent(name, arms, by=rule, category=category, reward=reward, beliefs=beliefs, **config)

@@ -23,6 +23,7 @@ from .._core import record_bodies
 from .._core.outcomes import RunId
 from .._core.paths import StepPath, at_or_below
 from .._core.pause_tokens import make_token
+from .._core.questions import read_question
 from .._core.records import Admission, OpenPause, Record
 from ..errors import CorruptRecord, DeclarationError
 from ..stores._port import Store
@@ -94,6 +95,11 @@ def _open_questions(records: Iterable[Record]) -> Sequence[OpenPause]:
 
 def _question(record: Record) -> OpenPause:
     parts = record_bodies.read_body(record.body, where=f"the question at {record.path!r}")
+    question = read_question(parts.get("question"))
     return OpenPause(
-        path=record.path, token=str(parts.get("token")), message=str(parts.get("message", "")), body=record.body
+        path=record.path,
+        token=str(parts.get("token")),
+        message=str(parts.get("message", "")),
+        body=record.body,
+        timeout_s=None if question is None else question.timeout_s,
     )

@@ -17,6 +17,7 @@ from ..errors import InvalidAnswer, StoreError, TransactionLost
 
 if TYPE_CHECKING:  # what only runs with limits, deadlines, approvals or compensations need
     from .._core.questions import Question
+    from .._core.selection import Evidence
     from .._core.undoing import ToUndo
     from .worked_time import WorkedTime
 
@@ -33,6 +34,8 @@ class Recorded:
     """What it leaves to undo, in the order of starting."""
     cause: Any = None
     """What failed, where it is remembered how attempts failed."""
+    evidence: tuple[Evidence, ...] = ()
+    """What was learned of agents that were chosen, to be written with it."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -176,6 +179,12 @@ class Journal(Protocol):
     async def cancel(self, reason: str) -> None:
         """Remember that the run goes no further."""
 
+    def chosen(self, path: StepPath) -> str | None:
+        """What a selection has chosen there, as JSON text."""
+
+    async def choose(self, path: StepPath, choice: str) -> None:
+        """Remember what a selection has chosen, before it is acted on."""
+
     def raised(self, path: StepPath) -> Mapping[str, Any]:
         """The limits that were set anew for the run, or for the step at `path`, when they were reached."""
 
@@ -241,11 +250,12 @@ class MemoryJournal:
     when they are needed.
     """
 
-    __slots__ = ("_left", "_questions", "_settled", "_times", "_units", "cancelled")
+    __slots__ = ("_chosen", "_left", "_questions", "_settled", "_times", "_units", "cancelled")
     durable = False
 
     def __init__(self) -> None:
         self._times: WorkedTime | None = None
+        self._chosen: dict[StepPath, str] | None = None
         self._settled: dict[StepPath, tuple[TerminalOutcome, Any, bool]] = {}
         self.cancelled: str | None = None
         self._left: dict[StepPath, tuple[Sequence[ToUndo], Any]] | None = None
@@ -275,6 +285,13 @@ class MemoryJournal:
 
             self._times = WorkedTime()
         return self._times
+
+    def chosen(self, path: StepPath) -> str | None:
+        return None if self._chosen is None else self._chosen.get(path)
+
+    async def choose(self, path: StepPath, choice: str) -> None:
+        self._chosen = self._chosen or {}
+        self._chosen[path] = choice
 
     def raised(self, path: StepPath) -> Mapping[str, Any]:
         return {} if self._questions is None else self._questions.raised.of(path)

@@ -81,6 +81,7 @@ class StoreJournal:
         self._units: dict[StepPath, Record | KeptUnit] = {}
         self._counted = CountedUnits()
         self._raised = RaisedLimits()
+        self._chosen: dict[StepPath, str] = {}
         self.times = WorkedTime()
 
     # --- what was ---
@@ -108,6 +109,8 @@ class StoreJournal:
                 self._answers.pop(record.path, None)
             case "answered":
                 self._take_answer(record)
+            case "chosen":
+                self._chosen[record.path] = record_bodies.read_body(record.body, where=self._where(record))["choice"]
             case "intent":
                 self._intents.setdefault(record.path, record)
                 self._answers.pop(record.path, None)
@@ -212,14 +215,18 @@ class StoreJournal:
         if pause is None:
             raise CorruptRecord(f"{where}: an answer without a pause")
         body = record_bodies.read_body(record.body, where=where)
-        given = Answered(
-            pause=pause,
-            answer=record_bodies.read_value(body.get("answer"), where=where),
-            expired=bool(body.get("timeout")),
-        )
+        answer = record_bodies.read_value(body.get("answer"), where=where)
+        given = Answered(pause=pause, answer=answer, expired=bool(body.get("timeout")))
         self._answers[record.path] = _as_asked(given) if body.get("as_given") else given
         self._raised.take(self._answers[record.path])
         self._told[record.path] += 1
+
+    def chosen(self, path: StepPath) -> str | None:
+        return self._chosen.get(path)
+
+    async def choose(self, path: StepPath, choice: str) -> None:
+        await self._write("chosen", path, record_bodies.make_body(choice=choice))
+        self._chosen[path] = choice
 
     def raised(self, path: StepPath) -> Mapping[str, Any]:
         return self._raised.of(path)
@@ -246,7 +253,7 @@ class StoreJournal:
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         settled = self._settled_record(path, record)
-        append = Append(lease=self.lease, records=(settled,), withdrawn=self._withdraw(path))
+        append = Append(lease=self.lease, records=(settled,), withdrawn=self._withdraw(path), evidence=record.evidence)
         await self._writer.write(append, self.take_started)
         kept = await self._read_back(path, record) if self._cold else record
         self._results.note(path, kept.outcome)

@@ -17,10 +17,19 @@ from .._durable.journal import OpenTransaction
 
 if TYPE_CHECKING:  # what only some runs have
     from .._core.failures import Cause
+    from .._core.selection import Choice, Evidence
     from .._core.undoing import ToUndo
     from .aftermath import Aftermath, Aside
     from .scope import Scope
     from .work import Assembly
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Selected:
+    """What a selection chose in the current attempt, and what that came to."""
+
+    choice: Choice
+    result: StepResult | None
 
 
 NOTHING_TOLD: Mapping[str, Any] = {}
@@ -38,6 +47,7 @@ class Tally:
         "assembly",
         "attempts",
         "context",
+        "evidence",
         "history",
         "lost",
         "pauses",
@@ -45,6 +55,7 @@ class Tally:
         "questions",
         "refusal",
         "refused",
+        "selected",
         "settled",
         "transaction",
         "usage",
@@ -66,6 +77,10 @@ class Tally:
         """How often the current attempt has asked its agent."""
         self.transaction: OpenTransaction | None = None
         """What the attempt that succeeded has written, to be committed with its outcome."""
+        self.selected: Selected | None = None
+        """What the current attempt has chosen, if the step is a selection."""
+        self.evidence: tuple[Evidence, ...] = ()
+        """What was learned of agents that were chosen, and is not written yet."""
         self.pieces: list[Any] = []
         """What the current attempt has streamed."""
         self.usage: Usage = NO_USAGE

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what only some runs have, loaded by whoever gives it to the
     from .._core.settings import Settings
     from ..telemetry._silence import Silence
     from ..telemetry._sinks import Telemetry
+    from .beliefs import BeliefBook
     from .hooks import Hooks
     from .searching import Searches
 
@@ -44,6 +45,8 @@ class Run:
     outlet: Outlet | None = None
     """Where somebody watches the run; `None` if nobody does."""
     resources: Any = None
+    beliefs: BeliefBook | None = None
+    """What is believed of the agents that selections choose from; `None` if nobody selects."""
     searches: Searches | None = None
     """The searches of the run; `None` if no step has any."""
     configured: Callable[[], Settings] = default_settings

@@ -51,6 +51,12 @@ async def attempt_of_kind(spawner: Spawner, step: Declared, work: Work) -> Attem
 
 async def _governed(spawner: Spawner, step: Declared, work: Work) -> Attempt:
     """One attempt of a kind that few pipelines have."""
+    if step.kind == "selection":
+        from .._dsl.selections import SelectAgent
+        from .selecting import select_agent
+
+        assert isinstance(step, SelectAgent)
+        return await select_agent(spawner, step, work)
     from .._dsl.approvals import Approval
     from .approvals import ask_for_approval
 

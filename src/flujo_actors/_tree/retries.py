@@ -198,7 +198,17 @@ class Attempts:
         await note_swallowed_cancellation(self.run, self.request)
         if isinstance(ended, Failed) and ended.refusal is not None:
             self.request.tally.refusal = ended.refusal
+        if self.request.tally.selected is not None:
+            await self._rewarded(ended)
         return ended
+
+    async def _rewarded(self, ended: Attempt) -> None:
+        """Learn from what the attempt's agent came to."""
+        from .._dsl.selections import SelectAgent  # what only runs with selections need
+        from .selecting import rewarded
+
+        assert isinstance(self.step, SelectAgent)
+        await rewarded(self.run, self.request, self.step, ended)
 
     def _one(self) -> OneAttempt:
         return OneAttempt(self.spawner, self.request)

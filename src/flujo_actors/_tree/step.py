@@ -42,6 +42,7 @@ from .sequence import sequence
 if TYPE_CHECKING:
     from .._core.failures import Cause
     from .._core.questions import Question
+    from .._core.selection import Evidence
     from .._core.undoing import ToUndo
     from .._run.hooks import Hooks
 
@@ -235,6 +236,8 @@ class StepActors:
         run.ledger.settle(request.path)
         undo = _left(request, outcome, context, request.tally.attempts)
         if isinstance(outcome, (Success, Failure)) and not _escalates(outcome):
+            if request.tally.evidence and isinstance(run.journal, MemoryJournal):
+                self._learned(request)
             if isinstance(run.journal, MemoryJournal):
                 run.journal.keep(request.path, outcome, context, same_context=context is request.context)
                 if undo:
@@ -273,7 +276,8 @@ class StepActors:
         self, request: Request, outcome: Success | Failure, context: Any, undo: tuple[ToUndo, ...]
     ) -> tuple[Any, Any, tuple[ToUndo, ...]]:
         same = context is request.context
-        record = Recorded(outcome=outcome, context=context, same_context=same, undo=undo)
+        evidence = self._learned(request) if request.tally.evidence else ()
+        record = Recorded(outcome=outcome, context=context, same_context=same, undo=undo, evidence=evidence)
         try:
             kept = await self._written(request, record)
         except (NotSerializable, TransactionRefused) as error:
@@ -283,6 +287,11 @@ class StepActors:
                 request.path, Recorded(outcome=failed, context=request.context, same_context=True, undo=undo)
             )
         return kept.outcome, request.context if kept.same_context else kept.context, undo
+
+    def _learned(self, request: Request) -> tuple[Evidence, ...]:
+        from .selecting import taken_evidence  # what only runs with selections need
+
+        return taken_evidence(self.run, request)
 
     async def _written(self, request: Request, record: Recorded) -> Recorded:
         """Write down how the step ended, in its own transaction if it has one."""

@@ -22,6 +22,7 @@ from .._run.step_results import charge, result_of
 
 if TYPE_CHECKING:
     from .._core.failures import Cause
+    from .._core.selection import Evidence
 
 
 async def remember_failed(run: Run, request: Request, ended: Failed | Stopped, *, final: bool = False) -> None:
@@ -35,9 +36,20 @@ async def remember_failed(run: Run, request: Request, ended: Failed | Stopped, *
         inner = None if tally.aftermath is None else tally.aftermath.cause
         cause = inner or cause_of(request, failure)
     record = Recorded(
-        outcome=failure, context=request.context, same_context=True, undo=tally.left_inside(), cause=cause
+        outcome=failure,
+        context=request.context,
+        same_context=True,
+        undo=tally.left_inside(),
+        cause=cause,
+        evidence=_learned(run, request) if tally.evidence else (),
     )
     await run.journal.settled(paths.tried(request.path), record)
+
+
+def _learned(run: Run, request: Request) -> tuple[Evidence, ...]:
+    from .selecting import taken_evidence  # what only runs with selections need
+
+    return taken_evidence(run, request)
 
 
 def _failure(request: Request, ended: Failed | Stopped, *, final: bool) -> Failure:

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from .._core.records import RunQuery as RunQuery
     from .._core.records import StoredRun as StoredRun
     from .._core.records import StoredStatus as StoredStatus
+    from .._core.selection import Belief as Belief
+    from .._core.selection import Evidence as Evidence
     from ._memory import MemoryStore as MemoryStore
     from ._opening import open_store as open_store
+    from ._port import Beliefs as Beliefs
     from ._port import Deadlines as Deadlines
     from ._port import RunArchive as RunArchive
     from ._port import RunControl as RunControl
@@ -39,7 +42,10 @@ else:
             "Admission": ".._core.records",
             "Append": ".._core.records",
             "CancelRequest": ".._core.records",
+            "Belief": ".._core.selection",
+            "Beliefs": "._port",
             "Deadlines": "._port",
+            "Evidence": ".._core.selection",
             "Lease": ".._core.records",
             "LightRecord": ".._core.light_records",
             "MemoryStore": "._memory",

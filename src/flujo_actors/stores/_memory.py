@@ -26,6 +26,7 @@ from .._core.records import (
     WorkerNote,
     has_ended,
 )
+from .._core.selection import NO_BELIEF, Belief, Evidence, learned
 from ..errors import LeaseLost, RunExists
 from . import _refusals as refusals
 from ._clock import LeaseClock, SystemClock
@@ -44,6 +45,7 @@ class MemoryStore:
         self._runs: dict[RunId, MemoryRun] = {}
         self._workers: dict[str, WorkerNote] = {}
         self._numbers = itertools.count(1)
+        self._beliefs: dict[tuple[str, str], dict[str, tuple[Belief, float]]] = {}
         self._lock = threading.Lock()
         self._forking = False
         watch_forks(self)
@@ -107,6 +109,24 @@ class MemoryStore:
             waiting = [pause for run in self._runs.values() for pause in run.pauses if not pause.answered]
             due = [pause.asked.due_at for pause in waiting if pause.asked.due_at is not None]
             return min(due) - self._wall() if due else None
+
+    def beliefs(self, name: str, category: str) -> dict[str, Belief]:
+        with self._lock:
+            wall, kept = self._wall(), self._beliefs.get((name, category), {})
+            return {arm: attrs.evolve(belief, idle_s=wall - at) for arm, (belief, at) in kept.items()}
+
+    def reward(self, run_id: RunId, path: StepPath, *, record: Record, evidence: Evidence) -> None:
+        with self._lock:
+            run = self._run(run_id)
+            if any(each.kind == "rewarded" and each.path == path for each in run.records):
+                raise refusals.rewarded(run_id, path)
+            run.add(record, self._wall())
+            self._learn(evidence)
+
+    def _learn(self, told: Evidence) -> None:
+        arms = self._beliefs.setdefault((told.name, told.category), {})
+        before, _ = arms.get(told.arm, (NO_BELIEF, 0.0))
+        arms[told.arm] = learned(before, told), self._wall()
 
     def get(self, run_id: RunId) -> StoredRun:
         with self._lock:
@@ -301,6 +321,8 @@ class MemoryStore:
         for pause in append.pauses:
             run.ask(pause, wall)
         change(run, append, wall)
+        for told in append.evidence:
+            self._learn(told)
         return run.cancel
 
     def _renew(self, lease: Lease, lease_s: float) -> LeaseLost | None:

@@ -32,6 +32,7 @@ from .._core.records import (
     StoredStatus,
     WorkerNote,
 )
+from .._core.selection import Belief, Evidence
 from ..errors import LeaseLost, RunExists
 
 Verdict: TypeAlias = LeaseLost | CancelRequest | None
@@ -144,6 +145,23 @@ class Deadlines(Protocol):
         """Consume a question as `answer` does, and ask another one in its place, in one transaction."""
 
 
+class Beliefs(Protocol):
+    """What is learned of agents that selections choose from. A store without these methods can do all the rest.
+
+    Who has them adds the `evidence` of an append in the transaction that writes it, one statement for each, so that no
+    outcome is lost between processes and none counts twice.
+    """
+
+    def beliefs(self, name: str, category: str) -> dict[str, Belief]:
+        """What is believed of every arm that has an outcome, with how long ago the last one was (`idle_s`)."""
+
+    def reward(self, run_id: RunId, path: StepPath, *, record: Record, evidence: Evidence) -> None:
+        """Append a record of kind `rewarded` and add the evidence, once for each path: `NoRewardDue` after that.
+
+        Needs no lease, as `answer`; `RunNotFound` if there is no such run.
+        """
+
+
 class RunArchive(Protocol):
     """Reading runs, and forgetting them."""
 
@@ -202,7 +220,7 @@ class Transaction(Protocol):
         """Add records to the transaction; `LeaseLost` if the lease is not current."""
 
 
-class Store(RunLog, RunControl, RunQueue, Deadlines, RunArchive, RunScan, Protocol):
+class Store(RunLog, RunControl, RunQueue, Deadlines, Beliefs, RunArchive, RunScan, Protocol):
     """A place where runs survive their process.
 
     A store may say with a text `place` which database it stands for: steps that write through stores of one place take

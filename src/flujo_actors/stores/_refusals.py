@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._core.outcomes import RunId
 from .._core.paths import StepPath
 from .._core.records import Lease
-from ..errors import AlreadyAnswered, Expired, LeaseLost, NotPaused, RunExists, RunLeased, RunNotFound
+from ..errors import AlreadyAnswered, Expired, LeaseLost, NoRewardDue, NotPaused, RunExists, RunLeased, RunNotFound
 from ._rows import shown
 
 
@@ -38,6 +38,10 @@ def already_answered(run_id: RunId, path: StepPath) -> AlreadyAnswered:
 
 def expired(run_id: RunId, path: StepPath) -> Expired:
     return Expired(f"the answer to {shown(path)} in run {shown(run_id)} comes too late: its time is over")
+
+
+def rewarded(run_id: RunId, path: StepPath) -> NoRewardDue:
+    return NoRewardDue(f"the reward of {shown(path)} in run {shown(run_id)} has been told already")
 
 
 def lost(lease: Lease, current: tuple[str | None, int] | None) -> LeaseLost:

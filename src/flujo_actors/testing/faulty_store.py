@@ -28,6 +28,7 @@ from .._core.records import (
     StoredStatus,
     WorkerNote,
 )
+from .._core.selection import Belief, Evidence
 from ..errors import LeaseLost, RunExists, StoreError
 from ..stores._port import Store, Transaction, Verdict
 
@@ -122,6 +123,14 @@ class FaultyStore:
 
     def next_due_s(self) -> float | None:
         return self._store.next_due_s()
+
+    def beliefs(self, name: str, category: str) -> dict[str, Belief]:
+        with self.counted("beliefs"):
+            return self._store.beliefs(name, category)
+
+    def reward(self, run_id: RunId, path: StepPath, *, record: Record, evidence: Evidence) -> None:
+        with self.counted("reward"):
+            self._store.reward(run_id, path, record=record, evidence=evidence)
 
     def get(self, run_id: RunId) -> StoredRun:
         with self.counted("get"):

@@ -15,8 +15,8 @@ class TestMyStore(StoreConformance):
 ```
 
 The clauses about damage, blobs and versions are skipped for a place that does not say how to damage it; those about
-processes for one that is not `between_processes`; those about deadlines for a store that has no `expire`. Processes are
-forked, so the suite needs a system that has forks.
+processes for one that is not `between_processes`; those about deadlines and beliefs for a store
+that has no `expire` or no `beliefs`. Processes are forked, so the suite needs a system that has forks.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import pytest
 from ..stores._clock import ManualClock as ManualClock
 from ..stores._port import Store
 from ._store_clauses.answering import AnsweringClauses
+from ._store_clauses.believing import BeliefClauses
 from ._store_clauses.concurrency import ConcurrencyClauses
 from ._store_clauses.controlling import ControlClauses
 from ._store_clauses.crashing import CrashClauses
@@ -45,6 +46,7 @@ class StoreConformance(
     QueueClauses,
     AnsweringClauses,
     DeadlineClauses,
+    BeliefClauses,
     KeepingClauses,
     ScanClauses,
     ConcurrencyClauses,

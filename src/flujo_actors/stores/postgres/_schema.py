@@ -82,7 +82,21 @@ _DEADLINES: tuple[LiteralString, ...] = (
 )
 """Until when a question waits for its answer. Few do, and the index holds no others."""
 
-MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (_FIRST, _CANCEL_REQUESTS, _QUEUES, _LISTINGS, _DEADLINES)
+_BELIEFS: tuple[LiteralString, ...] = (
+    """CREATE TABLE flujo_beliefs (
+        scope bytea NOT NULL,
+        arm text NOT NULL,
+        alpha float8 NOT NULL,
+        beta float8 NOT NULL,
+        observations bigint NOT NULL,
+        mean_cost_usd float8 NOT NULL,
+        updated_at float8 NOT NULL,
+        PRIMARY KEY (scope, arm)
+    )""",
+)
+"""What is known of agents that selections choose from; the scope is a hash of the beliefs' name and the category."""
+
+MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (_FIRST, _CANCEL_REQUESTS, _QUEUES, _LISTINGS, _DEADLINES, _BELIEFS)
 """What leads from each version to the next; an empty schema has version 0."""
 
 

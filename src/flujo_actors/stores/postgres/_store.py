@@ -29,6 +29,7 @@ from .._port import Transaction, Verdict
 from .._rows import RecordRow, as_blob, as_records, as_row, cursor_text, read_cursor, restored, storable
 from . import _pauses as pauses
 from . import _statements as sql
+from ._beliefs import PostgresBeliefs, learn
 from ._queue import PostgresQueue
 from ._scanning import PostgresScanning, hash_of, owner_of
 from ._writing import insert_records, numbered
@@ -38,7 +39,7 @@ if TYPE_CHECKING:  # they need the driver, and the name of this store must be th
     from ._session import Connection
 
 
-class PostgresStore(PostgresQueue, PostgresScanning):
+class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs):
     """Runs in a Postgres database; its tables stand in the first schema of the `search_path`."""
 
     def __init__(
@@ -197,6 +198,10 @@ class PostgresStore(PostgresQueue, PostgresScanning):
                 records.extend(numbered(run, first, batch[index].records))
                 pauses.write(db, self._today(), run, batch[index])
         insert_records(db, records)
+        written = zip(batch, verdicts, strict=True)
+        told = [each for append, lost in written if not isinstance(lost, LeaseLost) for each in append.evidence]
+        if told:
+            learn(db, told, self._today())
         return verdicts, _append_is_there(batch, verdicts, records)
 
     def _renew(self, db: Connection, leases: Sequence[Lease], lease_s: float) -> tuple[list[LeaseLost | None], IsThere]:

@@ -105,6 +105,21 @@ _DEADLINES = (
 )
 """Until when a question waits for its answer. Few do, and the index holds no others."""
 
+_BELIEFS = (
+    """CREATE TABLE flujo_beliefs (
+        name TEXT NOT NULL,
+        category TEXT NOT NULL,
+        arm TEXT NOT NULL,
+        alpha REAL NOT NULL,
+        beta REAL NOT NULL,
+        observations INTEGER NOT NULL,
+        mean_cost_usd REAL NOT NULL,
+        updated_at REAL NOT NULL,
+        PRIMARY KEY (name, category, arm)
+    ) WITHOUT ROWID""",
+)
+"""What is known of agents that selections choose from: evidence, without any prior."""
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _FIRST,
     _ONE_PAGE_PER_RECORD,
@@ -112,6 +127,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _QUEUES,
     _LISTINGS,
     _DEADLINES,
+    _BELIEFS,
 )
 """What leads from each version to the next; an empty file has version 0."""
 

@@ -31,6 +31,7 @@ from .._port import Transaction, Verdict
 from .._rows import as_records, cursor_text, read_cursor, restored, storable
 from . import _pauses as pauses
 from . import _statements as sql
+from ._beliefs import SqliteBeliefs, learn
 from ._connections import SqliteConnections
 from ._pauses import insert
 from ._queue import SqliteQueue
@@ -40,7 +41,7 @@ Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
 """SQLite's setting: `FULL` survives a power failure, `NORMAL` may lose the last commits in one, never their order."""
 
 
-class SqliteStore(SqliteQueue, SqliteScanning):
+class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs):
     """Runs in a SQLite file, or in memory with `":memory:"`; shared by all processes of one machine."""
 
     def __init__(
@@ -198,6 +199,8 @@ class SqliteStore(SqliteQueue, SqliteScanning):
             told.append(_change_run(db, append, under))
         if not told[-1]:
             return refusals.lost(append.lease, owner_of(db, append.lease.run_id))
+        for each in append.evidence:
+            learn(db, each, under["wall"])
         cancel = told[-1][0][-1]
         return None if cancel is None else CancelRequest(reason=restored(cancel))
 

@@ -139,6 +139,7 @@ def _trace(spans: OpenSpans, event: ev.Event) -> None:
             | ev.ContextAssembled()
             | ev.HookFailed()
             | ev.BudgetLevelChanged()
+            | ev.SelectionChosen()
         ):
             _note(spans, event)
         case ev.RunStarted() | ev.RunResumed() | ev.RunEnded():
