@@ -31,9 +31,9 @@ from ..errors import DeclarationError, FlujoError
 from ._elicitation import answer_in, asks_with
 from ._questions import schema_of
 
-LONGEST_WAIT_S = 600.0
+_LONGEST_WAIT_S = 600.0
 
-logger = logging.getLogger("flujo_actors")
+_logger = logging.getLogger("flujo_actors")
 
 
 def mcp_server(
@@ -91,7 +91,7 @@ def _play(flujo: Flujo[Any, Any, Any], run_id: str) -> None:
     try:
         flujo.resume(run_id, wait=False)
     except FlujoError as error:
-        logger.warning("run %r did not go on: %s", run_id, error)
+        _logger.warning("run %r did not go on: %s", run_id, error)
 
 
 class _Tools:
@@ -168,7 +168,7 @@ class _Tools:
 
     async def wait(self, run_id: str, timeout_s: float = 60.0) -> str:
         """Wait for a run."""
-        bounded = min(max(timeout_s, 0.0), LONGEST_WAIT_S)
+        bounded = min(max(timeout_s, 0.0), _LONGEST_WAIT_S)
         try:
             wait = functools.partial(self._client().wait, run_id, timeout=bounded)
             result = await anyio.to_thread.run_sync(wait, abandon_on_cancel=True)
