@@ -78,6 +78,7 @@ PUBLIC = [
     "LightRecord",
     "lint",
     "LiteralSegment",
+    "load_blueprint",
     "load_settings",
     "LoopAlreadyRunning",
     "make_agent_async",

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from ._agents.factory import make_agent_async as make_agent_async
     from ._agents.granular.units import current_unit as current_unit
     from ._blueprint.findings import Finding as Finding
+    from ._blueprint_loading import load_blueprint as load_blueprint
     from ._blueprints import lint as lint
     from ._bridge.threads import abandoned_threads as abandoned_threads
     from ._client import RunClient as RunClient
@@ -241,6 +242,7 @@ else:
             "from_state": "._dsl.context_sources",
             "known_citations": "._dsl.citations",
             "lint": "._blueprints",
+            "load_blueprint": "._blueprint_loading",
             "load_settings": "._settings",
             "make_agent_async": "._agents.factory",
             "normalize_json_text": ".structured._reader",
@@ -394,6 +396,7 @@ __all__ = [
     "from_state",
     "known_citations",
     "lint",
+    "load_blueprint",
     "load_settings",
     "make_agent_async",
     "normalize_json_text",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
@@ -12,8 +13,6 @@ from ._blueprint.allowing import checked_entries
 from ._blueprint.findings import Finding
 from ._blueprint.linting import Linted, Linter
 from ._blueprint.project import Project, config_of, content_of
-from ._core.settings import Settings
-from ._settings import load_settings
 from .errors import BlueprintError
 
 
@@ -46,16 +45,30 @@ def project_of(
     """What a file may name and read: from `--config`, or the nearest `flujo.toml`, and the caller."""
     directory = Path.cwd() if file is None else file.resolve().parent
     found = config or config_of(directory)
-    settings = load_settings(file=found) if found is not None else load_settings(environ={})
-    return attrs.evolve(_project(settings, allow), root=found.resolve().parent if found else directory, resolve=resolve)
+    allowed = checked_entries(allow)
+    if found is None:
+        return Project(root=directory, allow=allowed, resolve=resolve)
+    configured = _configured(found.resolve(), found.stat().st_mtime_ns if found.is_file() else 0)
+    return attrs.evolve(configured, allow=(*configured.allow, *allowed), resolve=resolve)
 
 
-def _project(settings: Settings, allow: Iterable[str]) -> Project:
+@functools.lru_cache(maxsize=1)  # a hundred files have one configuration
+def _configured(file: Path, changed_at: int) -> Project:
+    """What a configuration file says of blueprints, as it was when it was last changed."""
+    from ._settings import load_settings  # the classes of all settings, for those who have a file
+
+    settings = load_settings(file=file)
     return Project(
-        root=Path(),
-        allow=(*checked_entries(settings.blueprints.allow), *checked_entries(allow)),
+        root=file.parent,
+        allow=checked_entries(settings.blueprints.allow),
         path=settings.blueprints.path,
         ignore=settings.lint.ignore,
         error=settings.lint.error,
         warning=settings.lint.warning,
+        total_cost_usd_limit=settings.blueprints.total_cost_usd_limit,
+        total_tokens_limit=_whole(settings.blueprints.total_tokens_limit),
     )
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)

@@ -7,13 +7,14 @@ import pytest
 
 from flujo_actors import Step
 from flujo_actors._dsl import options
-from flujo_actors._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
+from flujo_actors._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel, SequenceOf
 
 OF_THE_KIND = {
     Parallel: {"branches"},
     MapOver: {"body", "items", "max_concurrency"},
     BranchOn: {"select", "branches", "default"},
     LoopUntil: {"body", "until", "max_loops"},
+    SequenceOf: {"body"},
     HumanInTheLoop: {"message", "input_schema"},
 }
 

@@ -40,9 +40,19 @@ class Record:
 
 def test_the_registry_is_read_only() -> None:
     """Built-ins are known by name and nobody can replace one."""
-    assert set(BUILTINS) == {"wrap_dict", "ensure_object", "extract_from_text"}
+    assert set(BUILTINS) == {"passthrough", "stringify", "wrap_dict", "ensure_object", "extract_from_text"}
     with pytest.raises(TypeError):
         BUILTINS["wrap_dict"] = len  # type: ignore[index]
+
+
+def test_passthrough_and_stringify_hand_on_what_they_get() -> None:
+    """As it is, and as a text: JSON, unless it is one already."""
+    thing = object()
+    assert BUILTINS["passthrough"](thing) is thing
+    assert [BUILTINS["stringify"](each) for each in ("a", None, True, {"a": "ö"}, Model(a=1))] == [
+        *("a", "null", "true", '{"a": "ö"}', '{"a": 1}'),
+    ]
+    assert "object" in BUILTINS["stringify"](thing)
 
 
 def test_wrap_dict_puts_a_value_under_its_key() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-import jsonschema_rs
-
 from .analysis import Analysis
 from .model import Entry
 
@@ -48,6 +46,8 @@ def _schemas(analysis: Analysis) -> Iterator[Entry]:
 
 
 def _problem(schema: dict[str, Any]) -> str | None:
+    import jsonschema_rs  # only for files with schemas in them
+
     try:
         jsonschema_rs.validator_for(schema, retriever=_refuse)
     except (ValueError, jsonschema_rs.ReferencingError) as error:

@@ -28,6 +28,8 @@ class Project:
     ignore: tuple[str, ...] = ()
     error: tuple[str, ...] = ()
     warning: tuple[str, ...] = ()
+    total_cost_usd_limit: float | None = None
+    total_tokens_limit: int | None = None
     resolve: bool = False
     """Whether names of Python are looked for, without importing anything."""
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from jinja2 import nodes
 
 from .template_filters import FILTERS, TESTS, contains
-from .template_parsing import Parsed
+from .template_parsing import Parsed, reference_of
 from .template_values import Frame, Missing, TemplateError, attribute, item, items_of, number, present, text_of, truth
 
 Evaluate: TypeAlias = Callable[[Frame], Any]
@@ -169,6 +169,9 @@ def _variable(name: str) -> Evaluate:
 
 
 def _looked_up(node: nodes.Getattr | nodes.Getitem) -> Evaluate:
+    step = _step_named(node)
+    if step is not None:
+        return _output_of(step)
     of = _expression(node.node)
     if isinstance(node, nodes.Getattr):
         name = node.attr
@@ -177,6 +180,24 @@ def _looked_up(node: nodes.Getattr | nodes.Getitem) -> Evaluate:
         return _slice(of, node.arg)
     key = _expression(node.arg)
     return lambda frame: item(frame, of(frame), present(key(frame)))
+
+
+def _step_named(node: nodes.Node) -> str | None:
+    """The step of `steps.<name>.output`, which is looked up as a whole: steps are no values."""
+    reference = reference_of(node)
+    if reference is None or reference.root != "steps" or len(reference.path) != 2 or reference.path[1] != "output":
+        return None
+    return str(reference.path[0])
+
+
+def _output_of(step: str) -> Evaluate:
+    def look_up(frame: Frame) -> Any:
+        try:
+            return frame.variables["steps"][step]
+        except KeyError as error:
+            return Missing(str(error))
+
+    return look_up
 
 
 def _slice(of: Evaluate, node: nodes.Slice) -> Evaluate:

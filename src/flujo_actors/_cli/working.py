@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
-import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 from .._bridge.host import Host, in_own_loop
@@ -19,6 +15,7 @@ from .._runner import Flujo
 from ..errors import DeclarationError
 from .call import Call
 from .exits import DONE
+from .targets import target_of
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -81,7 +78,7 @@ def _log(call: Call) -> None:
 
 def flujo_at(call: Call, target: str, *, store: str | None) -> Flujo[Any, Any, Any]:
     """The `Flujo` that a target names, or one made of the pipeline that it names."""
-    found = _found(target)
+    found = target_of(target, config=call.config)
     if isinstance(found, Flujo):
         if store is not None:
             raise DeclarationError(f"{target} is a Flujo, which has its own store: leave --store out")
@@ -93,36 +90,3 @@ def flujo_at(call: Call, target: str, *, store: str | None) -> Flujo[Any, Any, A
             f"{target} is a pipeline: say where its runs are, with --store, FLUJO_STORE or flujo.toml"
         )
     return Flujo(found, store=url, settings=settings)
-
-
-def _found(target: str) -> Any:
-    place, _, name = target.rpartition(":")
-    if not place or not name:
-        raise DeclarationError(f"{target!r} names nothing to play: use package.module:name, or file.py:name")
-    found: Any = _module(place, target)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise DeclarationError(f"there is no {name!r} in {place!r}")
-        found = getattr(found, part)
-    return found
-
-
-def _module(place: str, target: str) -> ModuleType:
-    if place.endswith(".py"):
-        return _from_file(Path(place))
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (place == error.name or place.startswith(f"{error.name}.")):
-            raise
-        raise DeclarationError(f"{target!r}: there is no module {error.name!r} here or on the path") from error
-
-
-def _from_file(path: Path) -> ModuleType:
-    """A file is imported under its own name, so that its functions are called what they are called elsewhere."""
-    if not path.is_file():
-        raise DeclarationError(f"there is no file {str(path)!r}")
-    sys.path.insert(0, str(path.resolve().parent))
-    return importlib.import_module(path.stem)

@@ -7,7 +7,7 @@ A kind says itself what stands inside it and where (`_inside`), and what of it m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 import attrs
 
@@ -17,7 +17,7 @@ from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
 from .call_plan import check_takes_pair
 from .declared import Declared, checked_limit, checked_source, frozen_mapping
-from .pipeline import AnyStep, StepLike, as_step, step_of
+from .pipeline import AnyStep, Pipeline, StepLike, as_step, step_of
 
 MergeStrategy: TypeAlias = Literal["context_update", "overwrite", "keep_first", "error_on_conflict", "no_merge"]
 """What becomes of the context copies of parallel branches:
@@ -200,6 +200,32 @@ class LoopUntil(Declared[In, Out]):
     def lasting(self) -> Iterator[tuple[str, Any]]:
         """How many turns there are at most."""
         yield "max_loops", self.max_loops
+
+
+def _as_pipeline(value: StepLike) -> Pipeline:
+    is_step = isinstance(value, Declared) or (callable(value) and not isinstance(value, type))
+    return Pipeline((value,)) if is_step else cast("Pipeline", value)
+
+
+def _checked_steps(instance: Any, _: object, value: object) -> None:
+    if not isinstance(value, Pipeline):
+        as_step(value, where=f"the body of step {instance.name!r}")  # which refuses it, and says where it stood
+    elif value.on_failure or value.compensate is not None:
+        raise DeclarationError(
+            f"step {instance.name!r}: give `on_failure` and `compensate` to the step itself, not to the pipeline in it"
+        )
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class SequenceOf(Declared[In, Out]):
+    """Steps one after the other, as one step with options of its own."""
+
+    body: Pipeline = attrs.field(kw_only=False, converter=_as_pipeline, validator=_checked_steps)
+
+    kind: ClassVar[str] = "sequence"
+
+    def _inside(self) -> Iterator[tuple[Segment, AnyStep]]:
+        return ((Named(name), step) for step, name in self.body.named_steps)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -15,6 +15,7 @@ from .chaining import Chained
 from .declared import Declared, as_compensation, as_handlers
 
 if TYPE_CHECKING:
+    from .._core.usage import UsageLimits
     from .compensation import Compensate
     from .typed_parts import Answers, I, O, Returns, Streams, T, TypedStep
 
@@ -59,6 +60,11 @@ class Pipeline(Chained[In, Out]):
     """Who is told when the pipeline has failed, and been undone."""
     compensate: Compensate | None = attrs.field(default=None, converter=as_compensation)
     """What undoes the pipeline as a whole once it has completed; without it, its steps are undone one by one."""
+
+    usage_limits: UsageLimits | None = attrs.field(default=None, kw_only=True)
+    """What a run of it may spend, where its `Flujo` says nothing else."""
+    initial_context_data: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
+    """What the context of a run begins with; its `Flujo` may say more."""
 
     def __attrs_post_init__(self) -> None:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
@@ -136,7 +142,8 @@ class Pipeline(Chained[In, Out]):
     @property
     def dissolves(self) -> bool:
         """Whether nothing tells the pipeline from its steps."""
-        return self.name is None and not self.on_failure and self.compensate is None
+        alone = self.name is None and self.usage_limits is None and self.initial_context_data is None
+        return alone and not self.on_failure and self.compensate is None
 
     def __repr__(self) -> str:
         names = list(self.step_names())

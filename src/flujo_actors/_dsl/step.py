@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .typed_parts import Answers, I, K, ModelAgent, O, Returns, Runs, StepMaker, Streams, T, TypedStep
 
 if TYPE_CHECKING:  # see where `Step` makes them
-    from .kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, OnBranchFailure, Parallel
+    from .kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, OnBranchFailure, Parallel, SequenceOf
     from .resumable import OnUncertain, Resumable
 
 
@@ -386,6 +386,21 @@ class Step(Declared[In, Out], GovernedKinds):
         from .kinds import LoopUntil
 
         return LoopUntil(name, body, until, max_loops=max_loops, **options)
+
+    @overload
+    @staticmethod
+    def sequence(
+        name: str, body: TypedStep[I, O] | Answers[I, O], **options: Unpack[KindOptions]
+    ) -> SequenceOf[I, O]: ...
+    @overload
+    @staticmethod
+    def sequence(name: str, body: StepLike, **options: Unpack[KindOptions]) -> SequenceOf[Any, Any]: ...
+    @staticmethod
+    def sequence(name: str, body: StepLike, **options: Any) -> SequenceOf:
+        """A pipeline as one step with options of its own: an input, retries, a fallback, limits."""
+        from .kinds import SequenceOf
+
+        return SequenceOf(name, body, **options)
 
     @overload
     @staticmethod

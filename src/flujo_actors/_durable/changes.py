@@ -186,7 +186,7 @@ class _Comparison:
     def _disturbed(self, done: _Done) -> Iterator[str]:
         """Sequences in which something new, or something old, now stands among the steps that are done."""
         for parent in (ROOT, *self._in_both()):
-            if parent == ROOT or self._before[parent]["kind"] == "pipeline":
+            if parent == ROOT or self._before[parent]["kind"] in ("pipeline", "sequence"):
                 old = [path for path in self._before if _is_child(path, parent)]
                 count = max((place for place, path in enumerate(old, 1) if path in done.begun), default=0)
                 new = [path for path in self._after if _is_child(path, parent)][:count]

@@ -5,7 +5,8 @@ Rules:
 1. A function is known by its qualified name. What a program defines in `__main__` has the name of the module it is: a
    run of `python app.py` is the same as one of `import app`.
 2. Of what decides between steps (a condition, items, an input, a question) the text counts, too: texts and plain data
-   as they are, a lambda by its code, a partial by what it is bound to.
+   as they are, a lambda by its code, a partial by what it is bound to, and what has a `text` (a template, an
+   expression of a blueprint) by that.
 3. Code is compared only between equal versions of Python: others compile the same text to other code.
 4. How much of its package a module's name has depends on how the program was started: `app.f` is `shop.app.f`.
 """
@@ -47,6 +48,9 @@ def expression(value: Any) -> str:
         return f"{expression(value.func)} {digest([value.args, value.keywords])}"
     if not callable(value):
         return digest(value)
+    text = getattr(value, "text", None)
+    if isinstance(text, str):
+        return f"{named(value)} {digest(text)}"
     code = getattr(value, "__code__", None)
     return f"{named(value)} {_code(code)}" if code is not None and code.co_name == _LAMBDA else named(value)
 

@@ -20,7 +20,7 @@ from .._core.degraded import marks
 from .._core.outcomes import Failure, Paused, Success
 from .._core.siblings import Survived, gathered, stops_siblings
 from .._dsl.declared import Declared
-from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel
+from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel, SequenceOf
 from .._dsl.pipeline import AnyStep
 from .._run.limits import budget_for
 from .._run.messages import Request, Settled
@@ -29,7 +29,7 @@ from .._run.run import Run
 from .._run.user_calls import ask, failure_of, given, with_context_copy
 from .._run.work import Work
 from ..errors import ContextError
-from .sequence import Spawner, ended_by, output_of, texts_in
+from .sequence import Spawner, ended_by, output_of, sequence, texts_in
 
 
 async def attempt_of_kind(spawner: Spawner, step: Declared, work: Work) -> Attempt:
@@ -45,6 +45,8 @@ async def attempt_of_kind(spawner: Spawner, step: Declared, work: Work) -> Attem
             return await loop_until(spawner, step, work)
         case HumanInTheLoop():
             return await ask_a_person(spawner.run, step, work)
+        case SequenceOf():
+            return await sequence(spawner, step.body, work)
         case _:
             return await _governed(spawner, step, work)
 

@@ -84,7 +84,7 @@ class StepActors:
         return await self._settle(request, outcome, context)
 
     def _with_own_limits(self, request: Request) -> Request:
-        limits = None if isinstance(request.step, Pipeline) else request.step.usage_limits
+        limits = request.step.usage_limits
         if limits is None:
             return request
         quota = self.run.quota(limits, owner=f"step {request.name!r}", path=request.path, step_name=request.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -86,7 +87,30 @@ def _object_in(text: str) -> Any:
     return parsed if isinstance(parsed, dict) else text
 
 
+def passthrough(value: Any) -> Any:
+    """What it is given."""
+    return value
+
+
+def stringify(value: Any) -> str:
+    """A text as it is, anything else as JSON; what cannot be written as JSON, as the text it has."""
+    if isinstance(value, str):
+        return value
+    plain = tried(_jsonable, value)
+    return _told(value) if isinstance(plain, Error) else str(plain.value)
+
+
+def _jsonable(value: Any) -> str:
+    return json.dumps(to_jsonable_python(value, fallback=_fields_of), ensure_ascii=False)
+
+
 BUILTINS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {"wrap_dict": wrap_dict, "ensure_object": ensure_object, "extract_from_text": extract_from_text}
+    {
+        "passthrough": passthrough,
+        "stringify": stringify,
+        "wrap_dict": wrap_dict,
+        "ensure_object": ensure_object,
+        "extract_from_text": extract_from_text,
+    }
 )
 """Every built-in by its name; read-only."""
