@@ -28,6 +28,7 @@ from ._wiring import (
     fleet_of,
     hook_reporter,
     hooks_of,
+    initial_data,
     limits_of,
     load_for_steps,
     minds_failures,
@@ -118,9 +119,9 @@ class Flujo(Generic[In, Out, Ctx]):
         load_for_steps(self.pipeline)
         check_context_model(context_model)
         self._make_searches = searches_of(self.pipeline, retrievers, context_model)
-        self._first_context = FirstContext(context_model, _begun(self.pipeline, initial_context_data))
+        self._first_context = FirstContext(context_model, initial_data(self.pipeline, initial_context_data))
         self._resources = resources
-        self._limits = limits_of(self.pipeline.usage_limits if usage_limits is None else usage_limits, self.pipeline)
+        self._limits = limits_of(usage_limits, self.pipeline)
         self._make_hooks = hooks_of(hooks)
         self._configured = settings_of(settings)
         self._minds_failures = minds_failures(self.pipeline)
@@ -447,9 +448,3 @@ def _checked_id(run_id: str | None) -> RunId:
     if not isinstance(run_id, str) or not run_id:
         raise DeclarationError(f"run_id must be a non-empty text or None, not {run_id!r}")
     return RunId(run_id)
-
-
-def _begun(pipeline: Pipeline, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """What the context begins with: what the pipeline says, and above it what its user says."""
-    declared = pipeline.initial_context_data
-    return given if declared is None else declared if given is None else {**declared, **given}

@@ -108,10 +108,16 @@ def refuse_transactions(pipeline: Pipeline) -> None:
 
 
 def limits_of(given: UsageLimits | None, pipeline: Pipeline) -> UsageLimits | None:
-    """The limits of a `Flujo`, if there are any."""
+    """The limits of a `Flujo`, if there are any: its own, else those of its pipeline."""
     if given is not None and not isinstance(given, UsageLimits):
         raise DeclarationError(f"usage_limits must be UsageLimits(…), not {given!r}")
-    return given or _counting(pipeline)
+    return given or pipeline.usage_limits or _counting(pipeline)
+
+
+def initial_data(pipeline: Pipeline, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What a context begins with: what the pipeline says, and above it what its user says."""
+    declared = pipeline.initial_context_data
+    return given if declared is None else declared if given is None else {**declared, **given}
 
 
 def _counting(pipeline: Pipeline) -> UsageLimits | None:
