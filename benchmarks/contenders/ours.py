@@ -15,9 +15,8 @@ from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.paths import ROOT
 from flujo_actors._dsl import call_plan
 from flujo_actors._durable.journal import MemoryJournal
-from flujo_actors._run.messages import Tally
+from flujo_actors._run.messages import Tally, Work
 from flujo_actors._run.run import Run
-from flujo_actors._run.work import Work
 from flujo_actors.telemetry import SILENT
 
 

@@ -23,11 +23,10 @@ from .._core.usage import NO_USAGE, Usage
 from .._dsl.call_plan import BUDGET, TOLD, CallPlan
 from .._dsl.step import Step
 from .._run.limits import budget_of, refusal, within_limits
-from .._run.messages import Tally
+from .._run.messages import Tally, Work
+from .._run.reports import report_left_thread
 from .._run.run import Run
-from .._run.step_events import report_left_thread
 from .._run.user_calls import assembled_of, failure_of
-from .._run.work import Work
 from .refused_outputs import refused_output
 
 _OUTCOMES = (Success, Failure, Paused, Aborted, StepResult)

@@ -20,8 +20,8 @@ from outcome import Error, Value
 
 from .._bridge.guard import guarded
 from .._core.chunks import chunk_maker
+from .._run.messages import Work
 from .._run.run import Run
-from .._run.work import Work
 from ..actors._mailbox import Mailbox
 from ..errors import StreamLimitExceeded, StructuredOutputError
 from ..structured._stream import Preview, StreamBuffer

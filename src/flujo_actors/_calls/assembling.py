@@ -54,11 +54,11 @@ from .._dsl.context_sources import (
     filter_flaw,
 )
 from .._dsl.step import Step
+from .._run.messages import Assembly, Work
+from .._run.reports import report_left_thread
 from .._run.run import Run
 from .._run.searching import Answered, Search
-from .._run.step_events import report_left_thread
 from .._run.user_calls import told_of, with_context_copy
-from .._run.work import Assembly, Work
 from ..errors import FlujoError, RetrievalError, StepTimeout
 
 _Found: TypeAlias = tuple[tuple[RetrievalResult, ...], bool]

@@ -37,9 +37,9 @@ from .._core.usage import Usage
 from .._dsl.resumable import Resumable
 from .._dsl.step import Step
 from .._run.limits import caller_of, within_limits
+from .._run.messages import Work
 from .._run.run import Run
 from .._run.user_calls import failure_of
-from .._run.work import Work
 from ..errors import MaxTurnsReached, StructuredOutputError, UncertainUnit
 from .agent import is_structured
 from .aggregator import Aggregator

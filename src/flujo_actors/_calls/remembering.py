@@ -14,7 +14,7 @@ from .._agents.history import appended, messages_of, shortened
 from .._context.reading import has_path, read_path, with_value
 from .._dsl.context_sources import FromHistory
 from .._dsl.step import Step
-from .._run.work import Assembly
+from .._run.messages import Assembly
 
 
 def history_in(context: Any, source: FromHistory) -> list[ModelMessage]:

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 
 from .._core.event_kinds import EventKind
+from .._run.messages import Work
 from .._run.run import Run
-from .._run.work import Work
 from ..structured._stages import Decision, Degrade, Deterministic, GiveUp, LlmRepair, stage_of
 
 _TAG = {

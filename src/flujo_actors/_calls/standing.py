@@ -15,9 +15,9 @@ from .._agents.shown_context import ShownContext
 from .._bridge.guard import guarded
 from .._core.attempts import Failed
 from .._dsl.step import Step
+from .._run.messages import Work
 from .._run.run import Run
 from .._run.user_calls import failure_of, made
-from .._run.work import Work
 from .remembering import history_in
 
 

@@ -25,8 +25,8 @@ from typing_extensions import is_typeddict
 from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
 from .._dsl.processing import Processing
 from .._dsl.step import Step
+from .._run.messages import Work
 from .._run.run import Run
-from .._run.work import Work
 from ..errors import DeclarationError, StructuredOutputError
 from ..structured import _stages as stages
 from ..structured._extract import extract_from_text, labelled_value

@@ -6,8 +6,8 @@ from typing import Any
 
 from .._core.events import ToolEnded, ToolStarted
 from .._core.outcomes import ToolCalled, ToolCallStatus
+from .._run.messages import Work
 from .._run.run import Run
-from .._run.work import Work
 
 
 def tells_tools(run: Run) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -45,13 +44,6 @@ class Context:
     def __flujo_data__(self) -> dict[str, Any]:
         """What is stored of a context."""
         return dict(vars(self))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Context:
-        """The same as without this method, but every run begins with a copy, most often of nothing."""
-        copied = memo[id(self)] = type(self).__new__(type(self))
-        if vars(self):
-            vars(copied).update(copy.deepcopy(vars(self), memo))
-        return copied
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self)

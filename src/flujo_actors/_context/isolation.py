@@ -117,6 +117,8 @@ def check_context_model(model: type | None) -> None:
 
 def isolated(context: Any) -> Any:
     """A deep copy for one attempt or branch."""
+    if type(context) is Context and not vars(context):
+        return Context.__new__(Context)  # every run begins with a copy, most often of nothing
     copied = tried(copy.deepcopy, context)
     if isinstance(copied, Error):
         raise ContextError(

@@ -10,7 +10,7 @@ from .._core.quota import Quota
 from .._dsl.call_plan import BUDGET, CallPlan
 from .._dsl.declared import Declared
 from .._locks import QUOTA_LOCK
-from .work import Work
+from .messages import Work
 
 if TYPE_CHECKING:
     from .._core.budgets import Budget

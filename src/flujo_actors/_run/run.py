@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from .._core.paths import ROOT, StepPath
 from .._core.quota import Amount, Quota
 from .._core.usage import UsageLimits
 from .._durable.journal import Journal
-from .messages import Untold
+from .messages import Request, Untold
 from .outlet import Outlet
 
 if TYPE_CHECKING:  # what only some runs have, loaded by whoever gives it to them
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # what only some runs have, loaded by whoever gives it to the
     from .beliefs import BeliefBook
     from .hooks import Hooks
     from .searching import Searches
+
+logger = logging.getLogger("flujo_actors")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -110,3 +113,19 @@ class Run:
     def redact(self, text: str) -> str:
         """The text without secrets: the only change ever made to what an error says."""
         return self.telemetry.redact(text)
+
+
+async def note_swallowed_cancellation(run: Run, request: Request) -> None:
+    """Raise the cancellation that the step's code has let pass, if there is one, and report it."""
+    try:
+        await trio.lowlevel.checkpoint_if_cancelled()
+    except trio.Cancelled:
+        report_unstoppable(run, request.name, request.path)
+        raise
+
+
+def report_unstoppable(run: Run, name: str, path: StepPath) -> None:
+    """Say that a step went on although it was cancelled."""
+    text = "it ended only after its cancellation was requested; what it returned is not used"
+    logger.info("step %r of run %s: %s", name, run.run_id, text)
+    run.emit("step.unstoppable", path, step_name=name, feedback=text)

@@ -15,8 +15,8 @@ from .._dsl.call_plan import CallPlan
 from .run import Run
 
 if TYPE_CHECKING:
+    from .messages import Assembly, Work
     from .scope import Scope
-    from .work import Assembly, Work
 
 
 async def ask(run: Run, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Value[Any] | Error:

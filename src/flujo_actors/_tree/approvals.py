@@ -24,12 +24,11 @@ from .._dsl.approvals import Approval
 from .._dsl.pipeline import AnyStep
 from .._durable.journal import Answered
 from .._run.limits import budget_for
-from .._run.messages import Request
+from .._run.messages import Request, Work, work_of
 from .._run.run import Run
 from .._run.user_calls import ask, failure_of, given, with_context_copy
-from .._run.work import Work, work_of
 from ..errors import ApprovalTimeout, Rejected
-from .sequence import Spawner, ended_by, output_of
+from .children import Spawner, ended_by, output_of
 
 
 async def ask_for_approval(run: Run, step: Approval, work: Work) -> Attempt:

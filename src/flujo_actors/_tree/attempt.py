@@ -32,15 +32,13 @@ from .._dsl.redirect import Redirect
 from .._dsl.step import Step, name_of
 from .._durable.journal import OpenTransaction
 from .._run.limits import within_limits
-from .._run.messages import Request
+from .._run.messages import Assembly, Request, Work, work_of
 from .._run.notify import tell_late
-from .._run.run import Run
-from .._run.step_events import emit_attempt_ended, note_swallowed_cancellation, report_unstoppable
-from .._run.step_results import told
+from .._run.reports import emit_attempt_ended, told
+from .._run.run import Run, note_swallowed_cancellation, report_unstoppable
 from .._run.user_calls import ask, ask_planned, failure_of, told_of
-from .._run.work import Assembly, Work, work_of
 from ..errors import ContextError, StepTimeout, TransactionLost
-from .sequence import Spawner, vetoed
+from .children import Spawner, vetoed
 
 LOST_AT_MOST = 3
 """How often a step is done again because the store lost its transaction."""

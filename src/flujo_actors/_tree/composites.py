@@ -23,13 +23,12 @@ from .._dsl.declared import Declared
 from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel, SequenceOf
 from .._dsl.pipeline import AnyStep
 from .._run.limits import budget_for
-from .._run.messages import Request, Settled
+from .._run.messages import Request, Settled, Work
 from .._run.notify import tell_late
 from .._run.run import Run
 from .._run.user_calls import ask, failure_of, given, with_context_copy
-from .._run.work import Work
 from ..errors import ContextError
-from .sequence import Spawner, ended_by, output_of, sequence, texts_in
+from .children import Spawner, ended_by, output_of, sequence, texts_in
 
 
 async def attempt_of_kind(spawner: Spawner, step: Declared, work: Work) -> Attempt:

@@ -24,9 +24,8 @@ from .._core.failures import Recovered, StepFailure
 from .._core.outcomes import Aborted, Failure, Paused, Success
 from .._dsl.pipeline import AnyStep
 from .._run.aftermath import Aside
-from .._run.messages import Request, Settled
-from .._run.work import Work
-from .sequence import Spawner
+from .._run.messages import Request, Settled, Work
+from .children import Spawner
 
 
 @attrs.define(eq=False)

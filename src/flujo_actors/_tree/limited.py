@@ -27,8 +27,8 @@ from .._dsl.step import Step
 from .._locks import QUOTA_LOCK
 from .._run.messages import Request
 from .._run.notify import tell_late
+from .._run.reports import charge
 from .._run.run import Run
-from .._run.step_results import charge
 from ..errors import UsageLimitExceededError
 
 _STEP = Usage(steps=1)

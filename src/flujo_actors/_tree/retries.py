@@ -30,15 +30,13 @@ from .._dsl.declared import Declared
 from .._dsl.step import Step
 from .._durable.journal import Answered
 from .._run.limits import budget_for
-from .._run.messages import Request, Tally
-from .._run.run import Run
-from .._run.step_events import note_swallowed_cancellation
-from .._run.step_results import charge, result_in
+from .._run.messages import Request, Tally, work_of
+from .._run.reports import charge, result_in
+from .._run.run import Run, note_swallowed_cancellation
 from .._run.user_calls import failure_of, given
-from .._run.work import work_of
 from ..errors import InfiniteRedirectError
 from .attempt import OneAttempt
-from .sequence import Spawner
+from .children import Spawner
 from .tried import Earlier, failed_earlier, remember_failed
 
 

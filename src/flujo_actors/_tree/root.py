@@ -12,14 +12,13 @@ import trio
 from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
 from .._core.outcomes import Aborted, Failure, Paused, PipelineResult, RunStatus
 from .._core.paths import ROOT
-from .._core.usage import Usage, UsageLimits
+from .._core.usage import NO_USAGE, Usage, UsageLimits
 from .._dsl.pipeline import Pipeline
-from .._run.messages import Request, Tally
+from .._run.messages import Request, Tally, Work, work_of
 from .._run.notify import tell_late, tell_pauses
 from .._run.run import Run
-from .._run.work import Work, work_of
 from ..errors import ControlError
-from .sequence import sequence, vetoed
+from .children import sequence, vetoed
 from .step import StepActors
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ def _delivered(result: PipelineResult, ended: Attempt, veto: Aborted | Failure |
         ended.error if isinstance(ended, Failed) else None,
         veto.error if isinstance(veto, Failure) else None,
     )
-    for error in errors:
+    for error in filter(None, errors):
         control = escalating(error)
         if control is not None:
             if isinstance(control, ControlError):
@@ -222,7 +221,7 @@ def _result(run: Run, ended: Attempt, tally: Tally) -> PipelineResult:
         output=output,
         step_history=tally.history,
         total_cost_usd=tally.usage.cost_usd,
-        total_tokens=tally.usage.tokens,
+        total_tokens=0 if tally.usage is NO_USAGE else tally.usage.tokens,
         final_context=context,
         feedback=feedback,
         state_token=token,

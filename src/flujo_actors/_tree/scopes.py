@@ -26,11 +26,10 @@ from .._core.undoing import ToUndo, in_order
 from .._dsl.pipeline import Pipeline
 from .._run.aftermath import Aftermath
 from .._run.failure_facts import cause_of, failure_from
-from .._run.messages import Request, Untold
+from .._run.messages import Request, Untold, work_of
 from .._run.run import Run
-from .._run.work import work_of
+from .children import Spawner, sequence
 from .handling import Handling
-from .sequence import Spawner, sequence
 from .tried import failed_earlier, remember_failed
 from .undoing import take_back
 

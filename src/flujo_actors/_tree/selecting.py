@@ -29,12 +29,11 @@ from .._core.paths import StepPath
 from .._core.selection import DEFAULT_CATEGORY, NO_BELIEF, Belief, Choice, Evidence, faded, generator, is_reward
 from .._dsl.selections import SelectAgent
 from .._run.limits import budget_for, budget_of
-from .._run.messages import Request, Selected, Settled
+from .._run.messages import Request, Selected, Settled, Work
 from .._run.run import Run
 from .._run.user_calls import ask, failure_of, with_context_copy
-from .._run.work import Work
 from ..errors import LoopDetected
-from .sequence import Spawner, ended_by, output_of, texts_in
+from .children import Spawner, ended_by, output_of, texts_in
 
 logger = logging.getLogger("flujo_actors")
 

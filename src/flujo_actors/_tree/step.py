@@ -28,16 +28,13 @@ from .._core.paths import StepPath
 from .._core.pause_tokens import approval_hash, make_token
 from .._dsl.pipeline import Pipeline
 from .._dsl.step import Step
-from .._durable.journal import MemoryJournal, Pause, Recorded
-from .._run.messages import Request, Settled, Tally
+from .._durable.journal import Pause, Recorded
+from .._run.messages import Request, Settled, Tally, work_of
 from .._run.notify import tell, tell_later, tell_start
-from .._run.run import Run
-from .._run.step_events import emit_step_ended, note_swallowed_cancellation
-from .._run.step_results import charge, result_in, result_of, told, unfinished_result
-from .._run.work import work_of
+from .._run.reports import charge, emit_step_ended, result_in, result_of, told, unfinished_result
+from .._run.run import Run, note_swallowed_cancellation
 from ..errors import NotSerializable, TransactionRefused
-from .children import Children
-from .sequence import sequence
+from .children import Children, sequence
 
 if TYPE_CHECKING:
     from .._core.failures import Cause
@@ -236,21 +233,14 @@ class StepActors:
         run.ledger.settle(request.path)
         undo = _left(request, outcome, context, request.tally.attempts)
         if isinstance(outcome, (Success, Failure)) and not _escalates(outcome):
-            if request.tally.evidence and isinstance(run.journal, MemoryJournal):
-                self._learned(request)
-            if isinstance(run.journal, MemoryJournal):
-                run.journal.keep(request.path, outcome, context, same_context=context is request.context)
-                if undo:
-                    run.journal.leave(request.path, undo)
-            else:
-                outcome, context, undo = await self._remember(request, outcome, context, undo)
+            outcome, context, undo = await self._remember(request, outcome, context, undo)
         if run.telemetry.enabled:
             emit_step_ended(run, request, outcome)
         settled = Settled(
             index=request.index,
             outcome=outcome,
             context=context,
-            unfinished=unfinished_result(request, outcome),
+            unfinished=None if isinstance(outcome, (Success, Failure)) else unfinished_result(request, outcome),
             undo=undo,
             cause=self._cause(request, outcome) if run.minds_failures else None,
         )

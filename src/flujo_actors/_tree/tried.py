@@ -17,8 +17,8 @@ from .._core.outcomes import Aborted, ErrorInfo, Failure, StepResult
 from .._core.usage import NO_USAGE
 from .._durable.journal import Recorded
 from .._run.messages import Request
+from .._run.reports import charge, result_of
 from .._run.run import Run
-from .._run.step_results import charge, result_of
 
 if TYPE_CHECKING:
     from .._core.failures import Cause

@@ -32,9 +32,8 @@ from .._dsl.step import Step
 from .._locks import QUOTA_LOCK
 from .._run.aftermath import Aftermath, Aside
 from .._run.failure_facts import failure_from, input_of
-from .._run.messages import Request, Settled, Tally
-from .._run.work import Work
-from .sequence import Spawner
+from .._run.messages import Request, Settled, Tally, Work
+from .children import Spawner
 
 
 def left(request: Request, outcome: TerminalOutcome, context: Any, *, attempts: int) -> tuple[ToUndo, ...]:

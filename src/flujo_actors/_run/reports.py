@@ -1,14 +1,15 @@
-"""What a step's result is made of: its attempts, its usage and what was nested in it."""
+"""What is reported of a step: its result, made of its attempts, its usage and what was nested in it, and its events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, assert_never
 
 import attrs
 
-from .._core.attempts import Attempt, Failed, Stopped
+from .._core.attempts import Attempt, Done, Failed, Stopped
 from .._core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
+from .._core.paths import StepPath
 from .._core.usage import NO_USAGE, Usage
 from .._locks import QUOTA_LOCK
 from .messages import Request
@@ -78,3 +79,49 @@ def charge(request: Request, usage: Usage, history: Iterable[StepResult] = ()) -
             quota.spend(usage)
             for caller, size in sizes.items():
                 quota.learn(caller, size)
+
+
+# --- events -------------------------------------------------------------------------------------------------
+
+
+def report_left_thread(run: Run, name: str, path: StepPath) -> None:
+    """Tell telemetry of a thread that runs on although its step was cancelled; the log knows it already."""
+    text = "its thread cannot be stopped and runs on; what it returns is not used"
+    run.emit("step.unstoppable", path, step_name=name, what="thread", feedback=text)
+
+
+def emit_attempt_ended(run: Run, request: Request, ended: Attempt, number: int) -> None:
+    """Say how an attempt ended."""
+    status, text = _status(ended)
+    run.emit("attempt.ended", request.path, step_name=request.name, attempt=number, status=status, feedback=text)
+
+
+def _status(ended: Attempt) -> tuple[str, str | None]:
+    match ended:
+        case Done():
+            return "success", None
+        case Failed(feedback=feedback):
+            return "failure", feedback
+        case Stopped(outcome=outcome):
+            return ("paused", None) if isinstance(outcome, Paused) else ("aborted", outcome.reason)
+        case _:
+            assert_never(ended)
+
+
+def emit_step_ended(run: Run, request: Request, outcome: TerminalOutcome) -> None:
+    """Say how a step ended."""
+    facts: dict[str, Any]
+    match outcome:
+        case Success(step_result=result):
+            facts = {"status": "success", "usage": result.usage, "output": result.output}
+        case Failure(feedback=feedback, step_result=partial):
+            facts = {"status": "failure", "feedback": feedback}
+            if partial is not None:
+                facts["usage"] = partial.usage
+        case Paused():
+            facts = {"status": "paused"}
+        case Aborted(reason=reason):
+            facts = {"status": "aborted", "feedback": reason}
+        case _:
+            assert_never(outcome)
+    run.emit("step.ended", request.path, step_name=request.name, attempts=request.tally.attempts, **facts)
