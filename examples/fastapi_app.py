@@ -3,6 +3,7 @@
     uvicorn fastapi_app:app --app-dir examples
     curl -N -X POST localhost:8000/drafts -H 'content-type: application/json' -d '{"topic": "tea"}'
     curl -N -X POST localhost:8000/answers -H 'content-type: application/json' -d '{"token": "…", "answer": true}'
+    # and open http://localhost:8000/runs/ to see the runs, and to answer them
 
 Every outcome is one event: its name is the kind of outcome, its data the outcome's JSON. The run pauses until
 an editor answers; the token is in the `paused` event, and is no secret: a real server checks who answers. A client that
@@ -18,7 +19,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.types import Send
 
-from flujo_actors import Flujo, InvalidAnswer, NotPaused, RunHandle, Step, StepOutcome, to_json
+from flujo_actors import Flujo, InvalidAnswer, MemoryStore, NotPaused, RunHandle, Step, StepOutcome, run_page, to_json
 
 # --- the pipeline: steps of an asyncio application are asyncio coroutines ---------------------------------------
 
@@ -92,7 +93,9 @@ class Answer(BaseModel):
 
 def make_app(pipeline: Any = PIPELINE) -> FastAPI:
     """The application around any pipeline that starts with a topic."""
-    app, flujo = FastAPI(), Flujo(pipeline)
+    store = MemoryStore()  # a server of yours has a database: "postgresql://…"
+    app, flujo = FastAPI(), Flujo(pipeline, store=store)
+    app.mount("/runs", run_page(store, flujos=[flujo]))
 
     @app.post("/drafts")
     async def start(order: Order) -> StreamingResponse:

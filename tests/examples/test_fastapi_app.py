@@ -140,3 +140,17 @@ def test_a_failing_step_is_an_event_like_any_other() -> None:
     assert failure.feedback == "Agent execution failed with ValueError: nothing to say about tea"
     assert failure.error.type_name == "ValueError"
     assert not isinstance(failure, Aborted)
+
+
+def test_the_runs_are_shown_on_a_page_and_answered_there(address: str) -> None:
+    """The page is mounted in the application, over the store that its pipeline has."""
+    paused = post(f"{address}/drafts", topic="chai")[-1]
+    assert isinstance(paused, Paused)
+    assert "<title>Runs</title>" in httpx.get(f"{address}/runs/").text
+    body = {"token": paused.state_token, "answer": True}
+    answer = httpx.post(f"{address}/runs/api/answer", json=body, headers={"origin": address}, timeout=20)
+    assert answer.status_code == 204
+    run_id = next(run["run_id"] for run in httpx.get(f"{address}/runs/api/runs").json()["runs"])
+    with httpx.stream("GET", f"{address}/runs/api/events?run={run_id}", timeout=20) as stream:
+        told = "".join(stream.iter_text())
+    assert "event: end" in told
