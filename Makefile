@@ -82,6 +82,7 @@ docs: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --retrieval
 
 bench-peers: install
 	$(BIN)/python -m benchmarks --peers

@@ -1,6 +1,7 @@
 """`python -m benchmarks`: the table on standard output, the samples in `benchmarks/results/`."""
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--peers", action="store_true", help="ask everybody, peers in their own environments")
     parser.add_argument("--growth", action="store_true", help="plot how cost grows with size instead")
+    parser.add_argument("--retrieval", action="store_true", help="measure searches and assembled contexts instead")
+    parser.add_argument("--passages", type=int, default=10_000, help="how many are searched with --retrieval")
     parser.add_argument("--only", action="append", default=[], metavar="WORK", help="e.g. chain; may be repeated")
     parser.add_argument("--share", type=float, default=1.0, help="do this share of the work, e.g. 0.1")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu on a busy machine")
@@ -32,6 +35,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Run the benchmark; 1 if somebody could not take part."""
     asked = arguments(argv)
+    if asked.retrieval:
+        return _retrieve(asked)
     return _plot(asked) if asked.growth else _compare(asked)
 
 
@@ -48,6 +53,16 @@ def _compare(asked: argparse.Namespace) -> int:
     print(table(outcome), legend(asked.clock, before, after), f"\n{versions(outcome)}", sep="\n")
     _progress(f"samples: {path}")
     return _code(outcome)
+
+
+def _retrieve(asked: argparse.Namespace) -> int:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # one thread for everybody, as the others have; read when numpy is loaded
+    from benchmarks.retrieval import report  # loads numpy and pydantic-ai, which nothing else here needs
+
+    for line in report(asked.passages, share=asked.share):
+        print(line, flush=True)
+    return 0
 
 
 def _plot(asked: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from context_papers import Notes, Papers, passage
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flujo_actors import (
@@ -85,6 +85,7 @@ def test_json_keeps_everything() -> None:
     assert from_json(to_json(whole), AssembledContext) == whole
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(), max_size=4), st.lists(st.tuples(st.text(), st.floats(0, 1)), max_size=4))
 def test_json_and_back_is_the_same(texts: list[str], found: list[tuple[str, float]]) -> None:
     """Whatever texts there are, also those that no encoding takes."""
@@ -271,6 +272,7 @@ def test_frames_count() -> None:
     assert result.output.tokens == estimated_tokens('<retrieved_passage id="s1" score="0.90">x</retrieved_passage>')
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.text(min_size=1, max_size=60), st.floats(0, 1), st.booleans()), max_size=8),
     st.integers(1, 60),

@@ -76,3 +76,17 @@ def test_the_trio_program_runs_many_and_stops_one() -> None:
         "the forecast was cancelled and has cleaned up",
         "the deadline passed: True",
     ]
+
+
+def test_the_cited_answers_show_what_was_used_and_what_was_dropped() -> None:
+    """An answer with its source, one that was refused for a wrong id, one about nothing, and a wall."""
+    printed = run("cited_answers.py", complaint=r"step 'answer' failed \(run .*has no value \(None\).*\n")
+    first, second, third, fourth = printed.strip().split("\n\n")
+    assert "the pump lost prime [pump-1]. " in first
+    assert "shown: pump-1 (" in first
+    assert "dropped for want of room: pump-2 (" in first
+    assert "[kiln-9]. \n  (refused, asked again)\n" in second
+    assert "[kiln-1]. \n  shown: kiln-1 (" in second
+    assert "The manual says nothing about that.\n  shown: nothing; " in third
+    assert "filter 'tenant' has no value" in fourth
+    assert "secret" not in printed

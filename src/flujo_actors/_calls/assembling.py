@@ -187,12 +187,15 @@ class Assembling:
         """The segment of every source; they are asked at the same time, and the first that fails stops the others."""
         declared = [each for each in self.sources.sources if not isinstance(each, FromHistory)]
         found: dict[int, ContextSegment | Skipped] = {}
-        slow = [(place, each) for place, each in enumerate(declared) if not isinstance(each, FromLiteral)]
-        found |= {p: LiteralSegment(each.text) for p, each in enumerate(declared) if isinstance(each, FromLiteral)}
-        if len(slow) <= 1:
-            for place, source in slow:
+        slow: list[tuple[int, Source]] = []
+        for place, source in enumerate(declared):
+            if _is_only_read(source):
                 found[place] = await self._segment(source)
-        else:
+            else:
+                slow.append((place, source))
+        if len(slow) == 1:
+            found[slow[0][0]] = await self._segment(slow[0][1])
+        elif slow:
             await self._at_once(slow, found)
         return [found[place] for place in range(len(declared))]
 
@@ -208,10 +211,7 @@ class Assembling:
 
         async with trio.open_nursery() as nursery:
             for place, source in slow:
-                if isinstance(source, FromState) and isinstance(source.where, str):
-                    found[place] = await self._segment(source)  # it is only read
-                else:
-                    nursery.start_soon(find, place, source)
+                nursery.start_soon(find, place, source)
         if failed:
             raise failed[0]
 
@@ -344,6 +344,11 @@ class Assembling:
     def _emit(self, kind: Any, **facts: Any) -> None:
         work = self.work
         self.run.emit(kind, work.span, step_name=work.name, attempt=work.attempt, **facts)
+
+
+def _is_only_read(source: Source) -> bool:
+    """Whether there is nothing to wait for."""
+    return isinstance(source, FromLiteral) or (isinstance(source, FromState) and isinstance(source.where, str))
 
 
 def _may_be_skipped(error: BaseException) -> bool:

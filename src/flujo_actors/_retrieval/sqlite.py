@@ -116,10 +116,8 @@ class SqliteRetriever:
             holding = self._tables.holding(db, set(words))
             wide = max(50, 5 * top_k)
             found = self._tables.worded(db, holding, filters, wide)
-            meant = {} if vector is None else self._nearest(known, vector, wide, filters)
+            meant = {} if vector is None else self._meant(known, vector, found, filters, wide)
             found |= self._tables.rows(db, meant.keys() - found.keys())
-            if meant:  # what was found by its words only has a meaning, too
-                meant |= self._nearest(known, vector, len(found), {}, among=list(found))
         corpus = Corpus(passages=known.passages, mean_length=known.mean_length, holding=holding.__getitem__)
         relevance = corpus.relevance_to(words)
         scored = []
@@ -130,20 +128,15 @@ class SqliteRetriever:
         relevant = [each for each in scored if each.score > 0 and each.score >= min_relevance]
         return sorted(relevant, key=lambda each: -each.score)[:top_k]
 
-    def _nearest(
-        self,
-        known: _Known,
-        vector: bytes | None,
-        count: int,
-        filters: Mapping[str, Any],
-        among: list[int] | None = None,
+    def _meant(
+        self, known: _Known, vector: bytes, found: Mapping[int, Passage], filters: Mapping[str, Any], count: int
     ) -> dict[int, float]:
-        assert vector is not None
+        """How like the query in meaning the nearest passages are, and those that were found by their words."""
         if known.matrix is None:
             return {}
         known.matrix.check(vector, collection_name(self.collection))
-        among = self._tables.numbers(self._open(), filters) if among is None else among
-        return known.matrix.nearest(vector, count, among)
+        compared = known.matrix.compared(vector)
+        return compared.best(count, self._tables.numbers(self._open(), filters)) | compared.of(list(found))
 
     # --- the file ---
 

@@ -19,6 +19,9 @@ _COLUMN_TYPES: Mapping[type, str] = {str: "TEXT", int: "INTEGER", float: "REAL",
 _MOST_WORDS = 100
 """How many words of a query are looked for, the rarest: FTS5 takes no expression of any depth."""
 
+_MOST_AT_ONCE = 500
+"""How many rows are asked for in one statement."""
+
 
 def quoted(name: str) -> str:
     """A name as SQL writes it."""
@@ -124,9 +127,13 @@ class Tables:
 
     def rows(self, db: sqlite3.Connection, numbers: Iterable[int]) -> dict[int, Passage]:
         """Some passages, by the number of their row."""
-        sql = f"SELECT {self._row} FROM {self.passage} WHERE _number = ?"
-        found = (db.execute(sql, (number,)).fetchone() for number in numbers)
-        return dict(self._passage(row) for row in found if row is not None)
+        wanted = list(numbers)
+        found: dict[int, Passage] = {}
+        for start in range(0, len(wanted), _MOST_AT_ONCE):
+            some = wanted[start : start + _MOST_AT_ONCE]
+            sql = f"SELECT {self._row} FROM {self.passage} WHERE _number IN ({', '.join('?' * len(some))})"
+            found |= dict(map(self._passage, db.execute(sql, some)))
+        return found
 
     def _where(self, filters: Mapping[str, Any]) -> tuple[str, list[Any]]:
         sql, values = "", []

@@ -52,25 +52,37 @@ class Matrix:
                 f"{len(vector) // 4}: use the embedder that they were added with, or add them again"
             )
 
-    def nearest(self, vector: bytes, count: int, among: Sequence[int] | None) -> dict[int, float]:
-        """The rows whose vectors are most like this one, of all or among some, with their cosines: 0 to 1."""
+    def compared(self, vector: bytes) -> Compared:
+        """All of them compared with this one."""
         numpy = self._numpy
-        if not self.dimensions or (among is not None and not len(among)):
-            return {}
-        places = self._places(among)
-        vectors = self._vectors if places is None else self._vectors[places]
-        cosines = vectors @ numpy.frombuffer(vector, dtype="<f4")
-        best = numpy.argsort(-cosines, kind="stable")[:count] if len(cosines) <= count else self._top(cosines, count)
-        numbers = self.numbers if places is None else self.numbers[places]
-        return {int(numbers[place]): min(1.0, max(0.0, float(cosines[place]))) for place in best}
+        found = numpy.frombuffer(vector, dtype="<f4")
+        cosines = self._vectors @ found if self.dimensions else numpy.zeros(0, dtype="<f4")
+        return Compared(numpy, self.numbers, cosines)
 
-    def _top(self, cosines: Any, count: int) -> Any:
-        numpy = self._numpy
-        best = numpy.argpartition(-cosines, count)[:count]
-        return best[numpy.argsort(-cosines[best], kind="stable")]
 
-    def _places(self, among: Sequence[int] | None) -> Any:
-        if among is None:
-            return None
+class Compared:
+    """How like a query every stored vector is: 0 to 1."""
+
+    def __init__(self, numpy: Any, numbers: Any, cosines: Any) -> None:
+        self._numpy, self._numbers, self._cosines = numpy, numbers, cosines
+
+    def best(self, count: int, among: Sequence[int] | None) -> dict[int, float]:
+        """The rows that are most like it, of all or among some."""
         numpy = self._numpy
-        return numpy.flatnonzero(numpy.isin(self.numbers, numpy.asarray(among, dtype=numpy.int64)))
+        places = numpy.arange(len(self._numbers)) if among is None else self._places(among)
+        cosines = self._cosines[places]
+        if len(cosines) > count:
+            places = places[numpy.argpartition(-cosines, count)[:count]]
+        return self._told(places)
+
+    def of(self, rows: Sequence[int]) -> dict[int, float]:
+        """How like it these rows are, as far as they have a vector."""
+        return self._told(self._places(rows))
+
+    def _places(self, rows: Sequence[int]) -> Any:
+        numpy = self._numpy
+        return numpy.flatnonzero(numpy.isin(self._numbers, numpy.asarray(rows, dtype=numpy.int64)))
+
+    def _told(self, places: Any) -> dict[int, float]:
+        pairs = zip(self._numbers[places].tolist(), self._cosines[places].tolist(), strict=True)
+        return {number: min(1.0, max(0.0, cosine)) for number, cosine in pairs}
