@@ -11,6 +11,7 @@ import pytest
 
 from flujo_actors import (
     Aborted,
+    Backoff,
     Chunk,
     Failure,
     Flujo,
@@ -24,6 +25,7 @@ from flujo_actors import (
     StepResult,
     Success,
     Usage,
+    UsageLimitExceededError,
     from_json,
     to_json,
 )
@@ -294,3 +296,71 @@ def test_a_question_about_a_value_that_misbehaves_can_be_answered(run: Callable[
         "ask", "?", input=lambda data, context: Row("Ada")
     )
     assert run(asking).status == "paused"
+
+
+# --- exceptions ----------------------------------------------------------------------------------------------
+
+
+class Hollow(Exception):
+    """Of which nothing that exceptions have can be read."""
+
+    args = __notes__ = __cause__ = __context__ = __traceback__ = __dict__ = property(refuse)  # type: ignore[assignment]
+
+
+def in_groups(depth: int) -> BaseException:
+    """An error inside so many groups."""
+    error: Exception = ValueError("the leaf")
+    for _ in range(depth):
+        error = ExceptionGroup("a group", [error])
+    return error
+
+
+def many_at_once() -> BaseException:
+    """More members than anybody wants to read."""
+    return ExceptionGroup("many", [ValueError("x" * 1_000) for _ in range(2_000)])
+
+
+ODD_ERRORS: dict[str, Callable[[], BaseException]] = {
+    "hollow": Hollow,
+    "deep": lambda: in_groups(3_000),
+    "wide": many_at_once,
+    "long": lambda: ValueError("x" * 3_000_000),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_ERRORS)
+def test_an_exception_that_is_hard_to_tell_fails_its_step(kind: str, run: Callable[..., PipelineResult]) -> None:
+    """However it is made: the result names its type, keeps it, and stays of a size that can be logged and stored."""
+
+    async def work(data: int) -> Any:
+        raise ODD_ERRORS[kind]()
+
+    result = run(Step("work", work))
+    assert result.status == "failed"
+    assert type(ODD_ERRORS[kind]()).__name__ in (result.feedback or "")
+    assert type(result.error) is type(ODD_ERRORS[kind]())
+    assert len(to_json(result)) < 1_000_000
+    fallback = run(Step("work", work, max_retries=1, backoff=Backoff.none(), fallback=Step("instead", lambda data: 7)))
+    assert fallback.output == 7
+
+
+def test_the_leaf_of_a_deep_group_is_told(run: Callable[..., PipelineResult]) -> None:
+    """What went wrong stands in the feedback, not how it was wrapped."""
+
+    async def work(data: int) -> Any:
+        raise in_groups(500)
+
+    assert "ValueError: the leaf" in (run(Step("work", work)).feedback or "")
+
+
+def test_a_control_error_deep_in_groups_stops_the_run() -> None:
+    """From any depth, this one too."""
+
+    async def work(data: int) -> Any:
+        error: Exception = UsageLimitExceededError("enough")
+        for _ in range(2_000):
+            error = ExceptionGroup("a group", [error])
+        raise error
+
+    with pytest.raises(UsageLimitExceededError, match="enough"):
+        Flujo(Step("work", work)).run(1)

@@ -17,6 +17,8 @@ from typing import TypeVar
 import trio
 from outcome import Error, Value
 
+from .._core.error_info import leaves_of
+
 T = TypeVar("T")
 
 
@@ -46,14 +48,15 @@ def vanished(error: BaseException) -> bool:
 def holds_vanished(error: object) -> bool:
     """The same of an error or of any member of a group."""
     if isinstance(error, BaseExceptionGroup):
-        return any(map(holds_vanished, error.exceptions))
+        return any(map(vanished, leaves_of(error)))
     return isinstance(error, BaseException) and vanished(error)
 
 
 def _is_cancellation(error: BaseException) -> bool:
+    kinds: tuple[type[BaseException], ...] = (trio.Cancelled, *asyncio_cancellation())
     if isinstance(error, BaseExceptionGroup):
-        return any(_is_cancellation(member) for member in error.exceptions)
-    return isinstance(error, (trio.Cancelled, *asyncio_cancellation()))
+        return any(isinstance(leaf, kinds) for leaf in leaves_of(error))
+    return isinstance(error, kinds)
 
 
 def _without_cancellation(error: BaseException) -> BaseException:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
-from .._core.error_info import frames_of, leaves_of, message_of
+from .._core.error_info import cause_of, frames_of, leaves_of, message_of
 from .host import Host, TrioHost
 
 Library: TypeAlias = Literal["asyncio", "trio"]
@@ -78,7 +78,7 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 def _raised_from(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
-        error = error.__cause__
+        error = cause_of(error)
 
 
 def _needed_by(error: BaseException) -> Library | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from ..errors import ControlError
+from .error_info import leaves_of
 from .outcomes import Aborted, ErrorInfo, Paused
 from .paths import StepPath
 
@@ -75,5 +76,5 @@ def escalating(error: object) -> BaseException | None:
     if isinstance(error, BaseException) and must_escalate(error):
         return error
     if isinstance(error, BaseExceptionGroup):
-        return next((found for member in error.exceptions if (found := escalating(member))), None)
+        return next(filter(must_escalate, leaves_of(error)), None)
     return None

@@ -17,6 +17,12 @@ _LONGEST_CAUSE_CHAIN = 20
 FRAMES_KEPT = 20
 """How many frames of a traceback are kept, of its end."""
 
+_MEMBERS_KEPT = 50
+"""How many members of a group are kept; its message counts the others."""
+
+_LONGEST_MESSAGE = 100_000
+"""How many characters of a message are told: some libraries quote all that they were given."""
+
 _LEAVES_TOLD = 5
 """How many members of a group its message tells; the others are counted."""
 
@@ -44,16 +50,30 @@ def said_by(error: BaseException) -> str:
 
 def _own_message_of(error: BaseException) -> str:
     text = tried(str, error)  # an exception class may do anything here
-    return f"<no message: its __str__ raised {type(text.error).__name__}>" if isinstance(text, Error) else text.value
+    if isinstance(text, Error):
+        return f"<no message: its __str__ raised {type(text.error).__name__}>"
+    more = len(text.value) - _LONGEST_MESSAGE
+    return text.value if more <= 0 else f"{text.value[:_LONGEST_MESSAGE]}… and {more} more characters"
 
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:
-    """The exception, or the members of a group that are no groups themselves."""
-    if not isinstance(error, BaseExceptionGroup):
-        yield error
-        return
-    for member in error.exceptions:
-        yield from leaves_of(member)
+    """The exception, or the members of a group that are no groups themselves, however deep they lie."""
+    pending = [error]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, BaseExceptionGroup):
+            pending.extend(reversed(_members_of(each)))
+        else:
+            yield each
+
+
+def _members_of(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException, ...]:
+    return BaseExceptionGroup.exceptions.__get__(group)  # type: ignore[no-any-return]
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """What an exception was raised from; its class may have made something else of `__cause__`."""
+    return BaseException.__cause__.__get__(error)  # type: ignore[no-any-return, union-attr]
 
 
 # --- where it was raised ------------------------------------------------------------------------------------
@@ -65,7 +85,7 @@ def frames_of(error: BaseException) -> tuple[Frame, ...]:
 
 
 def _traceback(error: BaseException) -> Iterator[Frame]:
-    step = error.__traceback__
+    step = BaseException.__traceback__.__get__(error)  # type: ignore[union-attr]
     while step is not None:
         code = step.tb_frame.f_code
         yield Frame(file=code.co_filename, line=step.tb_lineno or 0, function=code.co_qualname)
@@ -92,6 +112,10 @@ def put_note(error: BaseException, kind: str, text: str) -> None:
 
     It goes past `add_note` and `__setattr__`, which an exception class may refuse.
     """
+    tried(_put_note, error, kind, text)
+
+
+def _put_note(error: BaseException, kind: str, text: str) -> None:
     notes = vars(error).setdefault("__notes__", [])
     if isinstance(notes, list):
         notes[:] = [*(note for note in notes if not str(note).startswith(kind)), f"{kind}{text}"]
@@ -122,8 +146,8 @@ def _described(error: BaseException, above: tuple[BaseException, ...]) -> ErrorI
 
 
 def _behind(error: BaseException) -> list[BaseException]:
-    members = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
-    cause = error.__cause__
+    members = list(_members_of(error)[:_MEMBERS_KEPT]) if isinstance(error, BaseExceptionGroup) else []
+    cause = cause_of(error)
     if cause is None and not error.__suppress_context__:
         cause = error.__context__
     return members if cause is None else [*members, cause]
