@@ -49,6 +49,7 @@ from .errors import InfiniteRedirectError as InfiniteRedirectError
 from .errors import InvalidAnswer as InvalidAnswer
 from .errors import LeaseLost as LeaseLost
 from .errors import LoopAlreadyRunning as LoopAlreadyRunning
+from .errors import LowConfidence as LowConfidence
 from .errors import MaxTurnsReached as MaxTurnsReached
 from .errors import MergeConflict as MergeConflict
 from .errors import MissingAgentError as MissingAgentError
@@ -128,6 +129,7 @@ if TYPE_CHECKING:
     from ._core.selection import ThompsonSampling as ThompsonSampling
     from ._core.settings import Price as Price
     from ._core.settings import Settings as Settings
+    from ._core.votes import Votes as Votes
     from ._dsl.agent_step import AgentStep as AgentStep
     from ._dsl.citations import known_citations as known_citations
     from ._dsl.collections import Collection as Collection
@@ -174,6 +176,7 @@ else:
             "Append": "._core.reducers",
             "AssembledContext": "._core.assembled",
             "Budget": "._core.budgets",
+            "Votes": "._core.votes",
             "ByBudget": "._core.by_budget",
             "Belief": "._core.selection",
             "Choice": "._core.selection",
@@ -303,6 +306,7 @@ __all__ = [
     "LightRecord",
     "LiteralSegment",
     "LoopAlreadyRunning",
+    "LowConfidence",
     "MaxTurnsReached",
     "MemoryStore",
     "Merge",
@@ -381,6 +385,7 @@ __all__ = [
     "Usage",
     "UsageLimitExceededError",
     "UsageLimits",
+    "Votes",
     "Worker",
     "WorkerInfo",
     "abandoned_threads",

@@ -285,6 +285,15 @@ class Rejected(FlujoError):
         super().__init__(message)
 
 
+class LowConfidence(FlujoError):
+    """An answer was not sure enough; `confidence` is how sure it was, `None` if nobody knows."""
+
+    def __init__(self, confidence: float | None, min_confidence: float, why: str = "") -> None:
+        self.confidence, self.min_confidence = confidence, min_confidence
+        said = why if confidence is None else f"its confidence is {confidence:g}"
+        super().__init__(f"the answer is not sure enough: {said}, and min_confidence is {min_confidence:g}")
+
+
 class NoRewardDue(FlujoError):
     """No selection waits for a reward there: it was told already, the selection has not ended, or there is none."""
 

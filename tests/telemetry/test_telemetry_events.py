@@ -32,6 +32,7 @@ def test_the_vocabulary_holds_the_documented_kinds() -> None:
         "hook.failed",
         "budget.level",
         "selection.chosen",
+        "confidence.low",
         "step.recovered", "handler.failed", "undo.started", "undo.ended",
     }  # fmt: skip
 

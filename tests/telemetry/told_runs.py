@@ -186,11 +186,17 @@ def selecting(settings: dict[str, Any]) -> None:
     flujo.run(1)
 
 
+def doubting(settings: dict[str, Any]) -> None:
+    """An answer that is not sure enough."""
+    Flujo(Step("guess", same, min_confidence=0.9, confidence=lambda output: 0.5), settings=settings).run(1)
+
+
 ALL = [
     knowing,
     *(report, asking, falling_back, failing, left_in_a_thread, swallowing, mending, counting),
     with_a_broken_hook,
     spending,
     selecting,
+    doubting,
     undoing,
 ]

@@ -8,7 +8,8 @@ Rules, first match wins:
 4. Work that ended without an outcome is not tried again, since nobody knows what it did.
 5. Any other failure is tried again while retries are left, after the step's backoff, unless another attempt cannot
    change it: a context that is too large.
-6. A failure that is not tried again goes to the fallback, if there is one; else it is accepted.
+6. An answer that was not sure enough, and is not tried again, goes to its review, if there is one.
+7. A failure that is not tried again goes to the fallback, if there is one; else it is accepted.
 """
 
 from __future__ import annotations
@@ -48,16 +49,22 @@ class UseFallback:
 
 
 @attrs.frozen(kw_only=True)
+class Review:
+    """Let somebody look at an answer that was not sure enough."""
+
+
+@attrs.frozen(kw_only=True)
 class Escalate:
     """Stop the run with this error."""
 
     error: BaseException
 
 
-Decision: TypeAlias = Accept | Restart | HandOver | UseFallback | Escalate
+Decision: TypeAlias = Accept | Restart | HandOver | Review | UseFallback | Escalate
 
 ACCEPT = Accept()
 USE_FALLBACK = UseFallback()
+REVIEW = Review()
 
 
 def decide(
@@ -67,6 +74,7 @@ def decide(
     max_retries: int,
     backoff: Backoff,
     has_fallback: bool,
+    has_review: bool = False,
     lost: bool = False,
     rng: Callable[[], float],
 ) -> Decision:
@@ -80,4 +88,6 @@ def decide(
         return HandOver(to=ended.redirect)
     if failures <= max_retries and not lost and not isinstance(ended.error, ContextTooLarge):
         return Restart(after=backoff.delay(failures, rng))
+    if has_review:
+        return REVIEW
     return USE_FALLBACK if has_fallback else ACCEPT

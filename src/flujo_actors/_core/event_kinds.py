@@ -36,6 +36,7 @@ EventKind: TypeAlias = Literal[
     "hook.failed",
     "budget.level",
     "selection.chosen",
+    "confidence.low",
     "undo.started",
     "undo.ended",
 ]

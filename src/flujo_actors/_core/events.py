@@ -411,6 +411,16 @@ class SelectionChosen(_InStep):
     observations: int = 0
 
 
+@attrs.frozen(kw_only=True)
+class ConfidenceLow(_InAttempt):
+    """An answer was not sure enough; `confidence` is `None` if nobody knows how sure it was."""
+
+    kind: ClassVar[Literal["confidence.low"]] = "confidence.low"
+    confidence: float | None = None
+    min_confidence: float
+    feedback: str | None = None
+
+
 RunEvent = RunStarted | RunEnded | RunPaused | RunResumed
 StepEvent = StepStarted | StepEnded | StepRetry | StepFallback | StepUnstoppable
 AttemptEvent = AttemptStarted | AttemptEnded
@@ -419,7 +429,7 @@ CallEvent = ModelStarted | ModelEnded | ToolStarted | ToolEnded | RetrievalStart
 FailureEvent = StepRecovered | HandlerFailed | UndoStarted | UndoEnded
 ArosEvent = ArosRepairStarted | ArosRepairSuccess | ArosRepairFailed | ArosFallbackStage
 
-GovernanceEvent = BudgetLevelChanged | SelectionChosen
+GovernanceEvent = BudgetLevelChanged | SelectionChosen | ConfidenceLow
 
 Event = (
     RunEvent

@@ -21,7 +21,7 @@ is what lets a run be resumed. Rules:
 | `~r2` | the second run of a compensation |
 | `~q1` | the question what to do about the first failure of a compensation |
 | `~e` | the escalation of a question |
-| `~r` | what is done after somebody said no |
+| `~r`, `~l`, `~k` | what is done after somebody said no; a review of an unsure answer, and whoever judges it |
 | `~s1` | what a selection chose, at first and after giving way |
 | `~default` | in a declaration, whatever a selection takes its default for |
 | `~t` | where the failed attempts of a step are remembered |
@@ -55,6 +55,10 @@ class Mark(Enum):
     """The question that is asked when nobody answered in time."""
     REJECTION = "~r"
     """What is done after somebody said no."""
+    REVIEW = "~l"
+    """A review of an answer that was not sure enough."""
+    JUDGE = "~k"
+    """Whoever says how sure an answer is."""
     DEFAULT = "~default"
     """Whatever a selection takes its default for."""
     TRIED = "~t"
@@ -138,7 +142,7 @@ Segment: TypeAlias = Named | Item | Retry | Handler | Compensation | Again | Dou
 """One step of the way from the run to a place in it."""
 
 FALLBACK, ESCALATION, DEFAULT = Mark.FALLBACK, Mark.ESCALATION, Mark.DEFAULT
-REJECTION = Mark.REJECTION
+REJECTION, REVIEW, JUDGE = Mark.REJECTION, Mark.REVIEW, Mark.JUDGE
 EACH, COMPENSATION = Item(), Compensation()
 
 _FIXED: dict[str, Segment] = {"~i": EACH, "~c": COMPENSATION, **{mark.value: mark for mark in Mark}}
@@ -294,11 +298,6 @@ def escalation(path: StepPath) -> StepPath:
     return child(path, ESCALATION)
 
 
-def rejection(path: StepPath) -> StepPath:
-    """What is done after somebody said no."""
-    return child(path, REJECTION)
-
-
 def choice(path: StepPath, number: int) -> StepPath:
     """Where it is remembered what a selection chose."""
     return child(path, Chosen(number))
@@ -430,7 +429,7 @@ def attempt_of(way: str) -> int | None:
     match known_segment(way.partition("/")[0]):
         case Retry(number):
             return number
-        case Mark.FALLBACK | Mark.ESCALATION | Mark.REJECTION | Handler() | Compensation():
+        case Mark.FALLBACK | Mark.ESCALATION | Mark.REJECTION | Mark.REVIEW | Handler() | Compensation():
             return None
         case _:
             return 1

@@ -12,7 +12,7 @@ import attrs
 
 from .._core.backoff import Backoff
 from .._core.near_names import nearest
-from .._core.paths import FALLBACK, Segment
+from .._core.paths import FALLBACK, REVIEW, Segment
 from .._core.seconds import checked_seconds
 from .._core.type_parameters import In, Out
 from .._core.usage import UsageLimits
@@ -109,6 +109,14 @@ def as_compensation(value: Any) -> Compensate | Mapping[str, Compensate] | None:
     from . import compensation  # see above
 
     return compensation.as_compensate(value)
+
+
+def _as_review(value: Any) -> AnyStep | None:
+    if value is None:
+        return None
+    from .sureness import as_review  # what only steps with a review need
+
+    return as_review(value)
 
 
 _options: dict[type, frozenset[str]] = {}
@@ -209,6 +217,12 @@ class Declared(Chained[In, Out]):
     """Who is told when the step has failed for good: functions, steps or pipelines, one after the other."""
     compensate: Compensate | Mapping[str, Compensate] | None = attrs.field(default=None, converter=as_compensation)
     """What undoes the step if something around it fails: a function, step or pipeline, or a `Compensate(…)`."""
+    min_confidence: float | None = None
+    """How sure an output must be, from 0 to 1."""
+    confidence: Any = None
+    """Where that is known from: a field of the output, a function or an agent on it, or `Votes(…)`."""
+    on_low_confidence: AnyStep | None = attrs.field(default=None, converter=_as_review)
+    """Who reviews an output that was not sure enough after all tries; what it returns is the step's output."""
     checks: tuple[CallPlan, ...] = attrs.field(init=False)
     """The validators, each with how to call it."""
 
@@ -229,7 +243,12 @@ class Declared(Chained[In, Out]):
     def bare(self) -> bool:
         """Whether there is nothing to do before and after the work itself."""
         around = self.checks or self.updates_context or self.processors is not NO_PROCESSORS
-        return not (around or self.remembers)
+        return not (around or self.remembers or self.weighs)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether it is asked how sure an output is."""
+        return self.min_confidence is not None or self.confidence is not None
 
     @functools.cached_property
     def may_read_again(self) -> bool:
@@ -245,6 +264,8 @@ class Declared(Chained[In, Out]):
         yield from self._inside()
         if self.fallback is not None:
             yield FALLBACK, self.fallback
+        if self.on_low_confidence is not None:
+            yield REVIEW, self.on_low_confidence
         if self.on_failure or self.compensate is not None:
             from .compensation import beside  # what only such steps need
 
@@ -294,6 +315,10 @@ class Declared(Chained[In, Out]):
 
     def __attrs_post_init__(self) -> None:
         _refuse_circular_fallback(self)
+        if self.weighs or self.on_low_confidence is not None:
+            from .sureness import check_sureness  # see `_as_review`
+
+            check_sureness(self)
         if isinstance(self.compensate, Mapping):
             from .compensation import check_tools  # see `as_compensation`
 

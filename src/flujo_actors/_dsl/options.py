@@ -31,6 +31,9 @@ class Options(TypedDict, total=False):
     usage_limits: UsageLimits | None
     on_failure: StepLike | Iterable[StepLike] | None
     compensate: StepLike | Compensate | Mapping[str, StepLike | Compensate] | None
+    min_confidence: float | None
+    confidence: Any
+    on_low_confidence: StepLike | Iterable[StepLike] | None
     meta: Mapping[str, Any]
 
 

@@ -94,7 +94,9 @@ async def _chosen(spawner: Spawner, request: Request, step: Approval, data: Any,
 
 async def _rejected(spawner: Spawner, request: Request, step: Approval, data: Any, decision: Decision) -> Attempt:
     if step.on_rejection is not None:
-        return await _instead(spawner, request, step.on_rejection, paths.rejection(request.path), data, decision)
+        return await _instead(
+            spawner, request, step.on_rejection, paths.child(request.path, paths.REJECTION), data, decision
+        )
     who = "" if decision.by is None else f" by {decision.by}"
     why = "" if decision.comment is None else f": {decision.comment}"
     error = Rejected(f"step {step.name!r} was rejected{who}{why}", decision)

@@ -160,12 +160,29 @@ class OneAttempt:
             if isinstance(got, Error):
                 return failure_of(self.run, got.error, plan=plan, what=f"A processor of step {step.name!r}")
             work = attrs.evolve(work, data=got.value)
+        if step.weighs:
+            return await self._weighed(step, work)
         ended = await self._of_its_kind(step, work)
         if not isinstance(ended, Done):
             return ended
         finished = await self._finish(step, ended, work.assembly)
         work.tally.refused += isinstance(finished, Failed)
         return finished
+
+    async def _weighed(self, step: Declared, work: Work) -> Attempt:
+        """The attempt of a step that is asked how sure it is."""
+        from .._core.votes import Votes  # what only such steps need
+        from .confidence import voted, weighed
+
+        if isinstance(step.confidence, Votes):
+            ended = await voted(self.spawner, step, work, step.confidence)
+        else:
+            ended = await self._of_its_kind(step, work)
+            ended = await self._finish(step, ended, work.assembly) if isinstance(ended, Done) else ended
+        if isinstance(ended, Done):
+            ended = await weighed(self.spawner, step, work, ended)
+        work.tally.refused += isinstance(ended, Failed) and ended.refusal is not None
+        return ended
 
     async def go_on(self, step: Declared, answer: Any) -> Attempt:
         """The attempt that paused, with the answer for its output: on a copy of the context, and in time, like any."""

@@ -162,7 +162,7 @@ async def parallel(spawner: Spawner, step: Parallel, work: Work) -> Attempt:
         for index, (name, branch, share) in enumerate(zip(names, step.branches.values(), shares, strict=True))
     )
     patient = step.on_branch_failure == "ignore"
-    reports = await _fan_out(spawner, work, requests, step.max_concurrency, patient=patient)
+    reports = await fan_out(spawner, work, requests, step.max_concurrency, patient=patient)
     output = {keys[index]: output_of(settled) for index, settled in reports.items() if _succeeded(settled)}
     return _gathered(work, reports, names, output, step.merge, patient=patient)
 
@@ -197,7 +197,7 @@ async def map_over(spawner: Spawner, step: MapOver, work: Work) -> Attempt:
         )
         for index, item in enumerate(listed)
     )
-    reports = await _fan_out(spawner, work, requests, step.max_concurrency, patient=False)
+    reports = await fan_out(spawner, work, requests, step.max_concurrency, patient=False)
     output = [output_of(reports[index]) for index in sorted(reports) if _succeeded(reports[index])]
     return _gathered(work, reports, _Numbers(), output, step.merge, patient=False)
 
@@ -226,7 +226,7 @@ class _Numbers:
         return f"item {index}"
 
 
-async def _fan_out(
+async def fan_out(
     spawner: Spawner, work: Work, requests: Iterator[Request], limit: int | None, *, patient: bool
 ) -> dict[int, Settled]:
     """Run the children, at most `limit` at a time; unless patient, the first failure stops the others."""

@@ -23,7 +23,7 @@ from .._calls.agent import answer_of
 from .._context.isolation import own
 from .._core import paths
 from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
-from .._core.decisions import Accept, Decision, Escalate, HandOver, Restart, UseFallback, decide
+from .._core.decisions import Accept, Decision, Escalate, HandOver, Restart, Review, UseFallback, decide
 from .._core.outcomes import Aborted, Failure, Paused, StepResult, Success
 from .._dsl.call_plan import CallPlan, plan_agent
 from .._dsl.declared import Declared
@@ -92,6 +92,11 @@ class Attempts:
                     circle = turns.hand_over(agent)
                     if circle is not None:
                         return Failed(error=circle, feedback=str(circle), output=ended.output)
+                case Review():
+                    reviewed = await self._reviewed(ended)
+                    if not isinstance(reviewed, Failed):
+                        return reviewed
+                    known, final = reviewed, True
                 case UseFallback():
                     return await self._fallen_back(ended, data)
                 case Accept():
@@ -107,9 +112,22 @@ class Attempts:
             max_retries=step.max_retries,
             backoff=step.backoff,
             has_fallback=step.fallback is not None,
+            has_review=step.on_low_confidence is not None and isinstance(ended, Failed) and self._is_low(ended),
             lost=final or (isinstance(ended, Failed) and holds_vanished(ended.error)),
             rng=self.run.rng,
         )
+
+    def _is_low(self, failed: Failed) -> bool:
+        from .confidence import is_low  # what only steps with a review need
+
+        return is_low(failed.error)
+
+    async def _reviewed(self, low: Failed) -> Attempt:
+        """What a review makes of an answer that was not sure enough, judged like any output."""
+        from .confidence import reviewed  # as above
+
+        ended = await reviewed(self.spawner, self.request, self.step, low)
+        return await self._one().judged(self.step, ended) if isinstance(ended, Done) else ended
 
     async def _given_up(self, failed: Failed, decision: Decision, *, is_written: bool) -> Stopped | Failed | None:
         """Write down an attempt that failed, and undo it, before anything else happens; how the step ends, if it has to

@@ -63,7 +63,11 @@ def _failure(request: Request, ended: Failed | Stopped, *, final: bool) -> Failu
     control = escalating(ended.error)
     if control is not None:
         noted["control"] = type(control).__name__
-    result = result_of(request, metadata=noted, success=False, feedback=ended.feedback)
+    low = "min_confidence" in ended.metadata  # whoever reviews it must see it, and how sure it was
+    if low:
+        noted["confidence"] = ended.metadata.get("confidence")
+    output = ended.output if low else None
+    result = result_of(request, output=output, metadata=noted, success=False, feedback=ended.feedback)
     return Failure(error=ended.error, feedback=ended.feedback, step_result=result)
 
 
@@ -105,7 +109,9 @@ def _ended(failure: Failure, result: StepResult) -> Failed | Stopped:
     text = failure.feedback or ""
     if result.metadata.get("aborted"):
         return Stopped(outcome=Aborted(reason=text))
-    return Failed(error=_control(failure, result.metadata.get("control")) or failure.error, feedback=text)
+    error = _control(failure, result.metadata.get("control")) or failure.error
+    noted = {"confidence": result.metadata["confidence"]} if "confidence" in result.metadata else {}
+    return Failed(error=error, feedback=text, output=result.output, metadata=noted)
 
 
 def _control(failure: Failure, name: object) -> BaseException | None:

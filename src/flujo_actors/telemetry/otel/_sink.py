@@ -140,6 +140,7 @@ def _trace(spans: OpenSpans, event: ev.Event) -> None:
             | ev.HookFailed()
             | ev.BudgetLevelChanged()
             | ev.SelectionChosen()
+            | ev.ConfidenceLow()
         ):
             _note(spans, event)
         case ev.RunStarted() | ev.RunResumed() | ev.RunEnded():
