@@ -90,3 +90,17 @@ def test_the_cited_answers_show_what_was_used_and_what_was_dropped() -> None:
     assert "The manual says nothing about that.\n  shown: nothing; " in third
     assert "filter 'tenant' has no value" in fourth
     assert "secret" not in printed
+
+
+def test_the_saga_undoes_what_was_booked_also_after_a_power_cut() -> None:
+    """The last started first, with the same key when it is done again, and nothing is booked twice."""
+    said = run("saga.py")
+    first, second = said.strip().split("\n\n")
+    for trip, text in (("trip-1", first), ("trip-2", second)):
+        assert text.startswith(f"{trip} failed: no cars left")
+        assert text.count("booked    flight") == text.count("booked    hotel") == 1
+        assert text.index("told      car") < text.index("asked for the car that was perhaps rented")
+        assert text.index(f"cancelled hotel  under the key {trip}:") < text.index("cancelled flight under the key")
+        assert text.endswith("undone: car, hotel, flight; everything: yes")
+    assert first.count("cancelled hotel") == 1
+    assert second.count("cancelled hotel  under the key trip-2:travel/hotel/~c") == 2

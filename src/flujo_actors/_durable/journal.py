@@ -16,6 +16,7 @@ from .._core.usage import Usage
 from ..errors import InvalidAnswer, StoreError, TransactionLost
 
 if TYPE_CHECKING:  # what only runs with limits, deadlines, approvals or compensations need
+    from .._core.failures import Cause
     from .._core.questions import Question
     from .._core.selection import Evidence
     from .._core.undoing import ToUndo
@@ -32,8 +33,8 @@ class Recorded:
     """Whether the step left the context as it found it; `context` then means nothing once it was stored."""
     undo: Sequence[ToUndo] = ()
     """What it leaves to undo, in the order of starting."""
-    cause: Any = None
-    """What failed, where it is remembered how attempts failed."""
+    cause: Cause | None = None
+    """What failed, where it is remembered how attempts or a pipeline failed."""
     evidence: tuple[Evidence, ...] = ()
     """What was learned of agents that were chosen, to be written with it."""
 
@@ -258,7 +259,7 @@ class MemoryJournal:
         self._chosen: dict[StepPath, str] | None = None
         self._settled: dict[StepPath, tuple[TerminalOutcome, Any, bool]] = {}
         self.cancelled: str | None = None
-        self._left: dict[StepPath, tuple[Sequence[ToUndo], Any]] | None = None
+        self._left: dict[StepPath, tuple[Sequence[ToUndo], Cause | None]] | None = None
         """What settled steps leave to undo, and what made attempts fail; few runs have any."""
         self._questions: Questions | None = None
         self._units: UnitsInMemory | None = None
@@ -345,14 +346,14 @@ class MemoryJournal:
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         self.keep(path, record.outcome, record.context, same_context=record.same_context)
-        if record.undo or record.cause is not None:
-            self.leave(path, record.undo, record.cause)
+        self.leave(path, record.undo, record.cause)
         return record
 
-    def leave(self, path: StepPath, undo: Sequence[ToUndo], cause: Any = None) -> None:
+    def leave(self, path: StepPath, undo: Sequence[ToUndo], cause: Cause | None = None) -> None:
         """Remember what a step leaves to undo."""
-        self._left = self._left or {}
-        self._left[path] = undo, cause
+        if undo or cause is not None:
+            self._left = self._left or {}
+            self._left[path] = undo, cause
 
     async def begin(self, step_name: str) -> OpenTransaction:
         raise StoreError(f"step {step_name!r} asks for a transaction, but the run has no store")

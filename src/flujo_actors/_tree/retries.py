@@ -239,6 +239,8 @@ class Attempts:
     async def _fall_back(self, failed: Failed, data: Any) -> Attempt:
         request, step, tally = self.request, self.step, self.request.tally
         assert step.fallback is not None
+        if tally.aftermath is not None:
+            tally.aftermath.cause = None  # of the attempts before it
         name = step.fallback.name or f"{step.name} (fallback)"
         self.run.emit("step.fallback", request.path, step_name=step.name, feedback=failed.feedback, fallback_name=name)
         async with self.spawner.children(tally) as children:

@@ -262,12 +262,19 @@ class StepActors:
         inner = aftermath.cause if isinstance(request.step, Pipeline) else aftermath.own
         return inner or cause_of(request, outcome)
 
+    def _inner_cause(self, request: Request, outcome: TerminalOutcome) -> Cause | None:
+        """Which step of a pipeline failed: nobody looks into the pipeline again once it has settled."""
+        return self._cause(request, outcome) if isinstance(request.step, Pipeline) else None
+
     async def _remember(
         self, request: Request, outcome: Success | Failure, context: Any, undo: tuple[ToUndo, ...]
     ) -> tuple[Any, Any, tuple[ToUndo, ...]]:
         same = context is request.context
         evidence = self._learned(request) if request.tally.evidence else ()
-        record = Recorded(outcome=outcome, context=context, same_context=same, undo=undo, evidence=evidence)
+        cause = self._inner_cause(request, outcome) if self.run.minds_failures else None
+        record = Recorded(
+            outcome=outcome, context=context, same_context=same, undo=undo, cause=cause, evidence=evidence
+        )
         try:
             kept = await self._written(request, record)
         except (NotSerializable, TransactionRefused) as error:
@@ -309,8 +316,13 @@ class StepActors:
             outcome=recorded.outcome,
             context=context,
             undo=tuple(undo),
-            cause=self._cause(request, recorded.outcome) if self.run.minds_failures else None,
+            cause=self._recalled_cause(request, recorded) if self.run.minds_failures else None,
         )
+
+    def _recalled_cause(self, request: Request, recorded: Recorded) -> Cause | None:
+        if recorded.cause is None or not isinstance(recorded.outcome, Failure):
+            return self._cause(request, recorded.outcome)
+        return attrs.evolve(recorded.cause, error=recorded.outcome.error)
 
     def _report(self, request: Request, error: BaseException | ErrorInfo | None, feedback: str) -> None:
         from .._run.failure_reports import report_failure  # what only runs with a failure need

@@ -1,0 +1,7 @@
+"""A database of each kind, and what steps did in the world, for runs that die while they undo."""
+
+from kit.database_fixtures import effects as effects
+from kit.database_fixtures import place as place
+from kit.database_fixtures import postgres_place as postgres_place
+from kit.database_fixtures import postgres_server as postgres_server
+from kit.database_fixtures import sqlite_place as sqlite_place
