@@ -59,6 +59,14 @@ GROWTHS = (
         name="nesting", title="Pipelines in pipelines", axis="levels", works={"nesting": ""}, sizes=(1, 3, 10, 30, 100)
     ),
     Growth(
+        name="undoing",
+        title="Compensations in one failed run",
+        axis="compensations",
+        works={"undone": ""},
+        sizes=(10, 30, 100, 300, 1_000, 3_000),
+        clock="cpu",
+    ),
+    Growth(
         name="payload",
         title="A text through ten steps",
         axis="bytes",

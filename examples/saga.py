@@ -1,7 +1,7 @@
 """A saga: a trip is booked, a booking fails, and what was booked is undone. Run it: `python examples/saga.py`.
 
 Flight and hotel are booked at the same time, then a car. There is no car, so the clerk is told, and everything that was
-booked is cancelled, the last started first. The second trip is cut off while it cancels: another part of the run goes on where it
+booked is cancelled, the last started first. The second trip is cut off while it cancels: the run goes on where it
 was, with the same idempotency keys, and books nothing again.
 """
 

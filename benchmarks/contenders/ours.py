@@ -73,6 +73,39 @@ async def chunks(size: int) -> None:
     assert seen == size
 
 
+# --- undoing ----------------------------------------------------------------------------------------------------
+
+
+async def undo(_: object) -> None:
+    """What a step with a compensation has, in the runs that never use it and in those that do."""
+
+
+async def fails(data: int) -> int:
+    raise ValueError("undo everything")
+
+
+@functools.cache
+def compensated(size: int, *, failing: bool = False) -> Flujo:
+    steps = [Step(f"s{number}", agent, compensate=undo) for number in range(size)]
+    return Flujo(Pipeline([*steps, Step("fails", fails)] if failing else steps))
+
+
+async def undone(size: int) -> None:
+    result = await compensated(size, failing=True).run_async(1)
+    assert (len(result.undone), result.fully_undone) == (size, True)
+
+
+def unused_compensations(size: int, rounds: int) -> float:
+    """What steps with a compensation take longer that nobody calls, best of some turns."""
+    turns = [[_chained(chain(size), rounds), _chained(compensated(size), rounds)] for _ in range(7)]
+    without, declared = (min(side) for side in zip(*turns, strict=True))
+    return declared - without
+
+
+def _chained(flujo: Flujo, rounds: int) -> float:
+    return seconds(trio.run, partial(run_once, flujo), rounds)
+
+
 # --- injection --------------------------------------------------------------------------------------------------
 
 
@@ -127,6 +160,8 @@ if __name__ == "__main__":
             "agent_call": lambda size, rounds: seconds(
                 trio.run, partial(planned_calls, agent_with_context, size), rounds
             ),
+            "unused_compensations": unused_compensations,
+            "undone": lambda size, rounds: seconds(trio.run, partial(undone, size), rounds),
             "injection": injection,
             "inspections": inspections,
             "import": importing("flujo_actors"),

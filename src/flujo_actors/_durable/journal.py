@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # what only runs with limits, deadlines, approvals or compens
     from .._core.failures import Cause
     from .._core.questions import Question
     from .._core.selection import Evidence
-    from .._core.undoing import ToUndo
     from .worked_time import WorkedTime
 
 
@@ -31,7 +30,7 @@ class Recorded:
     context: Any
     same_context: bool = False
     """Whether the step left the context as it found it; `context` then means nothing once it was stored."""
-    undo: Sequence[ToUndo] = ()
+    undo: Sequence[Any] = ()
     """What it leaves to undo, in the order of starting."""
     cause: Cause | None = None
     """What failed, where it is remembered how attempts or a pipeline failed."""
@@ -251,7 +250,7 @@ class MemoryJournal:
     when they are needed.
     """
 
-    __slots__ = ("_chosen", "_left", "_questions", "_settled", "_times", "_units", "cancelled")
+    __slots__ = ("_causes", "_chosen", "_left", "_questions", "_settled", "_times", "_units", "cancelled")
     durable = False
 
     def __init__(self) -> None:
@@ -259,8 +258,10 @@ class MemoryJournal:
         self._chosen: dict[StepPath, str] | None = None
         self._settled: dict[StepPath, tuple[TerminalOutcome, Any, bool]] = {}
         self.cancelled: str | None = None
-        self._left: dict[StepPath, tuple[Sequence[ToUndo], Cause | None]] | None = None
-        """What settled steps leave to undo, and what made attempts fail; few runs have any."""
+        self._left: dict[StepPath, Sequence[Any]] | None = None
+        """What settled steps leave to undo; few runs have any."""
+        self._causes: dict[StepPath, Cause] | None = None
+        """What made attempts and pipelines fail, in runs that tell of it."""
         self._questions: Questions | None = None
         self._units: UnitsInMemory | None = None
 
@@ -318,7 +319,8 @@ class MemoryJournal:
         kept = self._settled.get(path)
         if kept is None:
             return None
-        undo, cause = ((), None) if self._left is None else self._left.get(path, ((), None))
+        undo = () if self._left is None else self._left.get(path, ())
+        cause = None if self._causes is None else self._causes.get(path)
         return Recorded(outcome=kept[0], context=kept[1], same_context=kept[2], undo=undo, cause=cause)
 
     def compensations(self) -> Iterable[tuple[StepPath, TerminalOutcome]]:
@@ -346,14 +348,22 @@ class MemoryJournal:
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         self.keep(path, record.outcome, record.context, same_context=record.same_context)
-        self.leave(path, record.undo, record.cause)
+        if record.undo:
+            self.leave(path, record.undo)
+        self.fail(path, record.cause)
         return record
 
-    def leave(self, path: StepPath, undo: Sequence[ToUndo], cause: Cause | None = None) -> None:
+    def leave(self, path: StepPath, undo: Sequence[Any]) -> None:
         """Remember what a step leaves to undo."""
-        if undo or cause is not None:
-            self._left = self._left or {}
-            self._left[path] = undo, cause
+        if self._left is None:
+            self._left = {}
+        self._left[path] = undo
+
+    def fail(self, path: StepPath, cause: Cause | None) -> None:
+        """Remember what made a step fail, if that is not to be seen from its outcome."""
+        if cause is not None:
+            self._causes = self._causes or {}
+            self._causes[path] = cause
 
     async def begin(self, step_name: str) -> OpenTransaction:
         raise StoreError(f"step {step_name!r} asks for a transaction, but the run has no store")

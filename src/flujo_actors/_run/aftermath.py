@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 
 from .._core.failures import Cause, StepFailure, Undo
-from .._core.undoing import ToUndo
+from .._core.undoing import ToUndo, Undoable
+from .messages import Completed, Request
 
 
 class Aftermath:
@@ -23,8 +24,32 @@ class Aftermath:
         """The first failure inside the current attempt."""
         self.own: Cause | None = None
         """The step's own failure, as its handlers were told of it."""
-        self.undo: dict[int, Sequence[ToUndo]] = {}
+        self.undo: dict[int, Sequence[ToUndo | Completed]] = {}
         """What steps inside have left to undo, by when they started."""
+
+
+def spelled_out(entry: ToUndo | Completed) -> ToUndo:
+    """What is to be undone, with all that its compensation is told."""
+    return completed(entry) if isinstance(entry, Completed) else entry
+
+
+def completed(entry: Completed) -> Undoable:
+    """A step that completed, with all that its compensation is told."""
+    return Undoable(
+        step=entry.step,
+        name=entry.name,
+        path=entry.path,
+        input=entry.input,
+        output=entry.output,
+        attempts=entry.attempts,
+        context=entry.context,
+    )
+
+
+def input_of(request: Request) -> Any:
+    """What a step works on: its data, or what its own `input` made of it."""
+    aftermath = request.tally.aftermath
+    return request.data if aftermath is None or aftermath.input is None else aftermath.input[0]
 
 
 @attrs.frozen(kw_only=True, eq=False)

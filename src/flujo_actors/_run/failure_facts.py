@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
 from .._core.error_info import message_of
 from .._core.failures import Cause, StepFailure, stack_trace
 from .._core.outcomes import ErrorInfo, Failure
+from .aftermath import input_of
 from .messages import Request
 from .run import Run
 
@@ -23,12 +23,6 @@ def cause_of(request: Request, failure: Failure) -> Cause:
         at=dt.datetime.now(dt.UTC),
         error=failure.error,
     )
-
-
-def input_of(request: Request) -> Any:
-    """What a step works on: its data, or what its own `input` made of it."""
-    aftermath = request.tally.aftermath
-    return request.data if aftermath is None or aftermath.input is None else aftermath.input[0]
 
 
 def failure_from(run: Run, cause: Cause) -> StepFailure:

@@ -39,6 +39,22 @@ NOTHING_TOLD: Mapping[str, Any] = {}
 """What can be asked for by name outside of reviews and rejections."""
 
 
+class Completed:
+    """A step with a compensation that completed: most are never undone, and pay for one small object.
+
+    It keeps what it needs and not the request, which would keep alive what the step has used.
+    """
+
+    __slots__ = ("attempts", "context", "input", "name", "output", "path", "step")
+
+    def __init__(self, request: Request, output: Any, context: Any) -> None:
+        aftermath = request.tally.aftermath
+        self.step, self.name, self.path = request.step, request.name, request.path
+        self.input = request.data if aftermath is None or aftermath.input is None else aftermath.input[0]
+        self.output, self.attempts = output, request.tally.attempts
+        self.context = None if context is request.context else context
+
+
 class Tally:
     """What a step has used and what was nested in it so far, over all its attempts.
 
@@ -104,13 +120,16 @@ class Tally:
             self.aftermath = Aftermath()
         if settled.undo:
             self.aftermath.undo[started] = settled.undo
-        self.aftermath.cause = self.aftermath.cause or settled.cause
+        if settled.cause is not None and self.aftermath.cause is None:
+            self.aftermath.cause = settled.cause
 
     def left_inside(self) -> tuple[ToUndo, ...]:
         """What is to be undone inside the step, in the order of starting."""
         if self.aftermath is None:
             return ()
-        return tuple(each for _, left in sorted(self.aftermath.undo.items()) for each in left)
+        from .aftermath import spelled_out  # see above
+
+        return tuple(spelled_out(each) for _, left in sorted(self.aftermath.undo.items()) for each in left)
 
     def spend(self, usage: Usage) -> None:
         """Count a call."""
@@ -168,7 +187,7 @@ class Settled:
     """Whether the step was stopped from outside, instead of settling by itself."""
     unfinished: StepResult | None = None
     """What a step that paused or was aborted had used until then, if anything."""
-    undo: tuple[ToUndo, ...] = ()
+    undo: tuple[ToUndo | Completed, ...] = ()
     """What is to be undone if the attempt around the step does not count."""
     cause: Cause | None = None
     """What failed, if the step did."""

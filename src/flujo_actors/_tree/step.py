@@ -29,7 +29,7 @@ from .._core.pause_tokens import approval_hash, make_token
 from .._dsl.pipeline import Pipeline
 from .._dsl.step import Step
 from .._durable.journal import Pause, Recorded
-from .._run.messages import Request, Settled, Tally, work_of
+from .._run.messages import Completed, Request, Settled, Tally, work_of
 from .._run.notify import tell, tell_later, tell_start
 from .._run.reports import charge, emit_step_ended, result_in, result_of, told, unfinished_result
 from .._run.run import Run, note_swallowed_cancellation
@@ -242,7 +242,7 @@ class StepActors:
             context=context,
             unfinished=None if isinstance(outcome, (Success, Failure)) else unfinished_result(request, outcome),
             undo=undo,
-            cause=self._cause(request, outcome) if run.minds_failures else None,
+            cause=self._cause(request, outcome) if run.minds_failures and type(outcome) is Failure else None,
         )
         if run.outlet is None and not run.hooks:
             return settled
@@ -267,22 +267,26 @@ class StepActors:
         return self._cause(request, outcome) if isinstance(request.step, Pipeline) else None
 
     async def _remember(
-        self, request: Request, outcome: Success | Failure, context: Any, undo: tuple[ToUndo, ...]
-    ) -> tuple[Any, Any, tuple[ToUndo, ...]]:
+        self, request: Request, outcome: Success | Failure, context: Any, undo: tuple[ToUndo | Completed, ...]
+    ) -> tuple[Any, Any, tuple[ToUndo | Completed, ...]]:
         same = context is request.context
         evidence = self._learned(request) if request.tally.evidence else ()
         cause = self._inner_cause(request, outcome) if self.run.minds_failures else None
         record = Recorded(
-            outcome=outcome, context=context, same_context=same, undo=undo, cause=cause, evidence=evidence
+            outcome=outcome,
+            context=context,
+            same_context=same,
+            undo=_spelled_out(undo) if self.run.journal.durable else undo,
+            cause=cause,
+            evidence=evidence,
         )
         try:
             kept = await self._written(request, record)
         except (NotSerializable, TransactionRefused) as error:
             failed = self._cannot_be_stored(request, error)
             undo = _left(request, failed, request.context, request.tally.attempts)
-            kept = await self.run.journal.settled(
-                request.path, Recorded(outcome=failed, context=request.context, same_context=True, undo=undo)
-            )
+            told = Recorded(outcome=failed, context=request.context, same_context=True, undo=_spelled_out(undo))
+            kept = await self.run.journal.settled(request.path, told)
         return kept.outcome, request.context if kept.same_context else kept.context, undo
 
     def _learned(self, request: Request) -> tuple[Evidence, ...]:
@@ -330,13 +334,24 @@ class StepActors:
         report_failure(self.run, request, error, feedback)
 
 
-def _left(request: Request, outcome: TerminalOutcome, context: Any, attempts: int) -> tuple[ToUndo, ...]:
+def _left(request: Request, outcome: TerminalOutcome, context: Any, attempts: int) -> tuple[ToUndo | Completed, ...]:
     """What a step leaves to undo; most steps leave nothing, and pay for a look."""
-    if request.step.compensate is None and request.tally.aftermath is None:
-        return ()
+    if request.step.compensate is None:
+        if request.tally.aftermath is None:
+            return ()
+    elif isinstance(outcome, Success):
+        return (Completed(request, own(outcome.step_result.output), context),)
     from .undoing import left  # what only runs with compensations need
 
     return left(request, outcome, context, attempts=attempts)
+
+
+def _spelled_out(undo: tuple[ToUndo | Completed, ...]) -> tuple[ToUndo, ...]:
+    if not undo:
+        return ()
+    from .._run.aftermath import spelled_out  # what only runs with compensations need
+
+    return tuple(map(spelled_out, undo))
 
 
 async def _told_before(hooks: Hooks, request: Request) -> Aborted | Failure | None:

@@ -30,8 +30,8 @@ from .._core.undoing import HALT, Halt, ToUndo, Undoable, in_order, left_by, sta
 from .._dsl.compensation import Compensate, doubt
 from .._dsl.step import Step
 from .._locks import QUOTA_LOCK
-from .._run.aftermath import Aftermath, Aside
-from .._run.failure_facts import failure_from, input_of
+from .._run.aftermath import Aftermath, Aside, input_of
+from .._run.failure_facts import failure_from
 from .._run.messages import Request, Settled, Tally, Work
 from .children import Spawner
 
