@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from ._bridge.host import Host, checked_backend, current_host, in_own_loop
@@ -19,13 +19,14 @@ from ._dsl.pipeline import Pipeline, StepLike, as_step
 from ._durable.runs import NO_ANSWER, OpenRun, Runs, RunsInMemory, reopened
 from ._handle import Drive, Outlet, RunHandle
 from ._run.run import Run
+from ._submitting import Submitting, checked_id
 from ._tree.root import drive
 from ._wiring import (
     beliefs_of,
+    carry_of,
     checked_answer,
     checked_mode,
     engine_of,
-    fleet_of,
     hook_reporter,
     hooks_of,
     initial_data,
@@ -36,6 +37,7 @@ from ._wiring import (
     puts_off,
     recovered,
     refuse_transactions,
+    refuse_unreachable,
     searches_of,
     settings_of,
     store_of,
@@ -43,7 +45,6 @@ from ._wiring import (
     telemetry_of,
     undone_before,
 )
-from .errors import DeclarationError
 
 if TYPE_CHECKING:
     from ._context.freeform import Context
@@ -54,11 +55,10 @@ if TYPE_CHECKING:
     from ._dsl.typed_parts import Answers, I, O, Returns, TypedStep
     from ._durable.changes import ResumeMode
     from ._fleet.port import Engine
-    from ._fleet.service import Fleet
-    from ._fleet.worker import Worker
     from ._recovering import Recovering
     from ._retrieval.port import Retriever
     from ._run.hooks import Hooks
+    from ._run.run import Office
     from .stores._port import Store
 
     C = TypeVar("C")
@@ -76,12 +76,13 @@ if TYPE_CHECKING:
         engine: Engine | str | None
         undo_grace_s: float | None
         retrievers: Mapping[type[Collection], Retriever | Callable[..., Any]] | None
+        carry: Iterable[ContextVar[Any]]
 
 
 logger = logging.getLogger("flujo_actors")
 
 
-class Flujo(Generic[In, Out, Ctx]):
+class Flujo(Submitting[In], Generic[In, Out, Ctx]):
     """Runs one pipeline, any number of times and concurrently, from sync code, trio, or anyio on either backend."""
 
     @overload
@@ -114,6 +115,7 @@ class Flujo(Generic[In, Out, Ctx]):
         engine: Engine | str | None = None,
         undo_grace_s: float | None = None,
         retrievers: Mapping[type[Collection], Retriever | Callable[..., Any]] | None = None,
+        carry: Iterable[ContextVar[Any]] = (),
     ) -> None:
         self.pipeline: Pipeline[Any, Any] = Pipeline.from_step(as_step(pipeline, where="what Flujo runs"))
         load_for_steps(self.pipeline)
@@ -133,6 +135,8 @@ class Flujo(Generic[In, Out, Ctx]):
         if self._store is None:
             refuse_transactions(self.pipeline)
         self._engine = engine_of(engine, self._store)
+        self._carry = carry_of(carry)
+        self._is_remote = refuse_unreachable(self.pipeline, self._store, self._engine)
 
     # --- running ---
 
@@ -180,7 +184,7 @@ class Flujo(Generic[In, Out, Ctx]):
         return self.run_async(data, run_id=run_id, context=context, started=started, tools=tools)
 
     def _start(self, data: Any, run_id: str | None, context: Mapping[str, Any] | None) -> Drive:
-        return functools.partial(self._run_new, data, _checked_id(run_id), self._first_context.of_run(context))
+        return functools.partial(self._run_new, data, checked_id(run_id), self._first_context.of_run(context))
 
     async def _run_new(
         self, data: Any, run_id: RunId, context: Any, host: Host, outlet: Outlet | None
@@ -188,63 +192,6 @@ class Flujo(Generic[In, Out, Ctx]):
         runs = self._runs()
         opened = await runs.admit(run_id, data, isolated(context))
         return await self._drive(runs, opened, host, outlet)
-
-    # --- a fleet ---
-
-    async def submit(
-        self,
-        data: In = NOTHING,
-        *,
-        run_id: str | None = None,
-        context: Mapping[str, Any] | None = None,
-        queue: str = "default",
-        priority: int = 0,
-    ) -> str:
-        """Hand a run to the workers of a queue, and return its id: by then it exists, durably, and will be played.
-
-        `RunClient(store).wait(run_id)` waits for its end, from any process. `RunExists` if the id is taken.
-        """
-        first = isolated(self._first_context.of_run(context))
-        return await self._fleet().submit(_checked_id(run_id), data, first, queue=queue, priority=priority)
-
-    def submit_sync(
-        self,
-        data: In = NOTHING,
-        *,
-        run_id: str | None = None,
-        context: Mapping[str, Any] | None = None,
-        queue: str = "default",
-        priority: int = 0,
-    ) -> str:
-        """The same from synchronous code."""
-        first = isolated(self._first_context.of_run(context))
-        return self._fleet().submit_sync(_checked_id(run_id), data, first, queue=queue, priority=priority)
-
-    def worker(
-        self,
-        queues: str | Iterable[str] = "default",
-        slots: int = 8,
-        *,
-        grace_s: float = 30.0,
-        health: str | os.PathLike[str] | None = None,
-        mode: ResumeMode = "strict",
-        engine: Engine | str | None = None,
-        look_s: float | None = None,
-        once: bool = False,
-    ) -> Worker:
-        """A worker inside this program: `async with flujo.worker(queues="default", slots=8):`.
-
-        It plays up to `slots` runs of these queues at once, takes over what dead workers left, and stops when the block
-        is left: what is not finished in `grace_s` seconds is given up for others. `health` is a port (`":8080"`) or the
-        path of a file. `mode` is that of `resume`, for runs that were handed in with another version of the pipeline.
-        `engine` is used instead of the `Flujo`'s own, and the store looked at every `look_s` seconds. With `once`, it
-        stops by itself when nothing waits: `await worker.stopped()`.
-        """
-        fleet = self._fleet(checked_mode(mode), engine_of(engine, self._store))
-        return fleet.worker(queues=queues, slots=slots, grace_s=grace_s, health=health, look_s=look_s, once=once)
-
-    def _fleet(self, mode: ResumeMode = "strict", engine: Engine | None = None) -> Fleet:
-        return fleet_of(self._runs(mode), engine or self._engine, self._settings, self._drive)
 
     # --- resuming ---
 
@@ -392,21 +339,8 @@ class Flujo(Generic[In, Out, Ctx]):
     async def _drive(
         self, runs: Runs, opened: OpenRun, host: Host, outlet: Outlet | None, *, answer: Any = None
     ) -> PipelineResult:
-        run = Run(
-            run_id=opened.run_id,
-            host=host,
-            journal=opened.journal,
-            resumed=opened.resumed,
-            hooks=self._hooks_of(opened.run_id, host),
-            telemetry=self._telemetry,
-            outlet=outlet,
-            resources=self._resources,
-            searches=None if self._make_searches is None else self._make_searches(),
-            configured=self._configured,
-            closing=opened.journal.cancelled,
-            **(self._undoing(opened) if self._minds_failures else {}),
-            beliefs=self._beliefs,
-        )
+        office = self._office() if self._is_remote else None
+        run = self._make_run(opened, host, outlet=outlet, office=office)
         result: PipelineResult | None = None
         try:
             with runs.holding(opened) as hold:
@@ -427,6 +361,34 @@ class Flujo(Generic[In, Out, Ctx]):
         assert result is not None
         return result
 
+    def _make_run(
+        self,
+        opened: OpenRun,
+        host: Host,
+        *,
+        root: RunId | None = None,
+        outlet: Outlet | None = None,
+        office: Office | None = None,
+    ) -> Run:
+        """The run, or, for a part of another one that is played here, a run under that one's id."""
+        run_id = opened.run_id if root is None else root
+        return Run(
+            run_id=run_id,
+            host=host,
+            journal=opened.journal,
+            resumed=opened.resumed,
+            hooks=self._hooks_of(run_id, host),
+            telemetry=self._telemetry,
+            outlet=outlet,
+            office=office,
+            resources=self._resources,
+            searches=None if self._make_searches is None else self._make_searches(),
+            configured=self._configured,
+            closing=opened.journal.cancelled,
+            **(self._undoing(opened) if self._minds_failures else {}),
+            beliefs=self._beliefs,
+        )
+
     def _undoing(self, opened: OpenRun) -> dict[str, Any]:
         """What a run needs to know that tells of failures and undoes steps."""
         grace_s = self._settings.run.undo_grace_s if self._undo_grace_s is None else self._undo_grace_s
@@ -440,11 +402,3 @@ class Flujo(Generic[In, Out, Ctx]):
         if self._make_hooks is None:
             return None
         return self._make_hooks(run_id, host, hook_reporter(self._telemetry), self._telemetry.redact)
-
-
-def _checked_id(run_id: str | None) -> RunId:
-    if run_id is None:
-        return RunId(os.urandom(16).hex())
-    if not isinstance(run_id, str) or not run_id:
-        raise DeclarationError(f"run_id must be a non-empty text or None, not {run_id!r}")
-    return RunId(run_id)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ._fleet.service import Fleet
     from ._run.beliefs import BeliefBook
     from ._run.hooks import Hooks
+    from ._run.run import Office
     from ._run.searching import Searches
     from .stores._port import Store
     from .telemetry._sinks import Telemetry
@@ -254,9 +255,52 @@ def engine_of(given: Any, store: Store | None) -> Engine | None:
     return open_engine(given, store)
 
 
-def fleet_of(runs: Runs, engine: Engine | None, settings: Settings, drive: Any) -> Fleet:
+def carry_of(carry: Iterable[Any]) -> tuple[Any, ...]:
+    """The context variables that go with remote steps."""
+    listed = tuple(carry)
+    if not listed:
+        return ()
+    from ._fleet.carrying import checked_carry  # the same
+
+    return checked_carry(listed)
+
+
+def refuse_unreachable(pipeline: Pipeline, store: Store | None, engine: Engine | None) -> bool:
+    """Whether steps run elsewhere; `DeclarationError` if workers of other machines could not reach their store."""
+    remote = None if engine is None else next((step for step in walk_steps(pipeline) if _is_remote(step)), None)
+    if remote is not None and not getattr(store, "between_machines", True):
+        raise DeclarationError(
+            f"step {remote.name!r} runs on {getattr(remote, 'runs_on', None)!r}, but its workers could not reach the "
+            f"store, a {type(store).__name__}: pass store='postgresql://…', which all machines reach, or leave out "
+            "`engine`, and all steps run in one process"
+        )
+    return remote is not None
+
+
+def _is_remote(step: AnyStep) -> bool:
+    return getattr(step, "runs_on", None) is not None
+
+
+def office_of(flujo: Any, runs: Runs, engine: Engine, settings: Settings, carry: tuple[Any, ...]) -> Office:
+    """Who has the steps of a `Flujo` performed elsewhere, in the current trio run."""
+    from ._fleet.offices import office_for  # the same
+
+    return office_for(flujo, runs, engine, settings.fleet, carry)
+
+
+def fleet_of(
+    runs: Runs,
+    engine: Engine | None,
+    settings: Settings,
+    drive: Any,
+    *,
+    make_run: Any,
+    office: Callable[[], Office | None],
+    carry: tuple[Any, ...],
+) -> Fleet:
     """What hands in runs and plays those of others."""
     from ._durable.stored_runs import StoredRuns  # as above
+    from ._fleet.offices import player_for
     from ._fleet.service import Fleet
     from ._fleet.submitting import Counter
 
@@ -266,7 +310,8 @@ def fleet_of(runs: Runs, engine: Engine | None, settings: Settings, drive: Any) 
             "`store` to Flujo, as in Flujo(pipeline, store='sqlite:///runs.db')"
         )
     counter = Counter(runs.store, engine)
-    return Fleet(runs=runs, engine=engine, drive=drive, settings=settings.fleet, counter=counter)
+    player = player_for(runs, settings, make_run=make_run, office=office, carry=carry)
+    return Fleet(runs=runs, engine=engine, drive=drive, settings=settings.fleet, counter=counter, player=player)
 
 
 async def recovered(runs: Runs, finish: Finish, **options: Any) -> RecoveryReport:

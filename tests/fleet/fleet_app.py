@@ -54,5 +54,46 @@ def make_flujo(url: str, engine: str | None = None, **settings: Any) -> Flujo[An
     )
 
 
+# --- remote items -------------------------------------------------------------------------------------------
+
+WORK_S = float(os.environ.get("FLEET_WORK_S", "0.02"))
+
+
+def crunch(item: int, context: Any = None) -> int:
+    """Some work in a thread; the item that is called poison kills its worker."""
+    log("begin", item)
+    if item == POISON:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(WORK_S)
+    log("worked", item)
+    return item * item
+
+
+POISON = -1
+
+
+def total(items: list[int]) -> int:
+    return sum(items)
+
+
+def make_map(url: str, batch: int = 1, **options: Any) -> Flujo[Any, Any, Any]:
+    items = Step.map_over("items", Step("crunch", crunch, runs_on="cores"), batch=batch)
+    more = [Step("more", total)] if "FLEET_OTHER" in os.environ else []
+    pipeline = Pipeline([items, Step("total", total), *more], name="map")
+    fleet = {"look_s": 0.3, "unclaimed_s": 2.0}
+    return Flujo(
+        pipeline,
+        store=url,
+        settings={"durability": {"lease_s": LEASE_S}, "fleet": fleet},
+        **{"engine": "postgres", **options},
+    )
+
+
 if "FLEET_STORE" in os.environ:
     flujo = make_flujo(os.environ["FLEET_STORE"], os.environ.get("FLEET_ENGINE") or None)
+    if os.environ["FLEET_STORE"].startswith("postgresql"):
+        remote = make_map(os.environ["FLEET_STORE"], int(os.environ.get("FLEET_BATCH", "1")))
+
+if __name__ == "__main__":
+    log("caller")
+    remote.run(list(range(int(os.environ["FLEET_ITEMS"]))), run_id=os.environ["FLEET_RUN"])

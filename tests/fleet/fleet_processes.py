@@ -16,6 +16,9 @@ HERE = Path(__file__).parent
 class Worker:
     """One process of `flujo-actors worker`; killed, if it still lives, when its test has ended."""
 
+    command: tuple[str, ...] = ()
+    """What is started instead of the worker."""
+
     def __init__(self, url: str, log: Path, *options: str, target: str = "fleet_app:flujo", **environ: str) -> None:
         command = [sys.executable, "-m", "flujo_actors", "worker", target, "--color", "never", *options]
         named = {
@@ -24,7 +27,7 @@ class Worker:
             "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent))),
         }
         self.process = subprocess.Popen(
-            command, env={**os.environ, **named, **environ}, stderr=subprocess.PIPE, text=True, cwd=HERE
+            self.command or command, env={**os.environ, **named, **environ}, stderr=subprocess.PIPE, text=True, cwd=HERE
         )
         self.said: list[str] = []
 
@@ -56,6 +59,12 @@ class Worker:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
         self.process.communicate()
+
+
+class Caller(Worker):
+    """A process that runs a map whose items are performed elsewhere."""
+
+    command = (sys.executable, str(HERE / "fleet_app.py"))
 
 
 def start(url: str, log: Path, *options: str, **environ: Any) -> Worker:

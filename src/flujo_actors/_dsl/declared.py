@@ -51,6 +51,15 @@ def _checked_seconds(instance: Any, attribute: attrs.Attribute[float | None], va
         checked_seconds(value, what=f"step {instance.name!r}: {attribute.name}")
 
 
+def _checked_runs_on(instance: Any, _: object, value: str | None) -> None:
+    """Engines keep the names of queues in columns and channels."""
+    if value is not None and not (isinstance(value, str) and 0 < len(value) <= 100 and value.isprintable()):
+        raise DeclarationError(
+            f"step {instance.name!r}: runs_on must be the name of a queue, 1 to 100 printable characters, "
+            f"not {value!r:.120}"
+        )
+
+
 def checked_source(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     """A value, or a function `(previous, context)` that makes one; a class is a value."""
     if callable(value) and not isinstance(value, type):
@@ -223,6 +232,8 @@ class Declared(Chained[In, Out]):
     """Where that is known from: a field of the output, a function or an agent on it, or `Votes(…)`."""
     on_low_confidence: AnyStep | None = attrs.field(default=None, converter=_as_review)
     """Who reviews an output that was not sure enough after all tries; what it returns is the step's output."""
+    runs_on: str | None = attrs.field(default=None, validator=_checked_runs_on)
+    """The queue whose workers perform the step, if the `Flujo` has an engine; of a map, its items."""
     checks: tuple[CallPlan, ...] = attrs.field(init=False)
     """The validators, each with how to call it."""
 

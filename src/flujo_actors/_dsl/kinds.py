@@ -104,6 +104,12 @@ def _checked_items(instance: Any, attribute: attrs.Attribute[Any], value: object
         )
 
 
+def _checked_batch(instance: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
+    if value is None:
+        raise DeclarationError(f"step {instance.name!r}: batch must be at least 1, not None")
+    checked_limit(instance, attribute, value)
+
+
 def _checked_loops(instance: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
     if value is None:
         raise DeclarationError(f"step {instance.name!r}: max_loops must be at least 1, not None")
@@ -141,6 +147,8 @@ class MapOver(Declared[In, Out]):
     """The items, or a callable `(previous, context) -> items`; by default the incoming data."""
     merge: Merging = attrs.field(default="context_update", converter=_as_merging, validator=_checked_merge)
     max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
+    batch: int = attrs.field(default=1, validator=_checked_batch)
+    """How many items go to a worker together, where they run elsewhere; each is a record of its own all the same."""
 
     kind: ClassVar[str] = "map"
 

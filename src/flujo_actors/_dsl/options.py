@@ -35,6 +35,7 @@ class Options(TypedDict, total=False):
     confidence: Any
     on_low_confidence: StepLike | Iterable[StepLike] | None
     meta: Mapping[str, Any]
+    runs_on: str | None
 
 
 class KindOptions(Options, total=False):
@@ -48,6 +49,7 @@ class MapOptions(KindOptions, total=False):
     """What can be said of a map, besides its body and its items."""
 
     merge: Merging
+    batch: int
 
 
 class ParallelOptions(KindOptions, total=False):

@@ -131,7 +131,7 @@ class Step(Declared[In, Out], GovernedKinds):
         plan = self.plan
         plain = plan.shape == "async" and not plan.keywords and plan.takes_data and plan.stream is None
         alone = self.input is None and self.processing.wanted is None and self.usage_limits is None
-        alone = alone and self.context_sources is None
+        alone = alone and self.context_sources is None and self.runs_on is None
         return plain and alone and self._is_tried_once
 
     @functools.cached_property

@@ -51,6 +51,9 @@ def cancel(store: Store, run_id: RunId, reason: str, *, undo: bool = True) -> No
     except RunLeased as held:
         _request(store, run_id, request.reason, held)
         _end_unless_at_work(store, run_id, request)
+    children = store.children(run_id) if hasattr(store, "children") else ()
+    if children:  # whoever waits for them may be dead, and would not end them
+        store.park(children, reason=reason)
 
 
 def end_as_aborted(store: Store, run_id: RunId, request: CancelRequest) -> None:

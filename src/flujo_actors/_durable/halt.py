@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import trio
 
-from .._core.attempts import Attempt, Stopped
+from .._core.attempts import Stopped
 from .._core.outcomes import Aborted
+
+T = TypeVar("T")
 
 
 class Halt:
@@ -29,7 +32,7 @@ class Halt:
             self._reason, self._undoes = reason, undoes
             self._scope.cancel()
 
-    async def unless_told(self, work: Callable[[], Awaitable[Attempt]]) -> Attempt:
+    async def unless_told(self, work: Callable[[], Awaitable[T]]) -> T | Stopped:
         """How the work ended, or why it did not; it is not begun if it was told before."""
         if self._reason is None:
             with self._scope:

@@ -270,6 +270,10 @@ class StoredRuns:
     def _writer(self) -> JournalWriter:
         return writer_for(self.store, lease_s=self.settings.lease_s)
 
+    def journal_of(self, lease: Lease) -> StoreJournal:
+        """A journal to read a run with, or to write to it under its lease."""
+        return self._journal(lease)
+
     def _journal(self, lease: Lease) -> StoreJournal:
         return StoreJournal(
             self.store,

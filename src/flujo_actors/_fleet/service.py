@@ -20,6 +20,7 @@ from .._durable.store_wait import call_store
 from .._durable.stored_runs import StoredRuns
 from ..errors import DeclarationError
 from .health import health_place
+from .playing import RemotePlayer
 from .port import DEFAULT_QUEUE, Engine, checked_queue
 from .submitting import Counter
 from .worker import Post, Worker, names_of
@@ -40,6 +41,7 @@ class Fleet:
     drive: DriveOpen
     settings: FleetSettings
     counter: Counter
+    player: RemotePlayer
 
     # --- handing in ---
 
@@ -98,6 +100,10 @@ class Fleet:
 
     async def play(self, run_id: RunId, host: Host) -> None:
         """Claim a run and work on it, unless too many workers have died over it."""
+        for stood in await call_store(lambda: self.runs.store.standing([run_id])):
+            if stood.parent is not None:
+                await self.player.play(run_id, host)
+                return
         opened = await self.runs.take(run_id)
         why = poisonous(opened.deaths, max_deliveries=self.settings.max_deliveries)
         if why is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 
 import attrs
 from outcome import Error, capture
@@ -52,6 +53,18 @@ class Counter:
                     type(got.error).__name__,
                     len(tickets),
                 )
+
+    def again(self, tickets: list[Ticket]) -> None:
+        """Nobody works on these: have them delivered."""
+        if self.engine is not None:
+            got = capture(self.engine.again, tickets)
+            if isinstance(got, Error):
+                logger.warning("the engine was asked again in vain (%s)", type(got.error).__name__)
+
+    def withdraw(self, run_ids: Sequence[str]) -> None:
+        """Drop the tickets of these runs; best effort."""
+        if self.engine is not None:
+            capture(self.engine.withdraw, run_ids)
 
     def _tell(self, engine: Engine, tickets: list[Ticket]) -> None:
         self.prepare()

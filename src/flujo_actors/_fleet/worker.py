@@ -47,6 +47,7 @@ from ..errors import (
 from ..stores._port import Store
 from .health import HealthPort, show_health
 from .port import Engine, Ticket
+from .seats import Seat
 from .signing import Signs
 
 logger = logging.getLogger("flujo_actors")
@@ -281,7 +282,7 @@ class Worker:
 
     async def _play(self, run_id: RunId, done: Callable[[], None]) -> None:
         try:
-            async with self._free:
+            async with Seat(self._free, done).taken():
                 got = await guarded(self._post.play, run_id, self._host)
                 if isinstance(got, Error):
                     await self._note(run_id, got.error)
@@ -345,7 +346,7 @@ class Worker:
 
     async def _look(self) -> None:
         post, store = self._post, self._post.store
-        free = max(0, post.slots - len(self._playing))
+        free = max(0, int(self._free.available_tokens) - self._free.statistics().tasks_waiting)
         host = f"{this_process().host}:"
         limit = free + len(self._playing) + len(self._left_alone) + 50
         ask = lambda: store.wanting(pipeline=post.pipeline, queues=post.queues, host=host, limit=limit)  # noqa: E731

@@ -143,6 +143,19 @@ class Tally:
                 self.usage += result.usage
 
 
+@attrs.define(kw_only=True, eq=False)
+class Batch:
+    """Items of a map that go to a worker together."""
+
+    path: StepPath
+    """What the batch is known by."""
+    size: int
+    """How many items may come."""
+    requests: list[Request] = attrs.field(factory=list)
+    """Those that have."""
+    sent: bool = False
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Request:
     """Parent to child: do this step, here, on this data and context."""
@@ -158,6 +171,10 @@ class Request:
     quotas: tuple[Quota, ...] = ()
     """The budgets the step draws on: its run's, and those of limited steps around it."""
     tally: Tally = attrs.field(factory=Tally)
+    runs_on: str | None = None
+    """The queue whose workers perform the items of the map around, if they do."""
+    batch: Batch | None = None
+    """The items that go there together."""
     scope: Scope | None = None
     """What its functions may ask for; `None` if nobody in the run asks."""
     degraded: frozenset[str] = NO_TEXTS

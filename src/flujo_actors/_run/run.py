@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import trio
@@ -24,14 +24,30 @@ from .messages import Request, Untold
 from .outlet import Outlet
 
 if TYPE_CHECKING:  # what only some runs have, loaded by whoever gives it to them
+    from .._core.attempts import Attempt
     from .._core.settings import Settings
+    from .._dsl.kinds import MapOver
     from ..telemetry._silence import Silence
     from ..telemetry._sinks import Telemetry
     from .beliefs import BeliefBook
     from .hooks import Hooks
+    from .messages import Request
     from .searching import Searches
 
 logger = logging.getLogger("flujo_actors")
+
+
+class Office(Protocol):
+    """Has steps performed by other processes."""
+
+    def takes(self, request: Request) -> bool:
+        """Whether the step of the request is performed elsewhere."""
+
+    async def attempt(self, run: Run, request: Request) -> Attempt:
+        """How the step ended, elsewhere; what it used is in the request's tally."""
+
+    def spread(self, step: MapOver, requests: Iterator[Request]) -> tuple[Iterator[Request], int | None]:
+        """The items of a map, as they go elsewhere if they do, and how many may be under way at once."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -47,6 +63,8 @@ class Run:
     """Whether this is a later part of a run, so that its steps may have records, answers and failed attempts."""
     outlet: Outlet | None = None
     """Where somebody watches the run; `None` if nobody does."""
+    office: Office | None = None
+    """Who has steps performed elsewhere; `None` if all are performed here."""
     resources: Any = None
     beliefs: BeliefBook | None = None
     """What is believed of the agents that selections choose from; `None` if nobody selects."""

@@ -183,7 +183,7 @@ async def map_over(spawner: Spawner, step: MapOver, work: Work) -> Attempt:
     if isinstance(found.value, str):
         return Failed(error=None, feedback=f"step {step.name!r} maps over items, but got {found.value}")
     listed = _unshared(found.value)
-    requests = (
+    requests: Iterator[Request] = (
         work.child(
             step.body,
             f"{step.name}[{index}]",
@@ -197,7 +197,10 @@ async def map_over(spawner: Spawner, step: MapOver, work: Work) -> Attempt:
         )
         for index, item in enumerate(listed)
     )
-    reports = await fan_out(spawner, work, requests, step.max_concurrency, patient=False)
+    limit, office = step.max_concurrency, spawner.run.office
+    if office is not None:
+        requests, limit = office.spread(step, requests)
+    reports = await fan_out(spawner, work, requests, limit, patient=False)
     output = [output_of(reports[index]) for index in sorted(reports) if _succeeded(reports[index])]
     return _gathered(work, reports, _Numbers(), output, step.merge, patient=False)
 

@@ -167,7 +167,24 @@ class StepActors:
             ended = await handled(self, request, ended)
         return await self._concluded(request, ended, trio.current_time() - begun)
 
+    async def play(self, request: Request) -> TerminalOutcome:
+        """Do, for another process, what is to be done of its step: all but counting, telling and judging by hooks."""
+        run = self.run
+        run.ledger.start(request.path, request.parent)
+        run.journal.started(request.path, request.name)
+        begun = trio.current_time()
+        ended = await self._ended(self._with_own_limits(request))
+        outcome, context = await self._concluded(request, ended, trio.current_time() - begun)
+        run.ledger.settle(request.path)
+        if isinstance(outcome, (Success, Failure)) and not _escalates(outcome):
+            undo = _left(request, outcome, context, request.tally.attempts)
+            outcome, _, _ = await self._remember(request, outcome, context, undo)
+        return outcome
+
     async def _ended(self, request: Request) -> Attempt:
+        office = self.run.office
+        if office is not None and office.takes(request):
+            return await office.attempt(self.run, request)
         if isinstance(request.step, Pipeline):
             request.tally.attempts = 1
             return await self._of_pipeline(request, request.step)

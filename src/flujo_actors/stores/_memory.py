@@ -39,6 +39,9 @@ from ._rows import read_cursor
 class MemoryStore:
     """Runs in memory; gone with the process."""
 
+    between_machines = False
+    """Whether workers of other machines reach it."""
+
     def __init__(self, *, clock: LeaseClock | None = None, wall: Callable[[], float] = time.time) -> None:
         self._clock = clock or SystemClock()
         self._wall = wall
@@ -204,6 +207,14 @@ class MemoryStore:
                 if run.parent is not None and not has_ended(run.status):
                     run.cancel = None
                     run.status = run.status if run.owner is not None else "running"
+
+    def park(self, run_ids: Sequence[RunId], *, reason: str) -> None:
+        with self._lock:
+            for run in [self._runs[run_id] for run_id in run_ids if run_id in self._runs]:
+                if run.parent is not None and run.status == "running":
+                    held = run.held(self._clock.now())
+                    run.cancel = CancelRequest(reason=reason) if held else None
+                    run.status = "running" if held else "paused"
 
     def children(self, run_id: RunId) -> list[RunId]:
         with self._lock:

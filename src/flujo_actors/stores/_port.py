@@ -110,6 +110,12 @@ class RunQueue(Protocol):
     def requeue(self, run_ids: Sequence[RunId]) -> None:
         """Let remote steps that were put to rest want a worker again, and drop requests to cancel them."""
 
+    def park(self, run_ids: Sequence[RunId], *, reason: str) -> None:
+        """Put remote steps to rest that nobody waits for: those that nobody holds are `paused`, and want no worker.
+
+        The owners of the others are told the reason, as by `request_cancel`.
+        """
+
     def children(self, run_id: RunId) -> list[RunId]:
         """The remote steps of a run."""
 

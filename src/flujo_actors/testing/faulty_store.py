@@ -183,6 +183,10 @@ class FaultyStore:
         with self.counted("requeue"):
             self._store.requeue(run_ids)
 
+    def park(self, run_ids: Sequence[RunId], *, reason: str) -> None:
+        with self.counted("park"):
+            self._store.park(run_ids, reason=reason)
+
     def children(self, run_id: RunId) -> list[RunId]:
         with self.counted("children"):
             return self._store.children(run_id)

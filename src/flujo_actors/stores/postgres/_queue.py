@@ -24,6 +24,9 @@ class PostgresQueue:
     def _stored(self, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
         raise NotImplementedError
 
+    def _time(self) -> dict[str, Any]:
+        raise NotImplementedError
+
     def wanting(self, *, pipeline: str, queues: Sequence[str], host: str, limit: int) -> list[StoredRun]:
         wanted = {
             "pipeline": storable(pipeline),
@@ -39,6 +42,10 @@ class PostgresQueue:
     def requeue(self, run_ids: Sequence[RunId]) -> None:
         hashes = _hashes(run_ids)
         self._connections.write(lambda db: _done(db, sql.REQUEUE, (hashes,)))
+
+    def park(self, run_ids: Sequence[RunId], *, reason: str) -> None:
+        resting = {**self._time(), "hashes": _hashes(run_ids), "reason": storable(reason)}
+        self._connections.write(lambda db: _done(db, sql.PARK, resting))
 
     def children(self, run_id: RunId) -> list[RunId]:
         rows = self._connections.read(lambda db: db.ask(sql.CHILDREN, (storable(run_id),)))

@@ -23,6 +23,9 @@ class SqliteQueue:
     def _stored(self, db: sqlite3.Connection, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
         raise NotImplementedError
 
+    def _time(self) -> dict[str, Any]:
+        raise NotImplementedError
+
     def wanting(self, *, pipeline: str, queues: Sequence[str], host: str, limit: int) -> list[StoredRun]:
         wanted = {
             "pipeline": storable(pipeline),
@@ -41,6 +44,11 @@ class SqliteQueue:
     def requeue(self, run_ids: Sequence[RunId]) -> None:
         with self._connections.writing() as db:
             db.executemany(sql.REQUEUE, [(storable(run_id),) for run_id in run_ids])
+
+    def park(self, run_ids: Sequence[RunId], *, reason: str) -> None:
+        with self._connections.writing() as db:
+            told = {**self._time(), "reason": storable(reason)}
+            db.executemany(sql.PARK, [{**told, "run_id": storable(run_id)} for run_id in run_ids])
 
     def children(self, run_id: RunId) -> list[RunId]:
         with self._connections.reading() as db:

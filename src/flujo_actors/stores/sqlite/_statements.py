@@ -146,6 +146,11 @@ REQUEUE = """
     UPDATE flujo_runs SET cancel = NULL, status = CASE WHEN owner IS NULL THEN 'running' ELSE status END
     WHERE run_id = ? AND parent IS NOT NULL AND status IN ('running', 'paused')"""
 
+PARK = f"""
+    UPDATE flujo_runs SET cancel = CASE WHEN {HELD} THEN :reason END,
+                          status = CASE WHEN {HELD} THEN status ELSE 'paused' END
+    WHERE run_id = :run_id AND parent IS NOT NULL AND status = 'running'"""
+
 CHILDREN = "SELECT run_id FROM flujo_runs WHERE parent = ? ORDER BY id"
 
 SIGN_ON = "INSERT OR REPLACE INTO flujo_workers (name, body, seen_at) VALUES (?, ?, ?)"

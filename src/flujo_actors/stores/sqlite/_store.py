@@ -44,6 +44,9 @@ Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
 class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs):
     """Runs in a SQLite file, or in memory with `":memory:"`; shared by all processes of one machine."""
 
+    between_machines = False
+    """Whether workers of other machines reach it."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],

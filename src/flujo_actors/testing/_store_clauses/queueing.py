@@ -115,6 +115,19 @@ class QueueClauses:
         assert wanting(store) == ["run"]
         assert store.cancel_requests([RunId("run")]) == {}
 
+    def test_a_remote_step_that_nobody_waits_for_is_put_to_rest(self, store: Store) -> None:
+        """At once if nobody works on it; otherwise whoever does is told why."""
+        enqueue(store, "free", parent="root")
+        enqueue(store, "held", parent="root")
+        enqueue(store, "root")
+        lease = claim(store, "held")
+        store.park([RunId("free"), RunId("held"), RunId("root"), RunId("nobody")], reason="enough \0")
+        assert wanting(store) == ["root"]
+        assert [store.get(RunId(each)).status for each in ("free", "held")] == ["paused", "running"]
+        assert write(store, lease, record("mine")) == CancelRequest(reason="enough \0")
+        store.requeue([RunId("free")])
+        assert wanting(store) == ["free", "root"]
+
     def test_only_remote_steps_are_asked_for_like_that(self, store: Store) -> None:
         """And only as long as they have not ended."""
         put_to_sleep(store, admit(store, "root"), pause("token"))

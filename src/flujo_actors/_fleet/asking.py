@@ -1,0 +1,164 @@
+"""What a remote step is asked to do: the first record of its own run, and all that crosses the border to it.
+
+Rules:
+
+1. Everything is JSON that a fresh process of the same program can read; nothing is imported because it is named here.
+2. Idempotency keys and paths are those of the root run: `run` and each item's `path`.
+3. A remote step is found again by its id, which is made of both: whoever asks twice finds what was done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from .._core import record_bodies
+from .._core.outcomes import RunId
+from .._core.paths import StepPath
+from .._core.quota import Amount, Quota
+from .._core.usage import UsageLimits
+from .._run.messages import Request
+from .._run.scope import Scope
+from .._type_registry import read_by
+from ..errors import CorruptRecord
+
+_READABLE = 200
+"""How long the names in an id may be before they are hashed."""
+
+
+@attrs.frozen(kw_only=True)
+class AskedItem:
+    """One step to perform."""
+
+    path: StepPath
+    name: str
+    data: Any
+    scope: Scope | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Asked:
+    """What a worker reads of a remote step."""
+
+    run: RunId
+    version: str
+    """The pipeline of whoever asks, by its fingerprint."""
+    items: tuple[AskedItem, ...]
+    context: Any
+    limits: tuple[Mapping[str, Any], ...] = ()
+    reply: str | None = None
+    """The channel on which whoever asks listens."""
+    carried: Mapping[str, Any] = attrs.field(factory=dict)
+    trace: Mapping[str, str] = attrs.field(factory=dict)
+
+    @property
+    def streams(self) -> bool:
+        """Whether somebody wants to see chunks."""
+        return self.reply is not None
+
+
+def child_id(root: RunId, path: StepPath) -> RunId:
+    """What the remote step at a path of a run is called."""
+    return RunId(f"{_short(root)}@{_short(path)}")
+
+
+def _short(name: str) -> str:
+    if len(name) <= _READABLE and name.isprintable():
+        return name
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+def asked_body(
+    root: RunId,
+    requests: Sequence[Request],
+    *,
+    version: str,
+    reply: str | None,
+    carried: Mapping[str, Any],
+    trace: Mapping[str, str],
+) -> str:
+    """The first record of a remote step, or of several that go together; `NotSerializable` if it cannot be made."""
+    first = requests[0]
+    return record_bodies.make_body(
+        asked={
+            "run": root,
+            "version": version,
+            "reply": reply,
+            "items": [_item_data(request) for request in requests],
+            "limits": [_limit_data(quota) for quota in first.quotas],
+            "carried": dict(carried),
+            "trace": dict(trace),
+        },
+        context=record_bodies.stored_value(first.context),
+    )
+
+
+def _item_data(request: Request) -> dict[str, Any]:
+    item = {"path": request.path, "name": request.name, "input": record_bodies.stored_value(request.data)}
+    return item if request.scope is None else {**item, "scope": _scope_data(request.scope)}
+
+
+def _scope_data(scope: Scope) -> dict[str, Any]:
+    return {
+        "input": record_bodies.stored_value(scope.run_input),
+        "item": record_bodies.stored_value(scope.item),
+        "outputs": {name: record_bodies.stored_value(scope.output(name)) for name in scope.names()},
+    }
+
+
+def _limit_data(quota: Quota) -> dict[str, Any]:
+    return {
+        "limits": attrs.asdict(quota.limits),
+        "owner": quota.owner,
+        "path": quota.path,
+        "spent": attrs.asdict(quota.spent),
+    }
+
+
+def quota_of(data: Mapping[str, Any], *, guess: Amount) -> Quota:
+    """A budget of whoever asks, with what was spent of it by then."""
+    limits = UsageLimits(**{**data["limits"], "when_reached": "fail"})
+    quota = Quota(limits, owner=data["owner"], guess=guess, path=StepPath(data["path"]))
+    quota.spent = Amount(**data["spent"])
+    return quota
+
+
+@read_by("a fresh process")
+def read_asked(body: Mapping[str, Any], *, where: str) -> Asked:
+    """What a remote step is asked to do; `CorruptRecord` if that cannot be read."""
+    asked = body.get("asked")
+    if not isinstance(asked, dict):
+        raise CorruptRecord(f"{where}: it does not say what the remote step is to do")
+    with record_bodies.reading(where):
+        return Asked(
+            run=RunId(asked["run"]),
+            version=asked["version"],
+            items=tuple(_read_item(item, where) for item in asked["items"]),
+            context=record_bodies.read_value(body.get("context"), where=where),
+            limits=tuple(asked["limits"]),
+            reply=asked["reply"],
+            carried=asked["carried"],
+            trace=asked["trace"],
+        )
+
+
+def _read_item(item: Mapping[str, Any], where: str) -> AskedItem:
+    scope = item.get("scope")
+    return AskedItem(
+        path=StepPath(item["path"]),
+        name=item["name"],
+        data=record_bodies.read_value(item["input"], where=where),
+        scope=None if scope is None else _read_scope(scope, where),
+    )
+
+
+def _read_scope(scope: Mapping[str, Any], where: str) -> Scope:
+    outputs = {name: record_bodies.read_value(value, where=where) for name, value in scope["outputs"].items()}
+    return Scope(
+        run_input=record_bodies.read_value(scope["input"], where=where),
+        item=record_bodies.read_value(scope["item"], where=where),
+        outputs=outputs,
+    )

@@ -1,0 +1,362 @@
+"""The caller's side of remote steps: asks for them, waits, and brings back how they ended.
+
+Rules:
+
+1. A remote step is a run of its own, admitted without an owner before anybody is told. One that exists is not admitted
+   again: a caller that comes back finds what was done without it.
+2. All that is asked for in one scheduling round is admitted in one transaction, and told in one go.
+3. Whoever waits is woken by a signal, or finds out by looking, every second, at all it waits for in one query. What
+   nobody works on is asked for again.
+4. A caller that is cancelled puts its remote steps to rest, and waits for their cleanup. They go on when it is resumed.
+5. A question that a remote step asks is asked by the caller's run, under the same token; its answer is passed on.
+6. A run with limits has one remote step at a time: what it may use is known exactly then, everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import time
+import weakref
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+from outcome import Error
+
+from .._bridge.guard import guarded
+from .._core.attempts import Attempt, Failed
+from .._core.error_info import message_of
+from .._core.outcomes import RunId
+from .._core.paths import StepPath
+from .._core.records import Admission, Lease, StoredRun, has_ended
+from .._dsl.kinds import MapOver
+from .._durable.claiming import can_be_had
+from .._durable.store_wait import call_store
+from .._run.messages import Batch, Request
+from ..errors import NotSerializable, StoreError
+from . import errands
+from .asking import asked_body, child_id
+from .carrying import carried_now, trace_headers
+from .errands import Errand
+from .port import Ticket
+from .returning import answers_for, attempt_in
+from .seats import away_from_seat
+from .signals import Listener
+
+if TYPE_CHECKING:
+    from .._core.settings import FleetSettings
+    from .._durable.stored_runs import StoredRuns
+    from .._run.run import Run
+    from .submitting import Counter
+
+logger = logging.getLogger("flujo_actors")
+
+GATHER_S = 0.02
+"""How long a batch waits for the rest of its items."""
+
+STOP_S = 5.0
+"""How long a caller that is cancelled waits for the cleanup of its remote steps."""
+
+ITEMS_AT_ONCE = 500
+"""How many items of a map are under way at once, unless it says otherwise: their memory, and the length of queues."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class Office:
+    """Has the steps of one `Flujo` performed elsewhere, for one trio run; see the module's rules."""
+
+    runs: StoredRuns
+    counter: Counter
+    version: str
+    settings: FleetSettings
+    carry: tuple[Any, ...] = ()
+    _outbox: list[Errand] = attrs.field(factory=list, init=False)
+    _waiting: dict[RunId, Errand] = attrs.field(factory=dict, init=False)
+    _to_stop: list[Errand] = attrs.field(factory=list, init=False)
+    _busy: set[str] = attrs.field(factory=set, init=False)
+    _limited: weakref.WeakKeyDictionary[Run, trio.Lock] = attrs.field(factory=weakref.WeakKeyDictionary, init=False)
+    _listener: Listener | None = attrs.field(default=None, init=False)
+    _channel: str = attrs.field(factory=lambda: f"flujo_{os.urandom(12).hex()}", init=False)
+
+    # --- what the tree asks ---
+
+    def takes(self, request: Request) -> bool:
+        """Whether a step goes elsewhere; a map stays, its items go."""
+        return queue_of(request) is not None
+
+    def spread(self, step: MapOver, requests: Iterator[Request]) -> tuple[Iterator[Request], int | None]:
+        """The items of a map: those of one that runs elsewhere go there, together if it says so."""
+        queue = step.runs_on or getattr(step.body, "runs_on", None)
+        if queue is None:
+            return requests, step.max_concurrency
+        most = ITEMS_AT_ONCE if step.max_concurrency is None else step.max_concurrency
+        together = min(step.batch, most)
+        return _batched(requests, queue, together), max(together, most // together * together)
+
+    async def attempt(self, run: Run, request: Request) -> Attempt:
+        """How a step ended that was performed elsewhere."""
+        async with self._alone(run, request):
+            errand = self._errand(run, request)
+            async with away_from_seat():
+                return await self._ended(run, request, errand)
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, run: Run, request: Request) -> AsyncIterator[None]:
+        if not request.quotas:
+            yield
+            return
+        async with self._limited.setdefault(run, trio.Lock()):
+            yield
+
+    async def _ended(self, run: Run, request: Request, errand: Errand) -> Attempt:
+        errand.readers += 1
+        try:
+            while True:
+                await errand.told.wait()
+                found = await self._found(run, request, errand)
+                if found is not None:
+                    return found
+                errand.told = trio.Event()
+        except trio.Cancelled:
+            await self._stop(errand)
+            raise
+        finally:
+            errand.readers -= 1
+            if not errand.readers and self._waiting.get(errand.child) is errand:
+                del self._waiting[errand.child]
+
+    # --- asking ---
+
+    def _errand(self, run: Run, request: Request) -> Errand:
+        batch = request.batch
+        if batch is None or batch.sent or request.quotas:
+            return self._sent(run, [request], child_id(run.run_id, request.path))
+        batch.requests.append(request)
+        child = child_id(run.run_id, batch.path)
+        errand = self._waiting.get(child)
+        if errand is None:
+            errand = self._waiting[child] = Errand(child=child, ticket=self._ticket(child, request))
+            self._soon("batches", self._send_late, run, batch, errand)
+        if len(batch.requests) == batch.size:
+            self._send_batch(run, batch, errand)
+        return errand
+
+    async def _send_late(self, run: Run, batch: Batch, errand: Errand) -> None:
+        """Some items of a batch may never come: they are done already, or a hook was against them."""
+        await trio.sleep(GATHER_S)
+        self._send_batch(run, batch, errand)
+
+    def _send_batch(self, run: Run, batch: Batch, errand: Errand) -> None:
+        if not batch.sent:
+            batch.sent = True
+            self._hand_over(run, batch.requests, errand)
+
+    def _sent(self, run: Run, requests: Sequence[Request], child: RunId) -> Errand:
+        errand = self._waiting[child] = Errand(child=child, ticket=self._ticket(child, requests[0]))
+        self._hand_over(run, requests, errand)
+        return errand
+
+    def _ticket(self, child: RunId, request: Request) -> Ticket:
+        queue = queue_of(request)
+        assert queue is not None
+        pipeline = self.runs.pipeline.title[:100]
+        return Ticket(run_id=child, queue=queue, pipeline=pipeline, fingerprint=self.version, trace=trace_headers())
+
+    def _hand_over(self, run: Run, requests: Sequence[Request], errand: Errand) -> None:
+        try:
+            body = asked_body(
+                run.run_id,
+                requests,
+                version=self.version,
+                reply=self._reply(),
+                carried=carried_now(self.carry),
+                trace=errand.ticket.trace,
+            )
+        except NotSerializable as error:
+            errand.error = error
+            errand.told.set()
+            return
+        errand.admission = Admission(
+            run_id=errand.child,
+            pipeline=self.runs.pipeline.title,
+            body=body,
+            queue=errand.ticket.queue,
+            parent=run.run_id,
+        )
+        errand.answers = answers_for(run, requests)
+        self._outbox.append(errand)
+        self._soon("outbox", self._flush)
+
+    def _soon(self, name: str, work: Any, *args: Any) -> None:
+        """Do something in a task that outlives whoever asked for it; one at a time for each name but batches."""
+        if name != "batches":
+            if name in self._busy:
+                return
+            self._busy.add(name)
+        trio.lowlevel.spawn_system_task(self._guarded, name, work, *args)
+
+    async def _guarded(self, name: str, work: Any, *args: Any) -> None:
+        got = await guarded(work, *args)
+        self._busy.discard(name)
+        if isinstance(got, Error):
+            logger.error("remote steps: %s", self.runs.redact(message_of(got.error)), exc_info=got.error)
+
+    async def _flush(self) -> None:
+        await trio.lowlevel.checkpoint()  # for company: the items of a map come in one round
+        while self._outbox:
+            sent, self._outbox = self._outbox, []
+            got = await guarded(call_store, lambda sent=sent: errands.handed_in(self.runs.store, self.counter, sent))
+            if isinstance(got, Error):
+                for errand in sent:
+                    errand.error = _store_error(got.error)
+                    errand.told.set()
+            else:
+                for errand in got.value:
+                    errand.told.set()
+            self._soon("looks", self._look_after)
+
+    # --- waiting ---
+
+    async def _look_after(self) -> None:
+        while self._waiting:
+            await trio.sleep(self.settings.look_s)
+            got = await guarded(self._look)
+            if isinstance(got, Error):
+                logger.warning("remote steps cannot be looked at: %s", self.runs.redact(message_of(got.error)))
+
+    async def _look(self) -> None:
+        waiting = [errand for errand in self._waiting.values() if errand.admission is not None]
+        for start in range(0, len(waiting), 500):
+            part = waiting[start : start + 500]
+            ids = [errand.child for errand in part]
+            found = await call_store(functools.partial(self.runs.store.standing, ids))
+            stood = {run.run_id: run for run in found}
+            await self._judge([(errand, stood.get(errand.child)) for errand in part])
+
+    async def _judge(self, found: list[tuple[Errand, StoredRun | None]]) -> None:
+        left: list[Errand] = []
+        for errand, run in found:
+            if errand.sure and (run is None or has_ended(run.status) or (run.status == "paused" and run.pauses)):
+                errand.told.set()
+            elif errand.sure and run is not None and self._is_left(errand, run):
+                left.append(errand)
+            errand.sure = True
+        if left:
+            await call_store(lambda: errands.asked_again(self.runs.store, self.counter, left))
+
+    def _is_left(self, errand: Errand, run: StoredRun) -> bool:
+        """Whether nobody works on it, and it is time to ask again: not every second, a queue may be long."""
+        now = time.monotonic()
+        if run.leased and not can_be_had(self.runs.store, run):
+            return False
+        if run.unclaimed and time.time() - run.created_at < self.settings.unclaimed_s and run.status == "running":
+            return False
+        due = now >= errand.due
+        if due:
+            errand.due = now + self.settings.unclaimed_s
+        return due
+
+    def _reply(self) -> str | None:
+        """The channel on which workers are heard, if the store's database has such."""
+        url = getattr(self.runs.store, "url", None)
+        if url is None:
+            return None
+        if self._listener is None:
+            token = trio.lowlevel.current_trio_token()
+            self._listener = Listener(url, self._channel, lambda message: _passed_on(token, self._heard, message))
+        return self._channel
+
+    def _heard(self, message: str) -> None:
+        if message:
+            kind, child, rest = errands.read_signal(message)
+            errand = self._waiting.get(RunId(child))
+            if errand is not None:
+                errand.heard(kind, rest)
+
+    # --- what came of it ---
+
+    async def _found(self, run: Run, request: Request, errand: Errand) -> Attempt | None:
+        """How the step ended, if it has."""
+        if isinstance(errand.error, NotSerializable):
+            text = f"The step runs on {errand.ticket.queue!r}, but what it is given cannot be stored: {errand.error}"
+            return Failed(error=errand.error, feedback=run.redact(text))
+        if errand.error is not None:
+            raise errand.error
+        async with errand.reading:
+            if errand.journal is None:
+                journal = self.runs.journal_of(Lease(run_id=errand.child, owner="", epoch=0))
+                read = functools.partial(errands.read_child, self.runs.store, errand.child, journal)
+                errand.journal, errand.end = await call_store(read)
+            assert errand.journal is not None
+            attempt = await attempt_in(run, request, errand.journal, errand.end)
+            if attempt is None:
+                errand.journal = None
+        return attempt
+
+    # --- being cancelled ---
+
+    async def _stop(self, errand: Errand) -> None:
+        """Put a remote step to rest, together with all that are cancelled at the same time."""
+        if errand.admission is None:
+            return
+        errand.stopped = errand.stopped or trio.Event()
+        self._to_stop.append(errand)
+        self._soon("stops", self._stop_all)
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_S + 1):
+            await errand.stopped.wait()
+
+    async def _stop_all(self) -> None:
+        await trio.lowlevel.checkpoint()
+        while self._to_stop:
+            stopping, self._to_stop = self._to_stop, []
+            self._outbox = [errand for errand in self._outbox if errand not in stopping]
+            ids = [errand.child for errand in stopping]
+            await guarded(call_store, lambda ids=ids: errands.parked(self.runs.store, self.counter, ids))
+            with trio.move_on_after(STOP_S):
+                await self._at_rest(ids)
+            for errand in stopping:
+                assert errand.stopped is not None
+                errand.stopped.set()
+
+    async def _at_rest(self, ids: list[RunId]) -> None:
+        while any(run.leased for run in await call_store(lambda: self.runs.store.standing(ids))):  # noqa: ASYNC110
+            await trio.sleep(0.1)
+
+
+def queue_of(request: Request) -> str | None:
+    """Where a step is performed; `None` if that is here."""
+    if isinstance(request.step, MapOver):
+        return request.runs_on
+    return request.runs_on or getattr(request.step, "runs_on", None)
+
+
+def _batched(requests: Iterator[Request], queue: str, together: int) -> Iterator[Request]:
+    """The requests, each knowing where it goes, and with which others."""
+    for number in itertools.count():
+        group = list(itertools.islice(requests, together))
+        if not group:
+            return
+        if together == 1:
+            yield attrs.evolve(group[0], runs_on=queue)
+            continue
+        above = group[0].path.rpartition("/")[0]
+        batch = Batch(path=StepPath(f"{above}/~b{number}"), size=len(group))
+        yield from (attrs.evolve(request, runs_on=queue, batch=batch) for request in group)
+
+
+def _store_error(error: BaseException) -> BaseException:
+    return error if isinstance(error, Exception) else StoreError(f"the remote step was not asked for: {error!r}")
+
+
+def _passed_on(token: trio.lowlevel.TrioToken, hear: Any, message: str) -> bool:
+    """In the listener's thread; whether anybody can still hear."""
+    try:
+        token.run_sync_soon(hear, message)
+    except trio.RunFinishedError:
+        return False
+    return True

@@ -1,0 +1,198 @@
+"""The worker's side of remote steps: performs them with the very actors that would have performed them at home.
+
+Rules:
+
+1. A remote step is played under its own lease, and writes to its own run; its paths and keys are the root's.
+2. How a single step ended, and that the remote run has ended, are one commit.
+3. What it asks is asked in its own run; whoever waits for it asks the same in theirs.
+4. One that is put to rest keeps what it has done; one that is cancelled for good ends as aborted.
+5. What ends the whole run (a control error) is passed on by name.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from .._core import record_bodies
+from .._core.attempts import Stopped, escalating
+from .._core.deliveries import poisonous
+from .._core.outcomes import Aborted, Failure, Paused, RunId, TerminalOutcome
+from .._core.paths import StepPath
+from .._core.usage import NO_USAGE, Usage
+from .._dsl.kinds import MapOver
+from .._dsl.tree import find_step
+from .._run.messages import Request
+from .._run.run import Office, Run
+from .._tree.step import StepActors
+from ..errors import ControlError, FingerprintMismatch
+from .asking import Asked, AskedItem, quota_of
+from .carrying import in_trace, set_carried
+from .errands import ENDED, PARKED, control_data, signal_of
+from .remote_runs import RemoteJournal, RemoteRuns
+
+if TYPE_CHECKING:
+    from .._bridge.host import Host
+    from .._core.quota import Amount
+    from .._core.settings import FleetSettings
+    from .._durable.runs import OpenRun
+    from .._durable.stored_runs import StoredRuns
+    from .signals import Signals
+
+MakeRun = Callable[..., Run]
+"""A run of this worker's `Flujo`, of that id, with that journal."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Elsewhere:
+    """An office for those steps of a remote step that are to be performed yet elsewhere."""
+
+    office: Office
+    here: frozenset[StepPath]
+
+    def takes(self, request: Request) -> bool:
+        """What this worker was asked for stays here."""
+        return request.path not in self.here and self.office.takes(request)
+
+    def spread(self, step: MapOver, requests: Any) -> Any:
+        return self.office.spread(step, requests)
+
+    def attempt(self, run: Run, request: Request) -> Any:
+        return self.office.attempt(run, request)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class RemotePlayer:
+    """Plays remote steps for one worker."""
+
+    runs: StoredRuns
+    version: str
+    make_run: MakeRun
+    office: Callable[[], Office | None]
+    settings: FleetSettings
+    signals: Signals | None
+    carry: tuple[ContextVar[Any], ...]
+    guess: Amount
+    """What a first call is reckoned at, where usage is limited."""
+
+    async def play(self, child: RunId, host: Host) -> None:
+        """Claim a remote step and perform it, from wherever its last worker left it."""
+        ours = self.runs
+        runs = RemoteRuns(
+            store=ours.store,
+            pipeline=ours.pipeline,
+            settings=ours.settings,
+            redact=ours.redact,
+            mode=ours.mode,
+            version=self.version,
+        )
+        opened = await runs.take(child)
+        asked, journal = runs.asked, opened.journal
+        assert asked is not None
+        assert isinstance(journal, RemoteJournal)
+        try:
+            with runs.holding(opened) as hold:
+                assert hold.halt is not None
+                played = await hold.halt.unless_told(functools.partial(self._played, opened, asked, journal, host))
+                await _put_to_rest(journal, played)
+            hold.check()
+        finally:
+            await runs.put_back(opened)
+            self._tell(asked, child)
+
+    def _tell(self, asked: Asked, child: RunId) -> None:
+        if self.signals is not None and asked.reply is not None:
+            self.signals.send(asked.reply, signal_of(ENDED, child))
+
+    async def _played(self, opened: OpenRun, asked: Asked, journal: RemoteJournal, host: Host) -> list[TerminalOutcome]:
+        why = poisonous(opened.deaths, max_deliveries=self.settings.max_deliveries)
+        if why is not None:
+            await journal.end("failed", feedback=why)
+            return []
+        set_carried(self.carry, asked.carried)
+        with in_trace(asked.trace):
+            requests = [self._request(asked, item) for item in asked.items]
+            run = self._run(opened, asked, host)
+            journal.top = requests[0].path if len(requests) == 1 else None
+            return await _all_played(run, requests)
+
+    def _run(self, opened: OpenRun, asked: Asked, host: Host) -> Run:
+        office = self.office()
+        here = frozenset(item.path for item in asked.items)
+        away = None if office is None else Elsewhere(office=office, here=here)
+        return self.make_run(opened, host, root=asked.run, office=away)
+
+    def _request(self, asked: Asked, item: AskedItem) -> Request:
+        step = find_step(self.runs.pipeline, item.path)
+        if step is None:
+            raise FingerprintMismatch(f"there is no step at {item.path!r} of this worker's pipeline")
+        return Request(
+            step=step,
+            name=item.name,
+            path=item.path,
+            parent=None,
+            data=item.data,
+            context=asked.context,
+            quotas=tuple(quota_of(data, guess=self.guess) for data in asked.limits),
+            scope=item.scope,
+        )
+
+
+async def _all_played(run: Run, requests: list[Request]) -> list[TerminalOutcome]:
+    """How the steps ended, all at once; those that ended in an earlier part of the remote run are not done again."""
+    outcomes: list[TerminalOutcome] = []
+    actors = StepActors(run)
+
+    async def play(request: Request) -> None:
+        recorded = run.journal.recall(request.path) if run.resumed else None
+        outcomes.append(await actors.play(request) if recorded is None else recorded.outcome)
+
+    if len(requests) == 1:
+        await play(requests[0])
+        return outcomes
+    async with trio.open_nursery() as nursery:
+        for request in requests:
+            nursery.start_soon(play, request)
+    return outcomes
+
+
+async def _put_to_rest(journal: RemoteJournal, played: list[TerminalOutcome] | Stopped) -> None:
+    """Write down that the remote run has come to rest, unless that was written with its step."""
+    if journal.at_rest:
+        return
+    if isinstance(played, Stopped):
+        assert isinstance(played.outcome, Aborted)
+        if played.outcome.reason == PARKED:
+            await journal.park()
+        else:
+            await journal.end("aborted", feedback=played.outcome.reason)
+        return
+    control = next((error for each in played if (error := _control_in(each)) is not None), None)
+    used = sum((_used_by(each) for each in played), NO_USAGE)
+    aborted = next((each for each in played if isinstance(each, Aborted)), None)
+    if control is not None:
+        spent = record_bodies.usage_data(used)
+        await journal.end("failed", feedback=str(control), control=control_data(control), usage=spent)
+    elif aborted is not None:
+        await journal.end("aborted", feedback=aborted.reason)
+    elif any(isinstance(each, Paused) for each in played):
+        await journal.end("paused")
+    else:
+        await journal.end("completed")
+
+
+def _used_by(outcome: TerminalOutcome) -> Usage:
+    """What a step had used that was ended by a control error, and so has no record of its own."""
+    if not isinstance(outcome, Failure) or outcome.step_result is None or _control_in(outcome) is None:
+        return NO_USAGE
+    return outcome.step_result.usage
+
+
+def _control_in(outcome: TerminalOutcome) -> BaseException | None:
+    error = escalating(outcome.error) if isinstance(outcome, Failure) else None
+    return error if isinstance(error, ControlError) else None

@@ -1,0 +1,83 @@
+"""What came of a remote step, as if it had been performed here: its outcome, usage, questions, and what to undo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .._core.attempts import Attempt, Done, Failed, Stopped
+from .._core.outcomes import Aborted, Failure, Success
+from .._core.paths import StepPath, at_or_below
+from .._durable.journal import Answered, Pause, Recorded
+from .._durable.store_journal import StoreJournal
+from .._run.messages import Request, Settled
+from .._run.reports import charge
+from .._run.run import Run
+from . import errands
+
+
+async def attempt_in(run: Run, request: Request, journal: StoreJournal, end: errands.End | None) -> Attempt | None:
+    """How a step ended that was performed elsewhere, by what it wrote there; `None` if it has not."""
+    recorded = journal.recall(request.path)
+    if recorded is not None:
+        context = request.context if recorded.same_context else recorded.context
+        _leave_to_undo(request, recorded)
+        return _attempt_of(request, recorded.outcome, context)
+    pauses = _pauses_below(journal, request.path)
+    if end is None:
+        return None
+    if pauses and end.status == "paused":
+        for pause in pauses:
+            await run.journal.paused(pause)
+        request.tally.usage += pauses[0].usage
+        return Stopped(outcome=pauses[0].paused)
+    match end.status:
+        case "failed":
+            request.tally.attempts, request.tally.usage = 1, request.tally.usage + end.usage
+            charge(request, end.usage)
+            return Failed(error=end.error, feedback=end.feedback)
+        case "aborted":
+            return Stopped(outcome=Aborted(reason=end.feedback or "the remote step was aborted"))
+    return None
+
+
+def _attempt_of(request: Request, outcome: object, context: Any) -> Attempt:
+    """How the step ended, and what it used, as if it had been performed here."""
+    assert isinstance(outcome, Success | Failure)
+    result, tally = outcome.step_result, request.tally
+    if result is not None:
+        tally.attempts, tally.usage = result.attempts, tally.usage + result.usage
+        tally.history.extend(result.step_history)
+        charge(request, result.usage, result.step_history)
+    if isinstance(outcome, Success):
+        return Done(output=outcome.step_result.output, context=context, metadata=outcome.step_result.metadata)
+    output, metadata = (None, {}) if result is None else (result.output, result.metadata)
+    return Failed(error=outcome.error, feedback=outcome.feedback or "", output=output, metadata=metadata)
+
+
+def _leave_to_undo(request: Request, recorded: Recorded) -> None:
+    """What is inside the remote step is undone here, if something around it fails; the step itself is known here."""
+    inside = tuple(each for each in recorded.undo if getattr(each, "path", None) != request.path)
+    if inside:
+        left = Settled(index=0, outcome=recorded.outcome, context=None, undo=inside)
+        request.tally.leave(0, left)
+
+
+def answers_for(run: Run, requests: Sequence[Request]) -> list[errands.Answer]:
+    """The answers that the run was given to questions of these steps, to be passed on."""
+    if not run.resumed or not isinstance(run.journal, StoreJournal):
+        return []
+    return [errands.answer_of(each) for request in requests for each in _answers_below(run.journal, request.path)]
+
+
+# A journal is asked for one place at a time; only here somebody wants to know all that is below one.
+
+
+def _pauses_below(journal: StoreJournal, path: StepPath) -> list[Pause]:
+    """What waits for an answer at a step or inside it."""
+    return [journal._pauses[place] for place in at_or_below(path, journal._pauses)]
+
+
+def _answers_below(journal: StoreJournal, path: StepPath) -> list[Answered]:
+    """The answers that were given there, and not used up."""
+    return [journal._answers[place] for place in at_or_below(path, journal._answers)]
