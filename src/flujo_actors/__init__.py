@@ -57,6 +57,7 @@ from .errors import MockDetectionError as MockDetectionError
 from .errors import NoOutput as NoOutput
 from .errors import NoRewardDue as NoRewardDue
 from .errors import NotAwaited as NotAwaited
+from .errors import NotExportable as NotExportable
 from .errors import NotPaused as NotPaused
 from .errors import NotSerializable as NotSerializable
 from .errors import PricingNotConfiguredError as PricingNotConfiguredError
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from ._agents.compaction import compact_history as compact_history
     from ._agents.factory import make_agent_async as make_agent_async
     from ._agents.granular.units import current_unit as current_unit
+    from ._blueprint.export import dump_blueprint as dump_blueprint
     from ._blueprint.findings import Finding as Finding
     from ._blueprint_loading import load_blueprint as load_blueprint
     from ._blueprints import lint as lint
@@ -171,25 +173,24 @@ else:
         {
             "Add": "._core.reducers",
             "AgentStep": "._dsl.agent_step",
-            "Option": "._core.approvals",
-            "Decision": "._core.approvals",
             "Append": "._core.reducers",
             "AssembledContext": "._core.assembled",
+            "Belief": "._core.selection",
             "Budget": "._core.budgets",
             "Votes": "._core.votes",
             "ByBudget": "._core.by_budget",
-            "Belief": "._core.selection",
             "Choice": "._core.selection",
-            "ThompsonSampling": "._core.selection",
             "Collection": "._dsl.collections",
             "Compensate": "._dsl.compensation",
             "ContextFormat": "._dsl.context_format",
             "ContextSegment": "._core.assembled",
             "ContextSources": "._dsl.context_sources",
+            "Decision": "._core.approvals",
             "Dropped": "._core.assembled",
             "Engine": "._fleet.port",
             "Finding": "._blueprint.findings",
             "Flujo": "._runner",
+            "HOST_APP": ".page",
             "HookPayload": "._core.hook_payloads",
             "InMemoryRetriever": "._retrieval.memory",
             "LeftRun": "._core.recovery",
@@ -199,6 +200,7 @@ else:
             "Merge": "._core.reducers",
             "OnPause": "._core.hook_payloads",
             "OnStepFailure": "._core.hook_payloads",
+            "Option": "._core.approvals",
             "Outline": "._core.outline",
             "PostRun": "._core.hook_payloads",
             "PostStep": "._core.hook_payloads",
@@ -221,21 +223,21 @@ else:
             "Settings": "._core.settings",
             "Skipped": "._core.assembled",
             "SqliteRetriever": "._retrieval.sqlite",
-            "HOST_APP": ".page",
-            "answer_form": ".page",
-            "run_page": ".page",
             "SqliteStore": ".stores.sqlite._store",
             "StateSegment": "._core.assembled",
             "StepFailure": "._core.failures",
             "Store": ".stores._port",
+            "ThompsonSampling": "._core.selection",
             "Ticket": "._fleet.port",
             "ToolCall": "._core.failures",
             "Undo": "._core.failures",
             "Worker": "._fleet.worker",
             "WorkerInfo": "._client",
             "abandoned_threads": "._bridge.threads",
+            "answer_form": ".page",
             "compact_history": "._agents.compaction",
             "current_unit": "._agents.granular.units",
+            "dump_blueprint": "._blueprint.export",
             "ensure_object": ".structured._builtins",
             "extract_from_text": ".structured._extract",
             "from_history": "._dsl.context_sources",
@@ -251,6 +253,7 @@ else:
             "normalize_json_text": ".structured._reader",
             "parse_and_validate": ".structured._reader",
             "register_type": "._type_registry",
+            "run_page": ".page",
             "to_json": "._json_text",
             "wrap_dict": ".structured._builtins",
         },
@@ -316,6 +319,7 @@ __all__ = [
     "NoOutput",
     "NoRewardDue",
     "NotAwaited",
+    "NotExportable",
     "NotPaused",
     "NotSerializable",
     "OnPause",
@@ -392,6 +396,7 @@ __all__ = [
     "answer_form",
     "compact_history",
     "current_unit",
+    "dump_blueprint",
     "ensure_object",
     "extract_from_text",
     "from_history",

@@ -7,9 +7,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ._blueprint.compiling import Compiler, limits_of, refused, stricter
+from ._blueprint.compiling import Compiler, limits_of, stricter
 from ._blueprint.linting import Linted
 from ._blueprint.project import Project
+from ._blueprint.refusing import refused
 from ._blueprints import look_at, project_of
 from ._core.usage import UsageLimits
 from ._dsl.pipeline import Pipeline
@@ -37,11 +38,11 @@ def pipeline_of(linted: Linted, project: Project) -> Pipeline:
     return Compiler(project, _make_agent).pipeline(linted.model, limits=limits)
 
 
-def _make_agent(model: str, *, schema: Mapping[str, Any] | None, **options: Any) -> Any:
+def _make_agent(model: str, *, schema: Mapping[str, Any] | None, system_prompt: str, **options: Any) -> Any:
     """A model agent; the library behind it is loaded with the first one."""
     from pydantic_ai import StructuredDict
 
     from ._agents.factory import make_agent_async
 
     output: Any = str if schema is None else StructuredDict(dict(schema), name=str(schema.get("title", "answer")))
-    return make_agent_async(model, output_type=output, **options)
+    return make_agent_async(model, system_prompt or (), output_type=output, **options)

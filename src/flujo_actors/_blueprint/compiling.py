@@ -15,12 +15,11 @@ from .._dsl.processing import Processing
 from .._dsl.step import Step
 from ..errors import BlueprintError, DeclarationError
 from ..structured._builtins import BUILTINS
-from .findings import Finding
 from .importing import NotThere, import_object
 from .model import AgentModel, BlueprintModel, Entry, StepModel
-from .nodes import Scalar
 from .processors import OutputTemplate, Reduce, SinkTo
 from .project import Project, content_of, inside
+from .refusing import refusal
 from .shapes import type_of
 from .template_values import TemplateError
 from .templates import choice_of, exit_of, input_of, items_of, message_of
@@ -304,20 +303,3 @@ def _filled_in(text: str, variables: Mapping[str, str]) -> str:
         for spelled in (f"{{{{ {name} }}}}", f"{{{{{name}}}}}"):
             text = text.replace(spelled, value)
     return text
-
-
-def refusal(model: BlueprintModel, at: int | Scalar, message: str) -> BlueprintError:
-    """The refusal of a file for what was found out while it was built."""
-    place = at if isinstance(at, int) else at.start
-    line, column = model.source.place(place)
-    finding = Finding(
-        rule="V-A6", severity="error", file=model.source.file, line=line, column=column, message=message, at=place
-    )
-    return refused(model.source.file, [finding])
-
-
-def refused(file: str, findings: list[Finding]) -> BlueprintError:
-    """The error that carries findings; its message names the first of them."""
-    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    first = str(findings[0]) if findings else "it cannot be read"
-    return BlueprintError(f"{file} is refused: {first}{more}", tuple(findings))

@@ -59,6 +59,9 @@ class _Evaluated:
 class Input(_Evaluated):
     """An `input`: a text, or data with texts in it."""
 
+    source: Any = attrs.field(default=None, repr=False)
+    """The text or the data as it was written."""
+
     def __call__(self, previous: Any, context: Any, /, **scope: Any) -> Any:
         return self.value(previous, context, scope)
 
@@ -136,7 +139,7 @@ def input_of(value: Any) -> Any:
     if evaluate is None:
         return _constant(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return Input(text, evaluate, _asks(parsed))
+    return Input(text, evaluate, _asks(parsed), value)
 
 
 def _constant(value: Any) -> Any:

@@ -26,6 +26,9 @@ COMMANDS: Mapping[str, LateCommand] = MappingProxyType(
     {
         "worker": LateCommand(".worker:worker", "Play the runs that wait in queues, until stopped."),
         "completion": LateCommand(".completion:completion", "Print a script that completes commands in a shell."),
+        "init": LateCommand(".init:init", "Make a project with a blueprint that runs offline."),
+        "schema": LateCommand(".schema:schema", "Print the JSON Schema of blueprints, for editors."),
+        "show": LateCommand(".show:show", "Draw a pipeline: a tree, Mermaid, DOT, SVG, JSON, or as a blueprint."),
         "explain": LateCommand(".explain:explain", "Explain a rule: why, a bad and a good example, the fix."),
         "runs": LateCommand(".runs:runs", "Look at stored runs, answer, cancel and delete them."),
         "validate": LateCommand(".validate:validate", "Say what is wrong with blueprints, and mend it with --fix."),
