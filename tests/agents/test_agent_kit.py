@@ -273,7 +273,7 @@ def test_a_recorder_has_views_by_step_and_by_moment(recorder):
     assert recorder.chunks() == ["a", "b"]
     assert recorder.failures() == {"fail": "Agent execution failed with KeyError: 'x'"}
     assert recorder.kinds()[0] == "pre_run"
-    assert recorder.of_kind(PostRun)[0].result is result
+    assert recorder.of_kind(PostRun)[0].result == result
     assert [type(outcome) for outcome in recorder.endings().values()][-1] is Failure
     with pytest.raises(LookupError, match="step 'fail' did not succeed; these did: 'write', 'trust', 'check'"):
         recorder.output("fail")

@@ -24,30 +24,22 @@ import trio
 
 from .._core import record_bodies
 from .._core.deliveries import AFTER_DEATH, deaths_without_progress
-from .._core.error_info import message_of
 from .._core.outcomes import PipelineResult, RunId
-from .._core.paths import ROOT, Doubt, StepPath, known_segment
+from .._core.paths import ROOT
 from .._core.pause_tokens import parse_token
 from .._core.records import Admission, Append, Lease, Record, RunQuery, StoredRun, StoredStatus
 from .._core.settings import DurabilitySettings
-from .._dsl.compensation import ANSWERS
-from .._dsl.kinds import HumanInTheLoop
-from .._dsl.pipeline import AnyStep, Pipeline
-from .._dsl.tree import find_step
-from .._type_registry import read_by
+from .._dsl.pipeline import Pipeline
 from ..errors import (
     AlreadyAnswered,
-    CorruptRecord,
-    FingerprintMismatch,
     LeaseLost,
     NotPaused,
-    NotSerializable,
     RunLeased,
     StoreError,
 )
 from ..stores._port import Store
+from .admissions import ResumeMode, admission_of, answer_schema_at, given_to, step_at
 from .cancelling import end_as_aborted
-from .changes import ResumeMode, changes_between, steps_done
 from .claiming import (
     at_work,
     can_be_had,
@@ -58,7 +50,6 @@ from .claiming import (
     refuse_if_held,
     refuse_run_inside_borrower,
 )
-from .fingerprint import Fingerprint, form_of, read_fingerprint
 from .group_commit import JournalWriter, writer_for
 from .halt import Halt
 from .journal import Pause
@@ -80,10 +71,7 @@ class StoredRuns:
 
     def admission(self, run_id: RunId, data: Any, context: Any, *, queue: str | None = None) -> Admission:
         """What makes a run exist; `NotSerializable` if what it is given cannot be stored."""
-        fingerprint = Fingerprint.of(self.pipeline)
-        given = {"input": _stored(data, "input"), "context": _stored(context, "context")}
-        body = record_bodies.make_body(**given, fingerprint=fingerprint.data())
-        return Admission(run_id=run_id, pipeline=fingerprint.name, body=body, queue=queue)
+        return admission_of(self.pipeline, run_id, data, context, queue)
 
     async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
         admission = self.admission(run_id, data, context)
@@ -177,10 +165,9 @@ class StoredRuns:
     async def _read(self, lease: Lease) -> OpenRun:
         """All that the run has stored, read: `CorruptRecord` names what cannot be."""
         records = await call_store(lambda: self.store.read(lease.run_id))
-        body = self._admission_of(lease.run_id, records)
+        data, context = self._given(lease.run_id, records)
         journal = self._journal(lease)
         await call_store(lambda: journal.load(records))
-        data, context = _given(body, where=_first_record_of(lease.run_id))
         return OpenRun(
             run_id=lease.run_id,
             data=data,
@@ -190,19 +177,9 @@ class StoredRuns:
             deaths=deaths_without_progress(records),
         )
 
-    def _admission_of(self, run_id: RunId, records: list[Record]) -> dict[str, Any]:
-        """What the run was started with; `FingerprintMismatch` if that was another pipeline."""
-        where = _first_record_of(run_id)
-        if not records or records[0].kind != "admitted":
-            raise CorruptRecord(f"{where}: it is not the run's admission")
-        body = record_bodies.read_body(records[0].body, where=where)
-        with record_bodies.reading(f"{where}: its fingerprint"):
-            before, form = read_fingerprint(body.get("fingerprint")), form_of(body.get("fingerprint"))
-        after = Fingerprint.of(self.pipeline, form=form).steps
-        changes = changes_between(before, after, steps_done(records), mode=self.mode)
-        if changes:
-            raise _mismatch(run_id, changes, self.mode)
-        return body
+    def _given(self, run_id: RunId, records: list[Record]) -> tuple[Any, Any]:
+        """The input and the context that the run was started with, if this pipeline may go on with it."""
+        return given_to(self.pipeline, run_id, records, self.mode)
 
     async def rest(self, run: OpenRun, result: PipelineResult) -> None:
         if _journal_of(run).at_rest:
@@ -261,7 +238,7 @@ class StoredRuns:
 
     async def left_runs(self) -> list[StoredRun]:
         """The same as a listing shows them, latest change first."""
-        name = Fingerprint.of(self.pipeline).name
+        name = self.pipeline.title
         running = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="running")))
         paused = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="paused")))
         waiting = (run for run in paused if not run.pauses or run.expired)
@@ -280,51 +257,14 @@ class StoredRuns:
             self._writer(),
             lease,
             redact=self.redact,
-            schema_of=self._schema_of,
-            step_at=self._step_at,
+            schema_of=partial(answer_schema_at, self.pipeline),
+            step_at=partial(step_at, self.pipeline),
             cold=self.settings.cold,
         )
-
-    def _step_at(self, path: StepPath) -> AnyStep | None:
-        return find_step(self.pipeline, path)
-
-    def _schema_of(self, path: Any) -> Any:
-        if isinstance(known_segment(path.rpartition("/")[2]), Doubt):
-            return dict(ANSWERS)
-        step = find_step(self.pipeline, path)
-        return step.input_schema if isinstance(step, HumanInTheLoop) else None
-
-
-@read_by("a fresh process")
-def _given(body: dict[str, Any], *, where: str) -> tuple[Any, Any]:
-    """What a run was given, its input and its context, as it was stored."""
-    return record_bodies.read_value(body.get("input"), where=where), record_bodies.read_value(
-        body.get("context"), where=where
-    )
-
-
-def _stored(value: Any, what: str) -> Any:
-    """What a run is given, as it is stored."""
-    try:
-        return record_bodies.stored_value(value)
-    except NotSerializable as error:
-        raise NotSerializable(f"the run was not started: its {what} cannot be stored; {message_of(error)}") from error
 
 
 def _told_by_the_store(lost: LeaseLost) -> None:
     """Nothing is done yet, and the first write will be refused."""
-
-
-def _first_record_of(run_id: RunId) -> str:
-    return f"record 1 of run {run_id!r}"
-
-
-def _mismatch(run_id: RunId, changes: list[str], mode: ResumeMode) -> FingerprintMismatch:
-    wider = 'mode="compat" or "force"' if mode == "strict" else 'mode="force"'
-    return FingerprintMismatch(
-        f"run {run_id!r} was started with another pipeline: {'; '.join(changes)}. Resume it with the pipeline it was "
-        f"started with, or with {wider} if you know that what it has done still holds"
-    )
 
 
 def _journal_of(run: OpenRun) -> StoreJournal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import attrs
@@ -10,6 +11,7 @@ from .._core import record_bodies
 from .._core.outcomes import RunId, Success
 from .._core.paths import ROOT, StepPath
 from .._core.records import Append, Lease, Record, StoredStatus
+from .._durable.admissions import answer_schema_at, step_at
 from .._durable.journal import Recorded
 from .._durable.store_journal import StoreJournal
 from .._durable.stored_runs import StoredRuns
@@ -56,7 +58,7 @@ class RemoteRuns(StoredRuns):
     version: str
     asked: Asked | None = attrs.field(default=None, init=False)
 
-    def _admission_of(self, run_id: RunId, records: list[Record]) -> dict[str, Any]:
+    def _given(self, run_id: RunId, records: list[Record]) -> tuple[Any, Any]:
         where = f"record 1 of the remote step {run_id!r}"
         if not records or records[0].kind != "admitted":
             raise CorruptRecord(f"{where}: it is not its admission")
@@ -67,7 +69,7 @@ class RemoteRuns(StoredRuns):
                 f"{run_id!r} is a step of another version of the pipeline: it was asked for by {self.asked.version}, "
                 f"and this worker plays {self.version}"
             )
-        return {}
+        return None, None
 
     def _journal(self, lease: Lease) -> RemoteJournal:
         return RemoteJournal(
@@ -75,7 +77,7 @@ class RemoteRuns(StoredRuns):
             self._writer(),
             lease,
             redact=self.redact,
-            schema_of=self._schema_of,
-            step_at=self._step_at,
+            schema_of=partial(answer_schema_at, self.pipeline),
+            step_at=partial(step_at, self.pipeline),
             cold=self.settings.cold,
         )
