@@ -14,6 +14,7 @@ from sagas import Saga, both_hosts
 
 from flujo_actors import Compensate, Flujo, MemoryStore, NotPaused, RunClient, Step, Undo
 from flujo_actors.testing import JumpingLoop
+from kit.durable_places import Place
 
 
 async def broken(data: Any) -> Any:
@@ -134,7 +135,7 @@ def test_ctrl_c_leaves_a_durable_run_to_be_resumed(tmp_path: Path) -> None:
 # --- cancelling from outside --------------------------------------------------------------------------------
 
 
-def _paused(store: Any, saga: Saga) -> Flujo:
+def _declared(saga: Saga) -> Any:
     both = Step.parallel(
         "both",
         {
@@ -142,7 +143,11 @@ def _paused(store: Any, saga: Saga) -> Flujo:
             "two": saga.step("y"),
         },
     )
-    flujo = Flujo(saga.step("a") >> both >> saga.step("last"), store=store)
+    return saga.step("a") >> both >> saga.step("last")
+
+
+def _paused(store: Any, saga: Saga) -> Flujo:
+    flujo = Flujo(_declared(saga), store=store)
     assert flujo.run("in", run_id="r").status == "paused"
     saga.log.clear()
     return flujo
@@ -280,3 +285,16 @@ def test_a_pipeline_without_compensations_is_cancelled_as_ever() -> None:
     result = flujo.cancel("r", "enough")
     assert result is not None
     assert (result.status, result.undone) == ("aborted", ())
+
+
+def test_a_client_of_any_database_leaves_the_undoing_to_whoever_has_the_pipeline(place: Place) -> None:
+    """What was noted is read by another process, as it was meant."""
+    saga = Saga()
+    _paused(place.open(), saga)
+    RunClient(place.open()).cancel("r", "too late")
+    info = RunClient(place.open()).get("r")
+    assert (info.status, info.state_token, info.abandoned) == ("running", None, True)
+    [result] = Flujo(_declared(saga), store=place.open()).recover()
+    assert (result.status, result.feedback) == ("aborted", "too late")
+    assert saga.log == ["undo y", "undo x", "undo a"]
+    assert [each.step_name for each in result.undone] == ["y", "x", "a"]
