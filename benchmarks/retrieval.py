@@ -5,6 +5,7 @@
 where they are installed; they are never installed for it.
 """
 
+import asyncio
 import importlib.util
 import random
 import resource
@@ -56,10 +57,10 @@ def relevance(folder: Path) -> list[str]:
 
 def _by_vectors_alone(pairs: list[tuple[str, dict[str, str]]]) -> Callable[..., list[Any]]:
     embedder = HashingEmbedder(DIMENSIONS)
-    vectors = numpy.array(embedder.embed_documents_sync([text for text, _ in pairs]).embeddings)
+    vectors = numpy.array(asyncio.run(embedder.embed_documents([text for text, _ in pairs])).embeddings)
 
     def search(query: str, *, top_k: int) -> list[Any]:
-        cosines = vectors @ numpy.array(embedder.embed_query_sync(query).embeddings[0])
+        cosines = vectors @ numpy.array(asyncio.run(embedder.embed_query(query)).embeddings[0])
         return [_Found(pairs[place][1]["id"], float(cosines[place])) for place in numpy.argsort(-cosines)[:top_k]]
 
     return search

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import psycopg
 import pytest
 from pydantic_ai.embeddings import TestEmbeddingModel
@@ -356,8 +357,6 @@ def test_a_password_is_told_nowhere() -> None:
 
 
 def played(retriever: ScriptedRetriever, query: str = "q", **options: Any) -> Any:
-    import anyio
-
     async def search() -> Any:
         return await retriever.search(query, **{"top_k": 5, "min_relevance": 0.0, "filters": {}, **options})
 
@@ -388,14 +387,14 @@ def test_a_scripted_retriever_plays_other_replies_first() -> None:
 def test_a_hashing_embedder_ranks_by_words() -> None:
     """Deterministic, of length 1, and with a count of tokens."""
     embedder = HashingEmbedder(64)
-    result = embedder.embed_documents_sync(["green tea", "green tea leaves", "espresso", ""])
+    result = anyio.run(embedder.embed_documents, ["green tea", "green tea leaves", "espresso", ""])
     tea, leaves, espresso, nothing = result.embeddings
     cosine = lambda one, other: sum(a * b for a, b in zip(one, other, strict=True))  # noqa: E731
     assert cosine(tea, tea) == pytest.approx(1)
     assert cosine(tea, leaves) > cosine(tea, espresso)
     assert set(nothing) == {0.0}
     assert result.usage.input_tokens == 6
-    assert HashingEmbedder(64).embed_query_sync("green tea").embeddings[0] == tea
+    assert anyio.run(HashingEmbedder(64).embed_query, "green tea").embeddings[0] == tea
 
 
 def test_the_suite_names_the_clause_that_a_retriever_breaks() -> None:
