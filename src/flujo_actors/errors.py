@@ -301,6 +301,11 @@ class NoRewardDue(FlujoError):
 class LoopDetected(FlujoError):
     """The same was done again and again: `cycle` names what, `times` how often, `kind` how it was found."""
 
+    kind: str
+    cycle: tuple[str, ...]
+    times: int
+    rotates: bool
+
     def __init__(self, kind: str, cycle: tuple[str, ...], times: int, *, rotates: bool = False) -> None:
         self.kind, self.cycle, self.times, self.rotates = kind, tuple(cycle), times, rotates
         what = ", ".join(map(repr, self.cycle)) or "the same"
