@@ -365,3 +365,34 @@ def test_the_whole_page_is_used_by_keys(tab: Page, place: str):
         tab.keyboard.press("?")
         tab.keyboard.press("u")
         expect(tab.locator(".runs")).to_be_visible()
+
+
+def test_the_text_of_a_step_grows_while_it_is_written(tab: Page, place: str):
+    """In this process, piece by piece and in order; when the step has ended its output stands there."""
+    more, begun = threading.Semaphore(0), threading.Event()
+
+    async def speak(data: Any) -> Any:
+        import anyio.to_thread
+
+        begun.set()
+        for number in range(30):
+            await anyio.to_thread.run_sync(more.acquire)
+            yield f"word{number} "
+
+    run = threading.Thread(target=lambda: Flujo(Step("speak", speak), store=place).run(1, run_id="r"))
+    run.start()
+    assert begun.wait(20)
+    with shown(tab, mounted(run_page(place))) as base:
+        tab.goto(f"{base}/runs/#run=r&step=speak&tab=output")
+        expect(tab.locator(".line.running")).to_contain_text("speak")
+        expect(tab.locator(".status")).to_contain_text("running")
+        tab.wait_for_function("runPage.live?.source?.readyState === 1")
+        more.release()  # the first word may come before the page listens: what is live is not kept for later
+        for number in (1, 2, 3):
+            more.release()
+            expect(tab.locator(".live")).to_contain_text(f"word{number}")
+        assert "word1 word2 word3" in tab.locator(".live").inner_text()
+        more.release(26)
+        expect(tab.locator(".status")).to_contain_text("completed")
+        expect(tab.locator("[role=tabpanel]")).to_contain_text("word29")
+    run.join(20)

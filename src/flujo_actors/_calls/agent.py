@@ -126,7 +126,7 @@ class PlainCaller:
 
     async def _call(self, work: Work) -> Value[Any] | Error:
         run, plan = self.run, self.plan
-        if run.outlet is not None and plan.stream is not None:
+        if run.is_seen and plan.stream is not None:
             plan = plan.stream
         args = (work.data,) if plan.takes_data else ()
         keywords = _keywords(run, plan, work) if plan.keywords else {}
@@ -206,6 +206,7 @@ async def _call_stream(run: Run, make: Callable[[], Any], work: Work, numbers: I
             if type(piece) not in PLAIN and isinstance(piece, _OUTCOMES):
                 return piece
             pieces.append(piece)
+            run.show(work.span, work.attempt, piece)
             if outlet is not None and not outlet.offer(chunk := chunk_of(piece)):
                 await outlet.put(chunk)
     finally:

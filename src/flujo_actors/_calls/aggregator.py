@@ -86,6 +86,7 @@ class Aggregator:
             except StructuredOutputError as error:
                 self._refuse(error)
                 return
+            self._run.show(self._work.span, self._work.attempt, piece)
             if outlet is not None and not outlet.offer(chunk := self._chunk_of(piece, self._previewed())):
                 await outlet.put(chunk)
 

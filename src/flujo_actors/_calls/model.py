@@ -119,7 +119,7 @@ class ModelCaller:
         run.emit("agent.input", work.span, step_name=work.name, attempt=work.attempt, data=work.data)
         prompt, options = self._prompt(instruction), self._options(as_text=as_text)
         request = self._request(prompt, options)
-        ended = await self._answered(request, _watched if run.outlet is not None else _unwatched)
+        ended = await self._answered(request, _watched if run.is_seen else _unwatched)
         self._unanswered = isinstance(ended, Failed) and self.is_about_content(ended)
         if work.assembly is not None:
             work.assembly.said = self._said
@@ -246,6 +246,7 @@ async def _shown(caller: ModelCaller, source: Any) -> Finished | None:
         if isinstance(piece, Finished):
             return piece
         work.tally.pieces.append(piece)
+        caller.run.show(work.span, work.attempt, piece)
         if outlet is not None and not outlet.offer(chunk := chunk_of(piece)):
             await outlet.put(chunk)
     return None

@@ -15,8 +15,10 @@ import sniffio
 
 from .._core.light_records import LightRecord
 from .._core.outcomes import RunId
+from .._core.paths import StepPath
 from .._core.records import StoredRun
 from ..stores._port import Store
+from .live_texts import live_texts
 from .watching import WatchedRun, Watcher, required, watchers
 
 
@@ -26,13 +28,14 @@ class RunWatch:
     It ends when the run has ended. Leaving the loop ends the watch, and leaves the run alone.
     """
 
-    def __init__(self, store: Store, run_id: RunId, *, after: int = 0) -> None:
+    def __init__(self, store: Store, run_id: RunId, *, after: int = 0, texts: bool = False) -> None:
         self._seat: _Seat | None = None
         required(store, "look", what="watching a run")
         self._store, self._run_id, self._after = store, run_id, max(after, 0)
         self._given: deque[LightRecord] = deque()
         self.run: StoredRun | None = None
         """How the run stood when the last records were given."""
+        self._texts, self._heard = texts, 0
 
     def __aiter__(self) -> RunWatch:
         return self
@@ -59,7 +62,7 @@ class RunWatch:
         while True:
             seat.change.begin()
             batch, run = await self._read(seat), seat.watched.run
-            if batch or self._stands_otherwise(run):
+            if batch or self._stands_otherwise(run) or self._is_heard():
                 self.run = run
                 self._after = batch[-1].seq if batch else self._after
                 return batch
@@ -75,8 +78,18 @@ class RunWatch:
     def _take_seat(self) -> _Seat:
         change = _Change()
         watcher, watched = watchers.join(self._store, self._run_id, change.tell)
+        if self._texts:
+            live_texts.join(self._run_id, change.tell)
         self._seat = _Seat(watcher=watcher, watched=watched, change=change)
         return self._seat
+
+    def _is_heard(self) -> bool:
+        return self._texts and live_texts.since(self._run_id, self._heard)[1] != self._heard
+
+    def new_texts(self) -> dict[StepPath, str]:
+        """What steps at work have written since this was last asked: the end of it, by path; in this process only."""
+        texts, self._heard = live_texts.since(self._run_id, self._heard)
+        return texts
 
     def _stands_otherwise(self, run: StoredRun | None) -> bool:
         if run is None or self.run is None:
@@ -88,6 +101,7 @@ class RunWatch:
         seat, self._seat = self._seat, None
         if seat is not None:
             seat.watcher.leave(seat.watched, seat.change.tell)
+            live_texts.leave(self._run_id, seat.change.tell)
 
     async def aclose(self) -> None:
         """End the watch."""

@@ -20,6 +20,7 @@ from .._core.paths import ROOT, StepPath
 from .._core.quota import Amount, Quota
 from .._core.usage import UsageLimits
 from .._durable.journal import Journal
+from .._durable.live_texts import live_texts
 from .messages import Request, Untold
 from .outlet import Outlet
 
@@ -93,6 +94,16 @@ class Run:
     @quiet.default
     def _is_quiet(self) -> bool:
         return not (self.resumed or self.hooks or self.telemetry.enabled or self.tells_starts)
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether somebody can see what a step writes while it writes it."""
+        return self.outlet is not None or live_texts.is_watched(self.run_id)
+
+    def show(self, path: StepPath, attempt: int, piece: Any) -> None:
+        """Show a piece of what a step writes to those who look at the run from outside; nothing if nobody does."""
+        if live_texts.is_watched(self.run_id):
+            live_texts.hear(self.run_id, path, attempt, piece)
 
     @property
     def tells_starts(self) -> bool:

@@ -32,6 +32,8 @@ from ._rows import Hide, rows_of
 
 PING_S = 15
 LIST_S = 1.0
+TEXT_S = 0.05
+"""How long a viewer rests after each text: what is written meanwhile comes with the next one."""
 _KEPT = 64
 _LISTED = 50
 
@@ -56,7 +58,7 @@ def _stream(events: AsyncIterator[ServerSentEvent]) -> Response:
 async def _of_run(
     store: Store, run_id: RunId, after: int, hide: Hide, standing: Standing
 ) -> AsyncIterator[ServerSentEvent]:
-    watch = RunWatch(store, run_id, after=after)
+    watch = RunWatch(store, run_id, after=after, texts=True)
     told: dict[str, Any] | None = None
     try:
         while (batch := await watch.next_batch()) is not None:
@@ -66,6 +68,9 @@ async def _of_run(
             if now is not None and now != told:
                 told = now
                 yield _event("run", now)
+            for path, tail in watch.new_texts().items():
+                yield _event("text", {"path": path, "tail": hide(tail)})
+                await anyio.sleep(TEXT_S)
         yield _event("end", {})
     except FlujoError as error:
         yield _event("problem", {"error": str(error)})
