@@ -78,6 +78,8 @@ format: install
 docs: install
 	$(BIN)/python docs/settings_page.py
 	$(BIN)/python docs/lint_page.py
+	$(BIN)/python docs/blueprints_page.py
+	$(BIN)/python docs/cli_page.py
 	$(BIN)/python docs/run_picture.py
 
 bench: install

@@ -10,7 +10,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("name", ["lint"])
+@pytest.mark.parametrize("name", ["lint", "blueprints", "cli"])
 def test_a_page_is_what_its_table_says(name: str) -> None:
     """Whoever changes the table runs `make docs`."""
     written = runpy.run_path(str(DOCS / f"{name}_page.py"))["page"]()
