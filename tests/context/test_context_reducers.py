@@ -200,3 +200,18 @@ def test_merged_dicts_hold_what_either_changed(base: Any, one: Any, other: Any) 
         if len(changed) < 2:
             expected = changed[0] if changed else base
             assert merged.get(key) == expected.get(key)
+
+
+def test_a_reducer_cannot_change_what_it_combines_from() -> None:
+    """The context before the branches stays as it was, if the step fails after all."""
+
+    def spoil(base: list[str], one: list[str], other: list[str]) -> list[str]:
+        base.append("spoilt")
+        return one + other
+
+    async def note(data: int, *, context: Any) -> None:
+        context.notes.append(str(data))
+
+    step = Step.parallel("p", {"a": note, "b": note}, merge={"notes": spoil}, validators=lambda output: "no")
+    flujo = Flujo(step, initial_context_data={"notes": []})
+    assert [flujo.run(1).final_context.notes for _ in range(2)] == [[], []]

@@ -256,3 +256,16 @@ async def test_an_agent_that_was_handed_the_work_and_failed_leaves_no_trace(auto
     flujo = Flujo(Step("s", Scripted("vague"), validators=only_experts), initial_context_data=SEEN)
     result = await flujo.run_async("hopeless")
     assert (result.status, result.final_context.seen) == ("failed", [])
+
+
+@pytest.mark.trio
+async def test_whoever_reads_a_paused_result_cannot_change_the_run(autojump_clock: Any) -> None:
+    """The context in the result is a copy: the run goes on with its own."""
+
+    async def look(answer: Any, *, context: Any) -> Any:
+        return list(context.seen)
+
+    flujo = Flujo(Step.human_in_the_loop("ask", "?") >> Step("look", look), initial_context_data=SEEN)
+    paused = await flujo.run_async(1)
+    paused.final_context.seen.append("spoilt")
+    assert (await flujo.resume_async(paused.state_token, "yes")).output == []

@@ -22,11 +22,11 @@ from outcome import Error
 
 from .._core.error_info import message_of, said_by
 from .._core.foreign_code import tried
-from .._core.reducers import Reducer
+from .._core.reducers import Add, Append, Merge, Reducer
 from .._dsl.kinds import Merging
 from ..errors import ContextError, MergeConflict
 from .freeform import Context
-from .isolation import has_fields, values_of
+from .isolation import has_fields, own, values_of
 from .reducing import reducers_of
 
 Changes: TypeAlias = dict[str, Any]
@@ -36,6 +36,9 @@ _Write: TypeAlias = tuple[str, Any]
 """Which branch, and the value it gave a key."""
 
 _MISSING = object()
+
+_LOOKING_ONLY = (Add, Append, Merge)
+"""Reducers that leave what they are given as it is."""
 
 
 def updated(context: Any, output: Any, *, step_name: str) -> Any:
@@ -105,7 +108,7 @@ class _Conflicts:
         return value
 
     def _combined(self, reducer: Reducer, key: str, before: Any, one: Any, other: Any) -> Any:
-        combined = tried(reducer, before, one, other)
+        combined = tried(reducer, before if reducer in _LOOKING_ONLY else own(before), one, other)
         if isinstance(combined, Error):
             raise ContextError(
                 f"the reducer {reducer!r} cannot combine what the branches of {self.where!r} made of context key "

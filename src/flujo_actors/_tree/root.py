@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 import attrs
 import trio
 
+from .._context.isolation import own
 from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
 from .._core.outcomes import Aborted, Failure, Paused, PipelineResult, RunStatus
 from .._core.paths import ROOT
@@ -222,7 +223,7 @@ def _result(run: Run, ended: Attempt, tally: Tally) -> PipelineResult:
         step_history=tally.history,
         total_cost_usd=tally.usage.cost_usd,
         total_tokens=0 if tally.usage is NO_USAGE else tally.usage.tokens,
-        final_context=context,
+        final_context=own(context) if status == "paused" else context,  # the run goes on with it
         feedback=feedback,
         state_token=token,
         error=error,
