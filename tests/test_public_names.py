@@ -82,6 +82,8 @@ PUBLIC = [
     "load_blueprint",
     "load_settings",
     "LoopAlreadyRunning",
+    "LoopDetected",
+    "LoopGuard",
     "LowConfidence",
     "make_agent_async",
     "MaxTurnsReached",

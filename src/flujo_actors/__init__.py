@@ -49,6 +49,7 @@ from .errors import InfiniteRedirectError as InfiniteRedirectError
 from .errors import InvalidAnswer as InvalidAnswer
 from .errors import LeaseLost as LeaseLost
 from .errors import LoopAlreadyRunning as LoopAlreadyRunning
+from .errors import LoopDetected as LoopDetected
 from .errors import LowConfidence as LowConfidence
 from .errors import MaxTurnsReached as MaxTurnsReached
 from .errors import MergeConflict as MergeConflict
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
     from ._core.hook_payloads import PreStep as PreStep
     from ._core.json_codec import from_json as from_json
     from ._core.light_records import LightRecord as LightRecord
+    from ._core.loops import LoopGuard as LoopGuard
     from ._core.outline import Outline as Outline
     from ._core.recovery import LeftRun as LeftRun
     from ._core.recovery import RecoveryReport as RecoveryReport
@@ -177,6 +179,7 @@ else:
             "AssembledContext": "._core.assembled",
             "Belief": "._core.selection",
             "Budget": "._core.budgets",
+            "LoopGuard": "._core.loops",
             "Votes": "._core.votes",
             "ByBudget": "._core.by_budget",
             "Choice": "._core.selection",
@@ -309,6 +312,8 @@ __all__ = [
     "LightRecord",
     "LiteralSegment",
     "LoopAlreadyRunning",
+    "LoopDetected",
+    "LoopGuard",
     "LowConfidence",
     "MaxTurnsReached",
     "MemoryStore",

@@ -33,6 +33,7 @@ def test_the_vocabulary_holds_the_documented_kinds() -> None:
         "budget.level",
         "selection.chosen",
         "confidence.low",
+        "loop.detected",
         "step.recovered", "handler.failed", "undo.started", "undo.ended",
     }  # fmt: skip
 
@@ -66,6 +67,7 @@ def test_everything_users_and_models_write_is_declared_as_content() -> None:
         "tool.started": ("arguments",),
         "tool.ended": ("result",),
         "retrieval.started": ("query",),
+        "loop.detected": ("cycle",),
         "retrieval.ended": ("documents",),
         "context.assembled": ("text",),
         "aros.repair.started": ("raw_text",),

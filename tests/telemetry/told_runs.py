@@ -18,6 +18,7 @@ from flujo_actors import (
     Collection,
     ContextSources,
     Flujo,
+    LoopGuard,
     MemoryStore,
     Pipeline,
     Recovered,
@@ -191,6 +192,17 @@ def doubting(settings: dict[str, Any]) -> None:
     Flujo(Step("guess", same, min_confidence=0.9, confidence=lambda output: 0.5), settings=settings).run(1)
 
 
+def going_in_circles(settings: dict[str, Any]) -> None:
+    """An agent that does the same again and again."""
+    agent = Agent(scripted_model(*[CallTool("greet", {})] * 4, "done"))
+
+    @agent.tool_plain
+    async def greet() -> str:
+        return "hello"
+
+    Flujo(Step.granular("greet", agent, guard=LoopGuard()), settings=settings).run("?")
+
+
 ALL = [
     knowing,
     *(report, asking, falling_back, failing, left_in_a_thread, swallowing, mending, counting),
@@ -198,5 +210,6 @@ ALL = [
     spending,
     selecting,
     doubting,
+    going_in_circles,
     undoing,
 ]

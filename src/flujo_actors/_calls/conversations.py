@@ -23,15 +23,16 @@ from .._agents.turns import Turn
 from .._bridge.to_trio import TrioCaller
 from .._core import paths
 from .._core.attempts import Failed, Stopped
-from .._core.outcomes import Paused, StepResult
+from .._core.outcomes import StepResult
 from .._core.paths import StepPath
 from .._core.pause_tokens import idempotency_key
 from .._dsl.resumable import Resumable
 from .._run.messages import Work
 from .._run.run import Run
-from ..errors import StructuredOutputError, UncertainUnit
+from ..errors import StructuredOutputError
+from .questions import question_of
 from .standing import Standing
-from .units import RERUN, RunUnits
+from .units import RunUnits
 
 Request: TypeAlias = AgentRequest | GranularRequest
 """A question to an agent, as one call or unit by unit."""
@@ -60,6 +61,7 @@ class Conversations:
             options=self.standing.shortened(options, self.resumable.keep_last),
             deps=self.standing.deps,
             max_turns=self.resumable.max_turns,
+            guard=self.resumable.guard,
         )
 
     def repair(self, agent: AbstractAgent[Any, Any], prompt: str, call: AgentCall) -> GranularRequest:
@@ -90,16 +92,9 @@ class Conversations:
         return kept is not None and not kept.broken and kept.stopped is None and refused
 
     def asks_about(self, request: Request, error: BaseException) -> Stopped | None:
-        """A pause that asks what became of a tool call; each time another question, so no answer counts twice."""
-        if not isinstance(error, UncertainUnit) or error.policy != "pause":
-            return None
+        """The pause that an error stands for, if a person is to be asked before the conversation goes on."""
         assert isinstance(request, GranularRequest)
-        assert isinstance(request.journal, RunUnits)
-        place = request.journal.place(error.key)
-        asked = self.run.journal.times_answered(place)
-        again = f" This was asked {asked} times before, and it was run again since." if asked else ""
-        question = f"{error}.{again} Answer {RERUN!r} to run it again, or with what it returned."
-        return Stopped(outcome=Paused(message=self.run.redact(question)), place=place)
+        return question_of(self.run, request, error)
 
 
 def _note_turns(history: list[StepResult], request: GranularRequest) -> None:

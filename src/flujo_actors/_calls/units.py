@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from .._agents.granular.tool_outcomes import Returned, outcome_to_json
@@ -41,6 +43,11 @@ class RunUnits:
         result = outcome_to_json(Returned(answered.answer), tool=answered.pause.step_name)
         await self.commit(key, result, NO_USAGE)
         return RecordedUnit(result=result)
+
+    async def told(self, key: str) -> tuple[Any] | None:
+        """What was answered to a question that the conversation asked under this key."""
+        answered = self.journal.answered(self.place(key))
+        return None if answered is None else (answered.answer,)
 
     async def intend(self, key: UnitKey, intent: str) -> bool:
         """Make it durable that the unit is about to be done; whether it may have been before."""

@@ -7,7 +7,7 @@ Rules, first match wins:
 3. A failure that names another agent goes to that agent at once.
 4. Work that ended without an outcome is not tried again, since nobody knows what it did.
 5. Any other failure is tried again while retries are left, after the step's backoff, unless another attempt cannot
-   change it: a context that is too large.
+   change it: a context that is too large, a loop.
 6. An answer that was not sure enough, and is not tried again, goes to its review, if there is one.
 7. A failure that is not tried again goes to the fallback, if there is one; else it is accepted.
 """
@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from ..errors import ContextTooLarge
+from ..errors import ContextTooLarge, LoopDetected
 from .attempts import Attempt, Failed, escalating
 from .backoff import Backoff
 
@@ -86,7 +86,7 @@ def decide(
         return Escalate(error=control)
     if ended.redirect is not None:
         return HandOver(to=ended.redirect)
-    if failures <= max_retries and not lost and not isinstance(ended.error, ContextTooLarge):
+    if failures <= max_retries and not lost and not isinstance(ended.error, ContextTooLarge | LoopDetected):
         return Restart(after=backoff.delay(failures, rng))
     if has_review:
         return REVIEW

@@ -37,6 +37,7 @@ EventKind: TypeAlias = Literal[
     "budget.level",
     "selection.chosen",
     "confidence.low",
+    "loop.detected",
     "undo.started",
     "undo.ended",
 ]

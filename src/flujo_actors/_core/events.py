@@ -16,8 +16,18 @@ from typing import Any, ClassVar, Literal, get_args
 
 import attrs
 
-from .budgets import BudgetLevel
 from .event_kinds import EventKind
+from .event_places import CONTENT as _CONTENT
+from .event_places import DETAIL as _DETAIL
+from .event_places import InAttempt as _InAttempt
+from .event_places import InRun as _InRun
+from .event_places import InStep as _InStep
+from .event_places import content as _content
+from .event_places import detail as _detail
+from .governance_events import BudgetLevelChanged as BudgetLevelChanged
+from .governance_events import ConfidenceLow as ConfidenceLow
+from .governance_events import LoopFound as LoopFound
+from .governance_events import SelectionChosen as SelectionChosen
 from .outcomes import RunStatus
 from .usage import NO_USAGE, Usage
 
@@ -25,19 +35,6 @@ StepStatus = Literal["success", "failure", "paused", "aborted"]
 """How a step, attempt, model call or tool call ended."""
 ArosStage = Literal["deterministic", "llm", "retry", "simplified", "extractor", "degrade"]
 """Which repair or fallback stage a structured step is in."""
-
-_CONTENT = "flujo.content"
-_DETAIL = "flujo.detail"
-
-
-def _content() -> Any:
-    """A field that holds what users or models wrote: `None` in every sink unless content is on."""
-    return attrs.field(default=None, metadata={_CONTENT: True})
-
-
-def _detail() -> Any:
-    """A field only verbose telemetry shows: `None` in every sink otherwise."""
-    return attrs.field(default=None, metadata={_DETAIL: True})
 
 
 def content_fields(event_type: type[Any]) -> tuple[str, ...]:
@@ -68,30 +65,6 @@ def _fact(name: str, value: object) -> dict[str, object]:
             return {part: number for part, number in attrs.asdict(value).items() if number}
         case _:
             return {name: value}
-
-
-@attrs.frozen(kw_only=True)
-class _InRun:
-    """Where and when; shared by all events, never an event by itself."""
-
-    run_id: str
-    path: str = ""
-    at: float
-
-
-@attrs.frozen(kw_only=True)
-class _InStep(_InRun):
-    """The same, inside a step."""
-
-    path: str
-    step_name: str
-
-
-@attrs.frozen(kw_only=True)
-class _InAttempt(_InStep):
-    """The same, inside one attempt of a step (from 1; 0 where the attempt is not known)."""
-
-    attempt: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -389,38 +362,6 @@ class HookFailed(_InRun):
     feedback: str | None = None
 
 
-@attrs.frozen(kw_only=True)
-class BudgetLevelChanged(_InRun):
-    """What is left of a budget passed from one level to another; `path` is that of the step whose budget it is."""
-
-    kind: ClassVar[Literal["budget.level"]] = "budget.level"
-    step_name: str = ""
-    level: BudgetLevel
-    before: BudgetLevel
-    fraction: float
-
-
-@attrs.frozen(kw_only=True)
-class SelectionChosen(_InStep):
-    """An agent was chosen; `observations` is how many outcomes of it were known then."""
-
-    kind: ClassVar[Literal["selection.chosen"]] = "selection.chosen"
-    arm: str
-    category: str
-    theta: float | None = None
-    observations: int = 0
-
-
-@attrs.frozen(kw_only=True)
-class ConfidenceLow(_InAttempt):
-    """An answer was not sure enough; `confidence` is `None` if nobody knows how sure it was."""
-
-    kind: ClassVar[Literal["confidence.low"]] = "confidence.low"
-    confidence: float | None = None
-    min_confidence: float
-    feedback: str | None = None
-
-
 RunEvent = RunStarted | RunEnded | RunPaused | RunResumed
 StepEvent = StepStarted | StepEnded | StepRetry | StepFallback | StepUnstoppable
 AttemptEvent = AttemptStarted | AttemptEnded
@@ -429,7 +370,7 @@ CallEvent = ModelStarted | ModelEnded | ToolStarted | ToolEnded | RetrievalStart
 FailureEvent = StepRecovered | HandlerFailed | UndoStarted | UndoEnded
 ArosEvent = ArosRepairStarted | ArosRepairSuccess | ArosRepairFailed | ArosFallbackStage
 
-GovernanceEvent = BudgetLevelChanged | SelectionChosen | ConfidenceLow
+GovernanceEvent = BudgetLevelChanged | SelectionChosen | ConfidenceLow | LoopFound
 
 Event = (
     RunEvent

@@ -7,7 +7,7 @@ A kind says itself what stands inside it and where (`_inside`), and what of it m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 import attrs
 
@@ -18,6 +18,9 @@ from ..errors import DeclarationError
 from .call_plan import check_takes_pair
 from .declared import Declared, checked_limit, checked_source, frozen_mapping
 from .pipeline import AnyStep, Pipeline, StepLike, as_step, step_of
+
+if TYPE_CHECKING:
+    from .._core.loops import LoopGuard
 
 MergeStrategy: TypeAlias = Literal["context_update", "overwrite", "keep_first", "error_on_conflict", "no_merge"]
 """What becomes of the context copies of parallel branches:
@@ -116,6 +119,15 @@ def _checked_loops(instance: Any, attribute: attrs.Attribute[Any], value: int | 
     checked_limit(instance, attribute, value)
 
 
+def _checked_guard(instance: Any, _: object, value: Any) -> None:
+    if value is None:
+        return
+    from .._core.loops import LoopGuard  # only for those who guard a loop
+
+    if not isinstance(value, LoopGuard):
+        raise DeclarationError(f"step {instance.name!r}: guard must be a LoopGuard(…) or None, not {value!r}")
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Parallel(Declared[In, Out]):
     """All branches at once on the same input; the output is a dict by key."""
@@ -194,6 +206,8 @@ class LoopUntil(Declared[In, Out]):
     body: AnyStep = attrs.field(kw_only=False, converter=step_of, validator=_checked_body)
     until: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
     max_loops: int = attrs.field(default=5, validator=_checked_loops)
+    guard: LoopGuard | None = attrs.field(default=None, validator=_checked_guard)
+    """What happens when the loop goes in circles."""
 
     kind: ClassVar[str] = "loop"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 if TYPE_CHECKING:
     from .._core.backoff import Backoff
+    from .._core.loops import LoopGuard
     from .._core.usage import UsageLimits
     from .compensation import Compensate
     from .context_sources import ContextSources, Source
@@ -43,6 +44,7 @@ class KindOptions(Options, total=False):
 
     input: Any
     processors: Processors | Mapping[str, Any]
+    guard: LoopGuard | None
 
 
 class MapOptions(KindOptions, total=False):
@@ -67,6 +69,7 @@ class AgentOptions(Options, total=False):
     message_history: Any
     context_sources: ContextSources | Iterable[Source] | None
     mergeable_output: bool
+    guard: LoopGuard | None
 
 
 class GivenInput(AgentOptions):

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
+from .._core.loops import LoopGuard
 from ..errors import DeclarationError
 
 OnUncertain: TypeAlias = Literal["rerun", "pause", "fail"]
@@ -28,6 +29,11 @@ def _checked_policy(_: object, attribute: attrs.Attribute[Any], value: str) -> N
         raise DeclarationError(f"on_uncertain must be one of {', '.join(get_args(OnUncertain))}, not {value!r}")
 
 
+def _checked_guard(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and not isinstance(value, LoopGuard):
+        raise DeclarationError(f"guard must be a LoopGuard(…) or None, not {value!r}")
+
+
 @attrs.frozen(kw_only=True)
 class Resumable:
     """How an agent goes on after a crash: from its last committed unit."""
@@ -39,3 +45,13 @@ class Resumable:
 
     Tool calls stay together with their answers.
     """
+    guard: LoopGuard | None = attrs.field(default=None, validator=_checked_guard)
+    """What happens when the agent goes in circles."""
+
+
+def resumable_of(
+    options: dict[str, Any], max_turns: int, on_uncertain: OnUncertain, keep_last: int | None
+) -> Resumable:
+    """How a granular step goes on, with the guard that may stand among its options."""
+    guard = options.pop("guard", None)
+    return Resumable(max_turns=max_turns, on_uncertain=on_uncertain, keep_last=keep_last, guard=guard)

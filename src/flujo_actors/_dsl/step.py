@@ -215,12 +215,12 @@ class Step(Declared[In, Out], GovernedKinds):
     ) -> Step:
         """An agent that resumes after its last committed model turn or tool call, instead of from the beginning.
 
-        `keep_last` shortens what the model is shown of a long conversation.
+        `keep_last` shortens what the model is shown of a long conversation, `guard` says what happens in a loop.
         """
-        from .resumable import Resumable  # here, as below: what a pipeline of plain functions does without
+        from .resumable import resumable_of  # here, as below: what a pipeline of plain functions does without
 
-        refuse_unknown(name, options, options_of(Step) | {"max_turns", "on_uncertain", "keep_last"})
-        options["resumable"] = Resumable(max_turns=max_turns, on_uncertain=on_uncertain, keep_last=keep_last)
+        refuse_unknown(name, options, options_of(Step) | {"max_turns", "on_uncertain", "keep_last", "guard"})
+        options["resumable"] = resumable_of(options, max_turns, on_uncertain, keep_last)
         return Step(name, agent, input=input, **options)
 
     @property

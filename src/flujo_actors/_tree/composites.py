@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from outcome import Error
@@ -29,6 +29,10 @@ from .._run.run import Run
 from .._run.user_calls import ask, failure_of, given, with_context_copy
 from ..errors import ContextError
 from .children import Spawner, ended_by, output_of, sequence, texts_in
+
+if TYPE_CHECKING:
+    from .._core.loops import LoopGuard
+    from .loop_guard import GuardedLoop
 
 
 async def attempt_of_kind(spawner: Spawner, step: Declared, work: Work) -> Attempt:
@@ -95,10 +99,13 @@ def _question(text: str, work: Work) -> Stopped:
 async def loop_until(spawner: Spawner, loop: LoopUntil, work: Work) -> Attempt:
     """The body on its own last output, until the condition holds."""
     data, context, degraded = work.data, work.context, work.degraded
+    guarded = None if loop.guard is None else _guarded(spawner.run, loop.guard, work)
+    hint: str | None = None
     async with spawner.children(work.tally) as children:
         for turn in range(1, loop.max_loops + 1):
             path = paths.item(work.path, turn)
-            children.spawn(work.child(loop.body, loop.name, path, data, context, degraded=degraded))
+            request = work.child(loop.body, loop.name, path, data, context, degraded=degraded)
+            children.spawn(request if hint is None else request.telling(feedback=hint))
             settled = await children.settled()
             work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):
@@ -112,8 +119,18 @@ async def loop_until(spawner: Spawner, loop: LoopUntil, work: Work) -> Attempt:
             if met.value:
                 noted = {"loops": turn, **marks(data, degraded)}
                 return Done(output=data, context=context, metadata=noted)
+            told = None if guarded is None else await guarded.turned(data, context)
+            if isinstance(told, Failed | Stopped):
+                return told
+            hint = told
     text = f"loop {loop.name!r} did not meet its condition within max_loops={loop.max_loops}"
     return Failed(error=None, feedback=text, output=data, metadata={"loops": loop.max_loops})
+
+
+def _guarded(run: Run, guard: LoopGuard, work: Work) -> GuardedLoop:
+    from .loop_guard import GuardedLoop  # what only guarded loops need
+
+    return GuardedLoop(run, guard, work)
 
 
 async def branch_on(spawner: Spawner, branching: BranchOn, work: Work) -> Attempt:

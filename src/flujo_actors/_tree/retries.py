@@ -71,7 +71,9 @@ class Attempts:
 
     async def _tried(self, data: Any, continued: Failed | None, earlier: Earlier | None) -> Attempt:
         """One attempt after the other, beginning after those that an earlier part of the run made."""
-        feedback: str | None = None
+        feedback: str | None = self.request.told.get("feedback")  # what a loop around it has to say
+        if feedback is not None:
+            self.request.tally.refusal = feedback
         turns = Turns(self.step)
         final = earlier is not None and earlier.final
         known = continued if earlier is None else earlier.ended

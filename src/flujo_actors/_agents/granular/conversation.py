@@ -35,6 +35,7 @@ from ...errors import FlujoError, MaxTurnsReached
 from ..metering import AgentCall, MeteredModel, usage_of
 from ..pricing import estimated_cost
 from ..turns import Turn, joined, turn_of, with_tool_ended
+from .loop_watch import LoopWatch
 from .message_json import response_from_json, response_to_json
 from .units import OnUncertain, RecordedUnit, RunAgain, Unit, UnitJournal, UnitKey
 
@@ -50,6 +51,7 @@ class GranularCall:
     """`run:path`: what the idempotency keys of the step begin with."""
     call: AgentCall
     max_turns: int
+    watch: LoopWatch
     on_uncertain: OnUncertain = "rerun"
     turns: list[Turn] = attrs.field(factory=list)
     stopped: FlujoError | None = None
@@ -73,6 +75,14 @@ class GranularCall:
     def turn(self) -> int:
         """The number of the current turn; 0 before the first."""
         return self.turns[-1].number if self.turns else 0
+
+    async def turn_ended(self, messages: list[ModelMessage]) -> None:
+        """Before a request: look whether the agent goes in circles; a loop may end the attempt."""
+        if self.turns and not self._suspended:
+            try:
+                await self.watch.turn_ended(self.turns[-1].text, messages)
+            except FlujoError as error:
+                raise self.stop(error) from None
 
     def next_request(self, messages: list[ModelMessage]) -> UnitKey:
         """The key of the model request that comes now; `MaxTurnsReached` if there may be none."""

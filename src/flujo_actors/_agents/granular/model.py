@@ -37,6 +37,7 @@ class UnitModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
+        await self._call.turn_ended(messages)
         key = self._call.next_request(messages)
         recorded = await self._call.recall(key)
         if isinstance(recorded, RecordedUnit):
@@ -54,6 +55,7 @@ class UnitModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
+        await self._call.turn_ended(messages)
         key = self._call.next_request(messages)
         recorded = await self._call.recall(key)
         if isinstance(recorded, RecordedUnit):

@@ -13,12 +13,14 @@ from pydantic_ai.messages import UserContent
 from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage, UsageLimits
 
+from ..._core.loops import LoopGuard
 from ..factory import StepAgent
 from ..metering import AgentCall, Metering, metered_model
 from ..request import AnswerText, Finished
 from ..turns import Turn
 from .capability import Durability
 from .conversation import GranularCall
+from .loop_watch import LoopWatch
 from .units import OnUncertain, UnitJournal
 
 _NAMESPACE = uuid.UUID("5f3c1a52-9d0e-5b7c-8a41-6f0b8f1f7c11")
@@ -37,6 +39,7 @@ class GranularRequest:
     """`run:path`: the same on every attempt that is to go on where the last one ended."""
     max_turns: int = 20
     on_uncertain: OnUncertain = "rerun"
+    guard: LoopGuard | None = None
     deps: Any = None
     options: dict[str, Any] = attrs.field(factory=dict)
     """Further arguments for pydantic-ai's `run`."""
@@ -50,6 +53,7 @@ class GranularRequest:
             call=self.call,
             max_turns=self.max_turns,
             on_uncertain=self.on_uncertain,
+            watch=LoopWatch(guard=self.guard, journal=self.journal, emit=self.call.emit),
         )
 
     @property

@@ -65,6 +65,7 @@ class _ToolCall:
             call.count_recalled_tool(recorded.usage, returned=isinstance(outcome, Returned))
         self.ctx.usage.incr(_nested(recorded.usage, outcome))
         call.note_tool(self.tool_call_id, ended=name_of(outcome), usage=recorded.usage, recalled=True)
+        call.watch.note(self.name, self.args, outcome, recorded.result)
         return outcome
 
     async def _done(self, key: UnitKey, *, allowed: bool) -> ToolOutcome:
@@ -81,6 +82,7 @@ class _ToolCall:
             await call.commit(key, result, usage)
         self.ctx.usage.incr(own.usage - before)
         call.note_tool(self.tool_call_id, ended=name_of(outcome), usage=usage, recalled=False)
+        call.watch.note(self.name, self.args, outcome, result)
         return outcome_from_json(result)
 
     async def _counted(self, own: RunContext[Any]) -> ToolOutcome:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import attrs
 
@@ -76,6 +76,9 @@ class UnitJournal(Protocol):
 
     async def commit(self, key: UnitKey, result: str, usage: Usage) -> None:
         """Make the unit's result durable before returning."""
+
+    async def told(self, key: str) -> tuple[Any] | None:
+        """What was answered to a question that the conversation asked under this key."""
 
 
 @attrs.frozen(kw_only=True)

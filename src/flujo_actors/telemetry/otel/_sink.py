@@ -141,6 +141,7 @@ def _trace(spans: OpenSpans, event: ev.Event) -> None:
             | ev.BudgetLevelChanged()
             | ev.SelectionChosen()
             | ev.ConfidenceLow()
+            | ev.LoopFound()
         ):
             _note(spans, event)
         case ev.RunStarted() | ev.RunResumed() | ev.RunEnded():
