@@ -35,6 +35,11 @@ from .actors._mailbox import Mailbox
 OUTCOME_BUFFER = 64
 """How many outcomes a run may be ahead of whoever iterates it."""
 
+_AWAITED_TWICE = (
+    "another task awaits this run, which runs in that task; await it once and hand the result on, or begin it with "
+    "`async with flujo.run_async(…) as run`, and let as many tasks await `run` as you like"
+)
+
 Drive: TypeAlias = Callable[[Host, Outlet | None], Awaitable[PipelineResult]]
 """Runs a pipeline on a host, showing its outcomes to an outlet if there is one."""
 
@@ -48,7 +53,7 @@ class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]
         self._background: _Background | None = None
         self._awaited: Value[PipelineResult] | Error | None = None
         self._stepped: Coroutine[Any, Any, PipelineResult] | None = None
-        self._used = False
+        self._awaiting = self._used = False
 
     def __await__(self) -> Generator[Any, Any, PipelineResult[Out, Ctx]]:
         return self._result().__await__()
@@ -94,9 +99,19 @@ class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]
             background = self._background
             return await background.host.enter(background.result)
         if self._awaited is None:
-            host = await current_host()
-            self._awaited = await host.enter(_captured, self._drive, host, None)
+            self._awaited = await self._alone()
         return _unpacked(self._awaited)
+
+    async def _alone(self) -> Value[PipelineResult] | Error:
+        """The run in the caller's own task (rule 1), which cannot be two."""
+        if self._awaiting:
+            raise RuntimeError(_AWAITED_TWICE)
+        self._awaiting = True
+        try:
+            host = await current_host()
+            return await host.enter(_captured, self._drive, host, None)
+        finally:
+            self._awaiting = False
 
     async def background(self) -> _Background:
         """The run, started if it was not."""
@@ -104,6 +119,8 @@ class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]
         if self._background is None:
             if self._awaited is not None:
                 raise RuntimeError("this run has been awaited; its outcomes are over. Start another one")
+            if self._awaiting:
+                raise RuntimeError(_AWAITED_TWICE)
             outlet = Outlet(OUTCOME_BUFFER, started=self._started, tools=self._tools)
             self._background = _Background(await current_host(), self._drive, outlet)
         return self._background

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from typing import Any
 
@@ -58,6 +59,33 @@ async def test_awaiting_twice_gives_the_same_result(autojump_clock: Any) -> None
     handle = Flujo(Step("s", agent)).run_async(1)
     assert await handle is await handle
     assert len(agent.calls) == 1
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("entered", [False, True])
+async def test_two_tasks_await_a_run_that_was_entered(autojump_clock: Any, entered: bool) -> None:
+    """One that was not runs in the task that awaits it: whoever comes second is told what to do."""
+    told: list[Any] = []
+
+    async def work(data: int) -> int:
+        await trio.sleep(1)
+        return data
+
+    async def wait(run: Any) -> None:
+        try:
+            told.append((await run).output)
+        except RuntimeError as error:
+            told.append(str(error))
+
+    run = Flujo(Step("work", work)).run_async(7)
+    async with contextlib.AsyncExitStack() as stack:
+        if entered:
+            await stack.enter_async_context(run)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, run)
+            nursery.start_soon(wait, run)
+    assert sorted(map(str, told))[0] == "7"
+    assert told == [7, 7] if entered else "async with flujo.run_async" in str(told)
 
 
 @pytest.mark.trio
