@@ -386,7 +386,7 @@ def test_the_text_of_a_step_grows_while_it_is_written(tab: Page, place: str):
         tab.goto(f"{base}/runs/#run=r&step=speak&tab=output")
         expect(tab.locator(".line.running")).to_contain_text("speak")
         expect(tab.locator(".status")).to_contain_text("running")
-        tab.wait_for_function("runPage.live?.source?.readyState === 1")
+        expect(tab.locator(".status")).to_have_attribute("data-live", "true")
         more.release()  # the first word may come before the page listens: what is live is not kept for later
         for number in (1, 2, 3):
             more.release()

@@ -74,7 +74,7 @@ def run_page(
     resumed from the page, and go on when they are answered.
     """
     page = _Page(open_store(store), read_only=read_only, content=content, flujos=tuple(flujos))
-    guards = [Middleware(Guard, auth=_checked(auth)), Middleware(GZipMiddleware, minimum_size=1_000)]
+    guards = [Middleware(Guard, auth=_checked(auth)), Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=3)]
     return Starlette(routes=page.routes(), middleware=guards)
 
 

@@ -31,7 +31,7 @@ def row_of(record: LightRecord, hide: Hide) -> Row:
         record.tokens,
         record.cost_usd,
         record.attempts,
-        record.origin if record.kind == "admitted" else hide(record.note),
+        record.origin if record.kind == "admitted" else hide(record.note) if record.note else "",
         record.name,
         record.of,
     ]

@@ -145,14 +145,18 @@ class App {
   async loadRun() {
     const id = this.route.run;
     const run = this.run;
-    for (let after = 0; ; ) {
-      const told = await this.try(() => get("records", { run: id, after, limit: PAGE_OF_ROWS }));
+    const page = (/** @type {number} */ after) => get("records", { run: id, after, limit: PAGE_OF_ROWS });
+    const first = await this.try(() => page(0));
+    if (!first || this.run !== run) return;
+    this.heardPage(first);
+    // Records are numbered without gaps, so the pages after the first are known, and asked for together.
+    const starts = [];
+    for (let after = first.next ?? Infinity; after < first.run.records; after += PAGE_OF_ROWS) starts.push(after);
+    const rest = starts.map(page);
+    for (const coming of rest) {
+      const told = await this.try(() => coming);
       if (!told || this.run !== run) return;
-      this.knows(told);
-      this.take(told.rows);
-      this.standing(told.run);
-      if (told.next === null) break;
-      after = told.next;
+      this.heardPage(told);
     }
     run.loaded = true;
     this.live = new Live({
@@ -167,6 +171,13 @@ class App {
         problem: (told) => this.failed(told.error),
       },
     });
+  }
+
+  /** @param {any} told */
+  heardPage(told) {
+    this.knows(told);
+    this.take(told.rows);
+    this.standing(told.run);
   }
 
   async loadCompared() {
@@ -229,7 +240,6 @@ class App {
 
   /** @param {boolean} is */
   isConnected(is) {
-    if (this.connected === is) return;
     this.connected = is;
     this.redraw();
   }
@@ -293,6 +303,11 @@ class App {
     const outline = this.outline();
     if (outline.beganMs === null) return null;
     return (this.isLive() && this.status() === "running" ? this.nowMs() : outline.changedMs ?? outline.beganMs) - outline.beganMs;
+  }
+
+  /** Whether the stream of what happens is open. */
+  listens() {
+    return this.live?.source?.readyState === EventSource.OPEN;
   }
 
   /** @param {string} status */

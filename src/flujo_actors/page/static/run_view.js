@@ -30,7 +30,7 @@ function statusView(app) {
   const outline = app.outline();
   const status = app.status();
   return html`
-    <p class="status ${status}" role="status">
+    <p class="status ${status}" role="status" data-live=${app.listens()}>
       <span class="mark" aria-hidden="true">${mark(status)}</span> <b>${status}</b>
       <span id="clock">${duration(app.tookMs())}</span>
       <span>${tokens(outline.tokens)}</span> <span>${dollars(outline.cost)}</span>
