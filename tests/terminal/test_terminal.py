@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,13 @@ from typing import Any
 import pytest
 import trio
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from screens import Screen, python
-
 from flujo_actors import Chunk, Flujo, LightRecord, MemoryStore, Outline, Pipeline, RunClient, Started, Step, Success
 from flujo_actors._core.live_rows import live_rows
 from flujo_actors._core.paths import StepPath
 from flujo_actors.errors import DeclarationError
 from flujo_actors.terminal import _displays, draw, tail, watch
 from flujo_actors.terminal._modes import mode_for
+from kit.screens import Screen, python
 
 # --- rows -------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import click
 from ..errors import DeclarationError, InvalidAnswer
 from .call import Call, pass_call
 from .exits import DONE, FAILED, INTERRUPTED
+from .run import run_options
 
 if TYPE_CHECKING:
     from .. import RunClient
@@ -23,7 +24,7 @@ _DRY = click.option("--dry-run", is_flag=True, help="Say what would be done.")
 
 @click.group()
 def runs() -> None:
-    """Look at stored runs, answer, cancel and delete them."""
+    """Look at stored runs, answer, resume, cancel and delete them."""
 
 
 @runs.command("list")
@@ -129,6 +130,19 @@ def give(client: RunClient, token: str, value: str) -> None:
             first = first or error
     assert first is not None
     raise first
+
+
+@runs.command()
+@click.argument("run")
+@click.argument("target", required=False)
+@click.option("--mode", type=click.Choice(["strict", "compat", "force"]), default="strict", show_default=True)
+@run_options
+@pass_call
+def resume(call: Call, /, run: str, target: str | None, mode: str, **options: Any) -> int:
+    """Go on with a run that was left or answered; TARGET is its pipeline, as for `run`."""
+    from .playing import Part, play  # trio, and the user's own modules
+
+    return play(call, target, Part(run_id=run, token=run, mode=mode), options)
 
 
 @runs.command()

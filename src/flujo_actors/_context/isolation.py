@@ -36,6 +36,11 @@ class FirstContext:
         except IncompleteContext as error:  # the rest may come with the runs
             self._usual, self._wanting = None, error
 
+    @property
+    def model(self) -> type:
+        """The class of the context."""
+        return self._model
+
     def of_run(self, own: Mapping[str, Any] | None) -> Any:
         """The context of a run with these fields of its own, to be copied; `DeclarationError` if they do not fit."""
         if own is None:

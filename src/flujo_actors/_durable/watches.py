@@ -125,7 +125,7 @@ class _Change:
 
     def __init__(self) -> None:
         self._event = anyio.Event()
-        self._ring = _ringer()
+        self._ring = ringer()
 
     def begin(self) -> None:
         """From now on, whatever happens is not missed."""
@@ -140,7 +140,7 @@ class _Change:
         await self._event.wait()
 
 
-def _ringer() -> Callable[[Callable[[], object]], None]:
+def ringer() -> Callable[[Callable[[], object]], None]:
     """What does something in the loop of the current task, called from any thread; nothing if the loop is gone."""
     if sniffio.current_async_library() == "trio":
         import trio
