@@ -6,8 +6,10 @@ from typing import Any
 
 import attrs
 import pytest
+from context_papers import heard
 from pydantic import BaseModel
 from pydantic_ai import Agent, RunContext
+from pydantic_ai.messages import CachePoint, TextContent, UploadedFile
 
 from flujo_actors import Backoff, Context, DeclarationError, Flujo, PipelineResult, Step, make_agent_async
 from flujo_actors.testing import CallTool, scripted_model
@@ -193,3 +195,33 @@ def test_a_resumed_run_has_the_context_it_was_given(tmp_path: Any) -> None:
     )
     paused = flujo.run("q", context={"tenant": "acme", "user": "ann"})
     assert flujo.resume(paused.state_token or "", "go on").output == "acme ann"
+
+
+@pytest.mark.parametrize("listened", [False, True])
+def test_a_secret_in_deps_that_were_made_is_told_nowhere(listened: bool) -> None:
+    """An error of a tool that quotes it is redacted, as for deps that were given."""
+    agent = make_agent_async(scripted_model(CallTool("call")), deps_type=object)
+
+    @agent.tool
+    def call(ctx: RunContext[Any]) -> str:
+        raise ValueError(f"refused with key {ctx.deps['api_key']}")
+
+    sink, settings = heard()
+    step = Step("ask", agent, deps=lambda context: {"api_key": context.given})
+    flujo = Flujo(step, settings=settings if listened else None)
+    result = flujo.run("q", context={"given": "hunter2-hunter2-hunter2"})
+    assert result.status == "failed"
+    assert "refused with key" in (result.feedback or "")
+    assert "hunter2" not in f"{result.feedback} {[getattr(each, 'feedback', '') for each in sink.events]}"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [TextContent("a"), [TextContent("a"), "b"], ["a", CachePoint()], [UploadedFile("f", provider_name="openai")]],
+)
+def test_content_of_pydantic_ai_is_sent_as_it_is(data: Any) -> None:
+    """Whatever kind of content a prompt may hold; it is not written as JSON."""
+    model = scripted_model("ok")
+    Flujo(Step("ask", make_agent_async(model))).run(data)
+    sent = model.asked[0].messages[0].parts[-1].content  # type: ignore[union-attr]
+    assert list(sent) == (data if isinstance(data, list) else [data])  # type: ignore[arg-type]

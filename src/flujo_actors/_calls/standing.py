@@ -49,6 +49,7 @@ async def standing_for(run: Run, step: Step, work: Work) -> Standing | Failed:
         if isinstance(got, Error):
             return failure_of(run, got.error, plan=step.deps_plan, what=f"The deps of step {step.name!r}")
         deps = got.value
+        run.telemetry.learn(deps)
     what = f"The message_history of step {step.name!r}"
     if history is not None and step.history_plan is not None:
         got = await made(run, step.history_plan, history, work)

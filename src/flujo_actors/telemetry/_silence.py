@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from ._redaction.live_redaction import LiveRedactor
 
 
+_LATEST = 20
+"""How many deps are kept for the first error."""
+
+
 class Silence:
     """Tells nobody anything; what errors say is freed of the environment's secrets all the same.
 
@@ -22,12 +26,20 @@ class Silence:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ, self._began = environ, dict(environ)
+        self._made: list[object] = []
+
+    def learn(self, deps: object) -> None:
+        """Take note of deps that were made for an attempt: they may hold secrets."""
+        self._made = [*self._made[-_LATEST:], deps]
 
     def tell(self, kind: EventKind, **facts: Any) -> None:
         """Nobody listens."""
 
     def redact(self, text: str) -> str:
         """The text of an error without secrets."""
+        for each in self._made:
+            self._redactor.learn(each)
+        self._made = []
         return self._redactor.text(text)
 
     @functools.cached_property

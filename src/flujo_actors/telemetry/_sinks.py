@@ -69,6 +69,11 @@ class Telemetry:
         """The text of an error without secrets."""
         return self.redactor.text(text)
 
+    def learn(self, deps: object) -> None:
+        """Take note of deps that were made for an attempt: they may hold secrets."""
+        if isinstance(self.redactor, LiveRedactor):
+            self.redactor.learn(deps)
+
     def tell(self, kind: EventKind, **facts: Any) -> None:
         """Make the event of this kind, and tell every sink."""
         self.emit(EVENT_TYPES[kind](**facts))

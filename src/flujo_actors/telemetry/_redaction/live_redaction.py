@@ -6,7 +6,8 @@ Rules:
    pipelines were made, and steps while they run.
 2. What was known to be secret once stays hidden, whatever the environment says later.
 3. Of deps and resources, everything is looked at in the beginning, and the nearest objects again for each text of
-   an error: most are small, and some are a whole client with its pools.
+   an error: most are small, and some are a whole client with its pools. Of deps that are made for every attempt, the
+   nearest objects are looked at once, and what they hold is hidden while they are among the latest.
 4. What one pipeline has learned is hidden in everything that leaves the process outside of a run, too: its log, and
    outcomes as JSON.
 """
@@ -15,11 +16,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from .redactor import Redactor
 from .secret_values import environment_secrets, worth_hiding
 
+_LATEST = 100
+"""How many of the deps that were made for attempts are remembered: a service makes new ones for each request."""
 _NEAREST = 200
 """How many objects of deps are looked at again."""
 _MOST_LEARNED = 1_000
@@ -33,12 +37,23 @@ class LiveRedactor:
         self, environ: Mapping[str, str], deps: Sequence[object] = (), *, began: Mapping[str, str] | None = None
     ) -> None:
         self._environ, self._deps = environ, tuple(deps)
+        self._made: deque[frozenset[str]] = deque(maxlen=_LATEST)
+        self._with_made: Redactor | None = None
         self._seen: object = None
         self._lock = threading.Lock()
         self._redactor = Redactor.from_environment(environ if began is None else began)
         for each in self._deps:
             self._redactor = self._redactor.knowing(each)
         _learned.add(self._redactor.known)
+
+    def learn(self, deps: object) -> None:
+        """Hide what deps hold that were made for an attempt."""
+        with self._lock:
+            secrets = self._redactor.knowing(deps, most=_NEAREST).known - self._redactor.known
+            if secrets and secrets not in self._made:
+                self._made.append(secrets)
+                self._with_made = None
+                _learned.add(secrets)
 
     def current(self) -> Redactor:
         """What hides the secrets there are now."""
@@ -48,7 +63,14 @@ class LiveRedactor:
             with self._lock:
                 self._seen = dict(held)
                 self._hide(worth_hiding(environment_secrets(dict(self._environ))))
-        return self._redactor
+        return self._all()
+
+    def _all(self) -> Redactor:
+        if not self._made:
+            return self._redactor
+        if self._with_made is None:
+            self._with_made = self._redactor.hiding(frozenset().union(*self._made))
+        return self._with_made
 
     def text(self, text: str) -> str:
         """The text of an error without secrets, looked up afresh: the same object if there are none."""
@@ -56,12 +78,13 @@ class LiveRedactor:
         for each in self._deps:
             with self._lock:
                 self._hide(self._redactor.knowing(each, most=_NEAREST).known)
-        return self._redactor.text(text)
+        return self._all().text(text)
 
     def _hide(self, secrets: frozenset[str]) -> None:
         known = self._redactor
         self._redactor = known.hiding(secrets)
         if self._redactor is not known:
+            self._with_made = None
             _learned.add(self._redactor.known)
 
 
