@@ -69,6 +69,8 @@ ways = st.lists(
         st.builds(paths.Retry, st.integers(2, 12)),
         st.builds(paths.Handler, st.integers(1, 12)),
         st.builds(paths.Compensation, st.none() | names),
+        st.builds(paths.Again, st.integers(2, 12)),
+        st.builds(paths.Doubt, st.integers(1, 12)),
         st.builds(paths.Conversation, st.integers(0, 3), st.integers(1, 3), st.none() | st.integers(1, 3)),
         st.sampled_from(paths.Mark),
     ),
@@ -154,3 +156,38 @@ def test_what_is_no_token_is_refused(token: Any) -> None:
     """A text that no pause gave out leads nowhere."""
     with pytest.raises(NotPaused, match="is not the state_token of a pause"):
         parse_token(token)
+
+
+def test_what_undoes_a_step_stands_beside_it_and_is_known_by_one_key() -> None:
+    """However often it is run; it is no part of the step, and leads back to it."""
+    step = paths.named(paths.named(ROOT, "trip"), "hotel")
+    undoing = paths.compensation(step)
+    again = paths.again(undoing, 2)
+    assert (undoing, again) == ("trip/hotel/~c", "trip/hotel/~c/~r2")
+    assert paths.undone_by(undoing) == paths.undone_by(again) == step
+    assert paths.undone_by(step) is None
+    assert paths.known_outside(paths.named(again, "refund")) == paths.named(undoing, "refund")
+    assert list(paths.within_of(paths.named(undoing, "refund"))) == [undoing]
+    assert list(paths.within_of(undoing)) == []
+    assert paths.is_undoing(paths.doubt(undoing, 1))
+    assert not paths.is_undoing(paths.named(ROOT, "~c"))
+
+
+def test_what_undoes_a_tool_call_leads_back_to_the_call() -> None:
+    """Whatever the model has called it."""
+    step = paths.named(ROOT, "book")
+    call = paths.unit(paths.conversation(step, 1, 1), "2:call/~x")
+    undoing = paths.compensation(step, paths.below(step, call))
+    assert paths.undone_by(undoing) == call
+    assert paths.parse(undoing)[0] == paths.Named("book")
+
+
+def test_the_run_itself_may_be_what_stands_around() -> None:
+    """What it undoes and asks is seen from there, too."""
+    tried = paths.tried(ROOT)
+    assert paths.whose(tried) == ROOT
+    assert paths.below(tried, StepPath("a/b")) == "a/b"
+    assert paths.inside(tried, "a/b") == "a/b"
+    assert paths.withdrawn_by(tried, [StepPath("a/ask"), StepPath("b/~c/sure")]) == ["a/ask"]
+    assert paths.is_top_level(StepPath("a"))
+    assert not paths.is_top_level(paths.handler(ROOT, 1))

@@ -11,11 +11,13 @@ from flujo_actors import (
     Aborted,
     Backoff,
     Chunk,
+    Compensate,
     Context,
     ErrorInfo,
     Failure,
     Flujo,
     Paused,
+    Pipeline,
     PipelineResult,
     Step,
     StepOutcome,
@@ -68,8 +70,11 @@ plain = Step(
     validators=[lambda output: True],
     updates_context=True,
     usage_limits=UsageLimits(total_cost_usd_limit=1.0, total_tokens_limit=1000),
+    on_failure=[shout, louder],
+    compensate=Compensate(louder, when="completed", if_it_fails="stop"),
     meta={"owner": "me"},
 )
+Pipeline([plain], "named", on_failure=louder, compensate=louder)
 plain.name = "other"  # type: ignore[misc]
 UsageLimits(1.0)
 

@@ -149,10 +149,11 @@ def resume(call: Call, /, run: str, target: str | None, mode: str, **options: An
 @click.argument("run")
 @_STORE
 @click.option("--reason", default="cancelled from the command line", help="What the run is told.")
+@click.option("--undo/--no-undo", default=True, help="Whether what the run did is undone, as its pipeline says.")
 @pass_call
-def cancel(call: Call, /, run: str, store: str | None, reason: str) -> int:
+def cancel(call: Call, /, run: str, store: str | None, reason: str, undo: bool) -> int:
     """End a run as aborted, whoever works on it."""
-    _client(call, store).cancel(run, reason)
+    _client(call, store).cancel(run, reason, undo=undo)
     call.say(f"run {run} is asked to end")
     return DONE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._core.outcomes import Success, TerminalOutcome, Undone
-from .._core.paths import StepPath, undone_by, unescaped
+from .._core.paths import StepPath, step_of, undone_by, unescaped
 from .._dsl.pipeline import Pipeline
 from .._dsl.tree import find_step
 from .journal import Journal
@@ -21,7 +21,8 @@ def undone_in(journal: Journal, pipeline: Pipeline) -> dict[StepPath, Undone]:
 
 
 def _undone(step: StepPath, outcome: TerminalOutcome, pipeline: Pipeline) -> Undone:
-    declared = find_step(pipeline, step)
-    name = (None if declared is None else declared.name) or unescaped(step.rpartition("/")[2])
+    whole = step_of(step)  # of a tool call, the step that made it
+    declared = find_step(pipeline, whole)
+    name = (None if declared is None else declared.name) or unescaped(whole.rpartition("/")[2])
     feedback = None if isinstance(outcome, Success) else getattr(outcome, "feedback", None)
     return Undone(step_name=name, path=step, success=isinstance(outcome, Success), feedback=feedback)
