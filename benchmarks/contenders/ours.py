@@ -14,7 +14,7 @@ from flujo_actors._calls.agent import call_agent
 from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.paths import ROOT
 from flujo_actors._dsl import call_plan
-from flujo_actors._durable.journal import MemoryJournal
+from flujo_actors._durable.memory_journal import MemoryJournal
 from flujo_actors._run.messages import Tally, Work
 from flujo_actors._run.run import Run
 from flujo_actors.telemetry import SILENT

@@ -16,10 +16,10 @@ from ._core.seconds import checked_seconds
 from ._core.type_parameters import NOTHING, Ctx, Generic, In, Out
 from ._core.usage import UsageLimits
 from ._dsl.pipeline import Pipeline, StepLike, as_step
-from ._durable.runs import NO_ANSWER, OpenRun, Runs, RunsInMemory, reopened
+from ._durable.runs import NO_ANSWER, OpenRun, Runs, RunsInMemory, checked_id, reopened
 from ._handle import Drive, Outlet, RunHandle
 from ._run.run import Run
-from ._submitting import Submitting, checked_id
+from ._submitting import Submitting
 from ._tree.root import drive
 from ._wiring import (
     beliefs_of,

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._context.isolation import isolated
-from ._core.outcomes import RunId
 from ._core.type_parameters import NOTHING, Generic, In
+from ._durable.runs import checked_id
 from ._wiring import checked_mode, engine_of, fleet_of, office_of
-from .errors import DeclarationError
 
 if TYPE_CHECKING:
     from ._context.isolation import FirstContext
@@ -110,12 +109,3 @@ class Submitting(Generic[In]):
         if not self._is_remote or self._engine is None:
             return None
         return office_of(self, self._runs(), self._engine, self._settings, self._carry)
-
-
-def checked_id(run_id: str | None) -> RunId:
-    """The id that a caller chose for a run, or a new one."""
-    if run_id is None:
-        return RunId(os.urandom(16).hex())
-    if not isinstance(run_id, str) or not run_id:
-        raise DeclarationError(f"run_id must be a non-empty text or None, not {run_id!r}")
-    return RunId(run_id)

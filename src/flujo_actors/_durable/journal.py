@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +11,7 @@ from .._core import paths
 from .._core.outcomes import Paused, TerminalOutcome
 from .._core.paths import StepPath
 from .._core.usage import Usage
-from ..errors import InvalidAnswer, StoreError, TransactionLost
+from ..errors import InvalidAnswer, TransactionLost
 
 if TYPE_CHECKING:  # what only runs with limits, deadlines, approvals or compensations need
     from .._core.failures import Cause
@@ -120,33 +118,14 @@ class OpenTransaction(Protocol):
         """Undo what a step wrote that was cut short, and of which a thread may be left that writes on."""
 
 
-class Journal(Protocol):
-    """The memory of one run. What is written is durable, as far as the store is, when the call returns."""
-
-    durable: bool
-    """Whether there is a store behind it."""
-
-    cancelled: str | None
-    """Why the run goes no further, if somebody has cancelled it: what it did is undone."""
-
-    @property
-    def asks(self) -> bool:
-        """Whether the run waits for an answer, or can go on with one."""
+class StepRecords(Protocol):
+    """What is remembered of steps."""
 
     def recall(self, path: StepPath) -> Recorded | None:
         """The outcome of a step that settled in an earlier part of this run."""
 
     def compensations(self) -> Iterable[tuple[StepPath, TerminalOutcome]]:
         """How the compensations that earlier parts of this run have run ended, in this order."""
-
-    def answered(self, path: StepPath) -> Answered | None:
-        """The answer given to the pause at `path`."""
-
-    def times_answered(self, path: StepPath) -> int:
-        """How many questions at `path` were answered so far."""
-
-    def waiting(self, path: StepPath) -> Pause | None:
-        """The pause at `path` that nobody has answered yet."""
 
     def started(self, path: StepPath, name: str, of: int = 0) -> None:
         """Take note that a step begins, one `of` so many; written with whatever is written next, unless that is how it
@@ -157,6 +136,30 @@ class Journal(Protocol):
 
     async def begin(self, step_name: str) -> OpenTransaction:
         """A transaction for a step that asks for one."""
+
+
+class QuestionRecords(Protocol):
+    """What is remembered of questions and their answers."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether the run waits for an answer, or can go on with one."""
+
+    def answered(self, path: StepPath) -> Answered | None:
+        """The answer given to the pause at `path`."""
+
+    def times_answered(self, path: StepPath) -> int:
+        """How many questions at `path` were answered so far."""
+
+    def waiting(self, path: StepPath) -> Pause | None:
+        """The pause at `path` that nobody has answered yet."""
+
+    async def paused(self, pause: Pause) -> None:
+        """Remember that a step waits; from then on it can be answered."""
+
+
+class UnitRecords(Protocol):
+    """What is remembered of the units of granular steps."""
 
     def unit(self, path: StepPath) -> KeptUnit | None:
         """A model turn or tool call that is done."""
@@ -173,11 +176,9 @@ class Journal(Protocol):
     async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
         """Remember what a unit came to."""
 
-    async def paused(self, pause: Pause) -> None:
-        """Remember that a step waits; from then on it can be answered."""
 
-    async def cancel(self, reason: str) -> None:
-        """Remember that the run goes no further."""
+class ChoiceRecords(Protocol):
+    """What is remembered of selections."""
 
     def chosen(self, path: StepPath) -> str | None:
         """What a selection has chosen there, as JSON text."""
@@ -185,12 +186,29 @@ class Journal(Protocol):
     async def choose(self, path: StepPath, choice: str) -> None:
         """Remember what a selection has chosen, before it is acted on."""
 
+
+class RunRecords(Protocol):
+    """What is remembered of the run as a whole."""
+
+    durable: bool
+    """Whether there is a store behind it."""
+
+    cancelled: str | None
+    """Why the run goes no further, if somebody has cancelled it: what it did is undone."""
+
+    async def cancel(self, reason: str) -> None:
+        """Remember that the run goes no further."""
+
     def raised(self, path: StepPath) -> Mapping[str, Any]:
         """The limits that were set anew for the run, or for the step at `path`, when they were reached."""
 
     @property
     def times(self) -> WorkedTime:
         """How long was worked, where that is limited."""
+
+
+class Journal(StepRecords, QuestionRecords, UnitRecords, ChoiceRecords, RunRecords, Protocol):
+    """The memory of one run. What is written is durable, as far as the store is, when the call returns."""
 
 
 class RaisedLimits:
@@ -213,193 +231,3 @@ class RaisedLimits:
 
             owner = question.facts["owner"]
             self._raised[owner] = {**self._raised.get(owner, {}), **raised_by(answered.answer)}
-
-
-class Questions:
-    """What a run in memory has asked, and what it was told."""
-
-    __slots__ = ("answers", "pauses", "raised", "told")
-
-    def __init__(self) -> None:
-        self.raised = RaisedLimits()
-        self.pauses: dict[StepPath, Pause] = {}
-        self.answers: dict[StepPath, Answered] = {}
-        self.told: Counter[StepPath] = Counter()
-
-    def drop(self, path: StepPath) -> None:
-        """The step at `path` settled, or failed so far: nobody waits any more for what was asked inside it."""
-        for each in paths.withdrawn_by(path, self.pauses):
-            del self.pauses[each]
-
-
-class UnitsInMemory:
-    """The model turns and tool calls of a run in memory."""
-
-    __slots__ = ("counted", "done", "intended")
-
-    def __init__(self) -> None:
-        self.intended: dict[StepPath, str] = {}
-        self.done: dict[StepPath, KeptUnit] = {}
-        self.counted = CountedUnits()
-
-
-class MemoryJournal:
-    """A journal that lives as long as the process, and keeps references instead of copies.
-
-    A program has thousands of runs at a time, few of which ask anything or have units: the books for these are made
-    when they are needed.
-    """
-
-    __slots__ = ("_causes", "_chosen", "_left", "_questions", "_settled", "_times", "_units", "cancelled")
-    durable = False
-
-    def __init__(self) -> None:
-        self._times: WorkedTime | None = None
-        self._chosen: dict[StepPath, str] | None = None
-        self._settled: dict[StepPath, tuple[TerminalOutcome, Any, bool]] = {}
-        self.cancelled: str | None = None
-        self._left: dict[StepPath, Sequence[Any]] | None = None
-        """What settled steps leave to undo; few runs have any."""
-        self._causes: dict[StepPath, Cause] | None = None
-        """What made attempts and pipelines fail, in runs that tell of it."""
-        self._questions: Questions | None = None
-        self._units: UnitsInMemory | None = None
-
-    @property
-    def questions(self) -> Questions:
-        """The book of questions."""
-        if self._questions is None:
-            self._questions = Questions()
-        return self._questions
-
-    @property
-    def units(self) -> UnitsInMemory:
-        """The book of units."""
-        if self._units is None:
-            self._units = UnitsInMemory()
-        return self._units
-
-    @property
-    def times(self) -> WorkedTime:
-        """The clocks."""
-        if self._times is None:
-            from .worked_time import WorkedTime  # see above
-
-            self._times = WorkedTime()
-        return self._times
-
-    def chosen(self, path: StepPath) -> str | None:
-        return None if self._chosen is None else self._chosen.get(path)
-
-    async def choose(self, path: StepPath, choice: str) -> None:
-        self._chosen = self._chosen or {}
-        self._chosen[path] = choice
-
-    def raised(self, path: StepPath) -> Mapping[str, Any]:
-        return {} if self._questions is None else self._questions.raised.of(path)
-
-    def unit(self, path: StepPath) -> KeptUnit | None:
-        return self.units.done.get(path)
-
-    async def intend(self, path: StepPath, intent: str) -> bool:
-        before = path in self.units.intended
-        self.units.intended.setdefault(path, intent)
-        self.questions.answers.pop(path, None)
-        return before
-
-    def intents(self, step: StepPath) -> list[tuple[StepPath, str]]:
-        begun = {} if self._units is None else self._units.intended
-        return [(path, begun[path]) for path in paths.at_or_below(step, begun)]
-
-    async def commit_unit(self, path: StepPath, result: str, usage: Usage) -> None:
-        self.units.done[path] = KeptUnit(result=result, usage=usage, counted=True)
-        self.units.counted.done(path)
-
-    def recall(self, path: StepPath) -> Recorded | None:
-        kept = self._settled.get(path)
-        if kept is None:
-            return None
-        undo = () if self._left is None else self._left.get(path, ())
-        cause = None if self._causes is None else self._causes.get(path)
-        return Recorded(outcome=kept[0], context=kept[1], same_context=kept[2], undo=undo, cause=cause)
-
-    def compensations(self) -> Iterable[tuple[StepPath, TerminalOutcome]]:
-        return [(path, kept[0]) for path, kept in self._settled.items() if paths.undone_by(path) is not None]
-
-    def answered(self, path: StepPath) -> Answered | None:
-        return self.questions.answers.get(path)
-
-    def times_answered(self, path: StepPath) -> int:
-        return self.questions.told[path]
-
-    def waiting(self, path: StepPath) -> Pause | None:
-        return self.questions.pauses.get(path)
-
-    def started(self, path: StepPath, name: str, of: int = 0) -> None:
-        pass
-
-    def keep(self, path: StepPath, outcome: TerminalOutcome, context: Any, *, same_context: bool) -> None:
-        """Remember how a step ended and the context it left; in memory there is nothing to wait for."""
-        self._settled[path] = (outcome, context, same_context)
-        if self._units is not None:
-            self._units.counted.settled(path)
-        if self._questions is not None:
-            self._questions.drop(path)
-
-    async def settled(self, path: StepPath, record: Recorded) -> Recorded:
-        self.keep(path, record.outcome, record.context, same_context=record.same_context)
-        if record.undo:
-            self.leave(path, record.undo)
-        self.fail(path, record.cause)
-        return record
-
-    def leave(self, path: StepPath, undo: Sequence[Any]) -> None:
-        """Remember what a step leaves to undo."""
-        if self._left is None:
-            self._left = {}
-        self._left[path] = undo
-
-    def fail(self, path: StepPath, cause: Cause | None) -> None:
-        """Remember what made a step fail, if that is not to be seen from its outcome."""
-        if cause is not None:
-            self._causes = self._causes or {}
-            self._causes[path] = cause
-
-    async def begin(self, step_name: str) -> OpenTransaction:
-        raise StoreError(f"step {step_name!r} asks for a transaction, but the run has no store")
-
-    async def paused(self, pause: Pause) -> None:
-        if pause.question is not None and pause.question.timeout_s is not None:
-            pause = attrs.evolve(pause, due_at=time.time() + pause.question.timeout_s)
-        self.questions.pauses[pause.path] = pause
-        self.questions.answers.pop(pause.path, None)  # what was answered before was another question
-
-    async def cancel(self, reason: str) -> None:
-        self.cancelled = self.cancelled or reason
-        book = self.questions
-        book.pauses = {path: each for path, each in book.pauses.items() if paths.is_undoing(path)}
-
-    @property
-    def asks(self) -> bool:
-        """Whether the run has asked something: it may go on with the answer, now or later."""
-        return self._questions is not None and bool(self._questions.pauses or self._questions.answers)
-
-    def answer(self, path: StepPath, answer: Any) -> None:
-        """Take the answer to a pause; it is used when the run continues."""
-        book = self.questions
-        book.answers[path] = Answered(pause=book.pauses.pop(path), answer=answer)
-        book.raised.take(book.answers[path])
-        book.told[path] += 1
-
-    def expire(self, now: float) -> bool:
-        """End the questions whose time is over; whether there were any."""
-        book = self.questions
-        over = [path for path, pause in book.pauses.items() if pause.due_at is not None and pause.due_at <= now]
-        for path in over:
-            book.answers[path] = Answered(pause=book.pauses.pop(path), answer=None, expired=True)
-        return bool(over)
-
-    def begin_part(self) -> None:
-        """The run goes on: what was done so far belongs to an earlier part of it."""
-        units = self.units
-        units.done = {each: attrs.evolve(unit, counted=each in units.counted) for each, unit in units.done.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 import time
 from collections import OrderedDict
 from contextlib import AbstractContextManager
@@ -14,8 +15,9 @@ import trio
 
 from .._core.outcomes import PipelineResult, RunId
 from .._core.pause_tokens import parse_token
-from ..errors import Expired, InvalidAnswer, LeaseLost, NotPaused, RunExists, RunLeased, RunNotFound
-from .journal import Journal, MemoryJournal, Pause
+from ..errors import DeclarationError, Expired, InvalidAnswer, LeaseLost, NotPaused, RunExists, RunLeased, RunNotFound
+from .journal import Journal, Pause
+from .memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from .halt import Halt
@@ -120,6 +122,15 @@ class Runs(Protocol):
 
     def holding(self, run: OpenRun) -> AbstractContextManager[Hold]:
         """Keep the grip on a run while it is worked on."""
+
+
+def checked_id(run_id: str | None) -> RunId:
+    """The id that a caller chose for a run, or a new one."""
+    if run_id is None:
+        return RunId(os.urandom(16).hex())
+    if not isinstance(run_id, str) or not run_id:
+        raise DeclarationError(f"run_id must be a non-empty text or None, not {run_id!r}")
+    return RunId(run_id)
 
 
 async def reopened(runs: Runs, token: str, *, wait: bool) -> OpenRun:

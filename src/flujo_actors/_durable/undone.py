@@ -6,10 +6,10 @@ from .._core.outcomes import Success, TerminalOutcome, Undone
 from .._core.paths import StepPath, step_of, undone_by, unescaped
 from .._dsl.pipeline import Pipeline
 from .._dsl.tree import find_step
-from .journal import Journal
+from .journal import StepRecords
 
 
-def undone_in(journal: Journal, pipeline: Pipeline) -> dict[StepPath, Undone]:
+def undone_in(journal: StepRecords, pipeline: Pipeline) -> dict[StepPath, Undone]:
     """What is undone by now, in the order of undoing; the last word counts where a person wanted another try."""
     found: dict[StepPath, Undone] = {}
     for path, outcome in journal.compensations():
