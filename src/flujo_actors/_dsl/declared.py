@@ -111,7 +111,9 @@ def as_handlers(value: StepLike | Iterable[StepLike] | None) -> tuple[AnyStep, .
     return compensation.as_handlers(value)
 
 
-def as_compensation(value: Any) -> Compensate | Mapping[str, Compensate] | None:
+def as_compensation(
+    value: StepLike | Compensate | Mapping[str, StepLike | Compensate] | None,
+) -> Compensate | Mapping[str, Compensate] | None:
     """The compensation that was declared, if there is one."""
     if value is None:
         return None
@@ -126,6 +128,14 @@ def _as_review(value: Any) -> AnyStep | None:
     from .sureness import as_review  # what only steps with a review need
 
     return as_review(value)
+
+
+def as_one_compensation(value: StepLike | Compensate | None) -> Compensate | None:
+    """The compensation of what has no tools, if there is one."""
+    found = as_compensation(value)
+    if isinstance(found, Mapping):
+        raise DeclarationError("a pipeline has no tools: its `compensate` is a function, a step or a pipeline")
+    return found
 
 
 _options: dict[type, frozenset[str]] = {}

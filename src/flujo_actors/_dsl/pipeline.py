@@ -12,7 +12,7 @@ from .._core.paths import Named, Segment
 from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
 from .chaining import Chained
-from .declared import Declared, as_compensation, as_handlers
+from .declared import Declared, as_handlers, as_one_compensation
 
 if TYPE_CHECKING:
     from .._core.usage import UsageLimits
@@ -58,7 +58,7 @@ class Pipeline(Chained[In, Out]):
     name: str | None = None
     on_failure: tuple[AnyStep, ...] = attrs.field(default=(), converter=as_handlers)
     """Who is told when the pipeline has failed, and been undone."""
-    compensate: Compensate | None = attrs.field(default=None, converter=as_compensation)
+    compensate: Compensate | None = attrs.field(default=None, converter=as_one_compensation)
     """What undoes the pipeline as a whole once it has completed; without it, its steps are undone one by one."""
 
     usage_limits: UsageLimits | None = attrs.field(default=None, kw_only=True)
@@ -69,8 +69,6 @@ class Pipeline(Chained[In, Out]):
     def __attrs_post_init__(self) -> None:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise DeclarationError(f"a pipeline's name must be a non-empty text or None, not {self.name!r}")
-        if isinstance(self.compensate, Mapping):
-            raise DeclarationError("a pipeline has no tools: its `compensate` is a function, a step or a pipeline")
         if not self.steps:
             raise DeclarationError("a pipeline needs at least one step")
         places: dict[str, int] = {}
