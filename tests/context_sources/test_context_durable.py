@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from flujo_actors import (
     from_state,
     make_agent_async,
 )
+from flujo_actors._dsl.source_facts import sources_text
 from flujo_actors.testing import CallTool, ScriptedRetriever, scripted_model
 from kit.durable_places import AN_HOUR_LATER, Place
 from kit.other_processes import KILLED, in_another_process
@@ -208,3 +210,27 @@ def test_a_state_without_a_json_form_is_recalled_as_its_text(place: Place) -> No
         Flujo(step, store=place.open(AN_HOUR_LATER)).run("q", run_id="r")
     assert Flujo(step, store=place.open(AN_HOUR_LATER)).resume("r").output == "ok"
     assert texts[0] == texts[1]
+
+
+def test_functions_of_sources_are_known_by_name_in_every_process() -> None:
+    """Partials, objects that can be called and lambdas have no address in what is compared."""
+
+    class Shape:
+        def __call__(self, assembled: AssembledContext) -> str:
+            return ""
+
+    def state(data: str, context: Any, extra: int = 0) -> int:
+        return extra
+
+    def declared() -> str:
+        sources = ContextSources(
+            [
+                from_state(functools.partial(state, extra=1), name="s"),
+                from_retrieval(Papers, query=lambda data, context: data, rerank=functools.partial(sorted)),
+            ],
+            format=Shape(),
+        )
+        return sources_text(sources)
+
+    assert declared() == declared()
+    assert " at 0x" not in declared()

@@ -631,3 +631,23 @@ def test_opentelemetry_gets_spans_in_the_words_of_its_conventions() -> None:
         assert found.parent is not None
         assert found.parent.span_id == spans["attempt 1"].context.span_id
         assert [event.name for event in spans["attempt 1"].events] == ["context.assembled"]
+
+
+def test_functions_of_sources_may_ask_for_earlier_steps() -> None:
+    """States, queries and filters, as inputs do."""
+    retriever = ScriptedRetriever(("x", 0.5))
+
+    async def classify(data: str) -> str:
+        return "complaint"
+
+    sources = [
+        from_state(lambda data, context, *, steps: steps.classify, name="kind"),
+        from_retrieval(
+            Papers,
+            query=lambda data, context, *, run_input: run_input,
+            filters={"tenant": from_state(lambda data, context, *, steps: steps["classify"])},
+        ),
+    ]
+    step = Step("ask", shown, context_sources=sources)
+    assert Flujo(Step("classify", classify) >> step, retrievers={Papers: retriever}).run("q").output == ["x"]
+    assert (retriever.searches[0].query, retriever.searches[0].filters) == ("q", {"tenant": "complaint"})

@@ -7,7 +7,7 @@ to, which retriever answers it, whether the context has such a field) is checked
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -301,6 +301,19 @@ class ContextSources:
     def history(self) -> FromHistory | None:
         """The conversation, if it is one of the sources."""
         return next((each for each in self.sources if isinstance(each, FromHistory)), None)
+
+    def functions(self) -> Iterator[Callable[..., Any]]:
+        """The functions `(data, context)` that states, queries and filters are made by."""
+        for source in self.sources:
+            match source:
+                case FromState(where=where):
+                    yield from filter(_is_function, [where])
+                case FromRetrieval(query=query, filters=filters):
+                    given = (query, *filters.values())
+                    values = (each.where if isinstance(each, FromState) else each for each in given)
+                    yield from filter(_is_function, values)
+                case FromLiteral() | FromHistory():
+                    pass
 
     @property
     def searches(self) -> tuple[FromRetrieval, ...]:

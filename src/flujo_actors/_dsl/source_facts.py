@@ -5,9 +5,11 @@ Of a function its name counts, as everywhere; of searches what decides what is f
 
 from __future__ import annotations
 
+import functools
 from typing import Any, assert_never
 
 from .collections import collection_name
+from .context_format import ContextFormat
 from .context_sources import ContextSources, FromHistory, FromLiteral, FromRetrieval, FromState, Source
 
 
@@ -37,8 +39,11 @@ def _source(source: Source) -> str:
 
 
 def _named(value: Any) -> str:
-    """A value as it is, a function by its name."""
+    """A value as it is; a function by its name, also behind partials, and what else can be called by its class."""
     if isinstance(value, FromState):
         value = value.where
-    qualified = getattr(value, "__qualname__", None)
-    return str(qualified) if qualified and callable(value) else repr(value)
+    if not callable(value) or isinstance(value, ContextFormat):
+        return repr(value)
+    while isinstance(value, functools.partial):
+        value = value.func
+    return str(getattr(value, "__qualname__", type(value).__qualname__))

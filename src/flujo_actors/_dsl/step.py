@@ -246,6 +246,8 @@ class Step(Declared[In, Out], GovernedKinds):
             yield self.deps
         if self.message_history is not None and self.history_plan is not None:
             yield self.message_history
+        if self.context_sources is not None:
+            yield from self.context_sources.functions()
 
     def _check(self) -> None:
         if self.deps is not None:
