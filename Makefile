@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # newest that pyproject.toml allows instead, as a user's installation would; `make constraints` writes those down.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help install demo test test-fast browser vendor matrix check wheel format docs bench bench-peers bench-growth constraints clean
+.PHONY: help install demo test test-fast browser vendor matrix check wheel format docs bench bench-peers bench-growth bench-page constraints clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
@@ -91,6 +91,10 @@ bench-peers: install
 
 bench-growth: install
 	$(BIN)/python -m benchmarks --growth
+
+# How soon the run page shows what happens, and what its viewers cost.
+bench-page: install browser
+	$(BIN)/python -m benchmarks.page
 
 constraints:
 	$(PYTHON) -m venv --clear .venvs/newest
