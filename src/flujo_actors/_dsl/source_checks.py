@@ -1,14 +1,22 @@
-"""What a step that has sources or a conversation must have besides; raises `DeclarationError`."""
+"""The sources of a step, and what a step that has some or a conversation must have besides."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DeclarationError
+from .context_sources import ContextSources, as_context_sources
 
 if TYPE_CHECKING:
-    from .context_sources import ContextSources
     from .step import Step
+
+
+def sources_of(name: str, value: Any) -> ContextSources:
+    """The sources of the step of that name, which is told with whatever is wrong with them."""
+    try:
+        return as_context_sources(value)
+    except DeclarationError as error:
+        raise DeclarationError(f"step {name!r}: {error}") from None
 
 
 def check_sources(step: Step) -> None:

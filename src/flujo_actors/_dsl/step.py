@@ -36,15 +36,6 @@ if TYPE_CHECKING:  # see where `Step` makes them
     from .resumable import OnUncertain, Resumable
 
 
-def _as_sources(name: str, value: Any) -> ContextSources:
-    from .context_sources import as_context_sources  # only for steps that have sources
-
-    try:
-        return as_context_sources(value)
-    except DeclarationError as error:
-        raise DeclarationError(f"step {name!r}: {error}") from None
-
-
 @attrs.frozen(kw_only=True, eq=False, repr=False, init=False)
 class Step(Declared[In, Out], GovernedKinds):
     """One agent: a callable, an object with `async run(data, **kw)`, or a pydantic-ai agent."""
@@ -111,7 +102,9 @@ class Step(Declared[In, Out], GovernedKinds):
     def __init__(self: Step[Any, Any], name: str, agent: Any, **options: Unpack[WithProcessing]) -> None: ...
     def __init__(self, name: str, agent: Any = None, **options: Any) -> None:
         if options.get("context_sources") is not None:
-            options["context_sources"] = _as_sources(name, options["context_sources"])
+            from .source_checks import sources_of  # only for steps that have sources
+
+            options["context_sources"] = sources_of(name, options["context_sources"])
         self.__attrs_init__(name, agent, **options)
 
     @plan.default
@@ -265,7 +258,7 @@ class Step(Declared[In, Out], GovernedKinds):
         """What every step has, and where its context comes from."""
         yield from Declared.deciding(self)
         if self.context_sources is not None:
-            from .source_facts import sources_text  # see `_as_sources`
+            from .source_facts import sources_text  # see `__init__`
 
             yield "context_sources", sources_text(self.context_sources)
 
