@@ -156,13 +156,14 @@ class RunClient:
         required(self._store, "record", what="reading one record")
         return self._store.record(RunId(run_id), seq)
 
-    def watch(self, run_id: str, *, after: int = 0) -> RunWatch:
+    def watch(self, run_id: str, *, after: int = 0, texts: bool = False) -> RunWatch:
         """What happens in the run, whichever process works on it: `async for record in client.watch(run_id)`.
 
         It begins after a record, the first by default, and goes on as more are written, half a second behind at most,
-        until the run has ended. On trio and asyncio; however many watch, the store is asked once.
+        until the run has ended. On trio and asyncio; however many watch, the store is asked once. With `texts`, its
+        `new_texts()` is what open steps have written since, as far as they stream, in this process or another.
         """
-        return RunWatch(self._store, RunId(run_id), after=after)
+        return RunWatch(self._store, RunId(run_id), after=after, texts=texts)
 
     def wait(self, run_id: str, timeout: float | None = None) -> PipelineResult:
         """The result of a run, once it has ended or waits for an answer; blocks until then, whoever works on it.

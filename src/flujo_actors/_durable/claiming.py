@@ -109,6 +109,11 @@ def refuse_if_ended(run: StoredRun) -> None:
         raise NotPaused(f"run {run.run_id!r} has ended as {run.status}; there is nothing left to resume or to cancel")
 
 
+def is_at_work_here(run_id: RunId) -> bool:
+    """Whether this process works on a run."""
+    return any(lease.run_id == run_id for lease in list(_at_work))
+
+
 class _Patience:
     """How long somebody waits for one run."""
 

@@ -43,6 +43,7 @@ from .cancelling import CancelWatch
 from .leases import Leases
 from .processes import new_owner
 from .store_wait import StoreWait, post, start_thread
+from .text_exchange import leave_texts
 from .watching import watchers
 
 J = TypeVar("J")
@@ -270,7 +271,10 @@ class JournalWriter:
 
     def _cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
         store = self._store()
-        return {} if store is None else store.cancel_requests(run_ids)
+        if store is None:
+            return {}
+        leave_texts(store, run_ids)  # looked for as often, by the same thread
+        return store.cancel_requests(run_ids)
 
     def _renew(self, leases: Sequence[Lease]) -> list[LeaseLost | None]:
         store = self._store()

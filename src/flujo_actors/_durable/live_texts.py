@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -86,6 +86,19 @@ class LiveTexts:
         for wake in wakes:
             wake()
 
+    def replace(self, run_id: RunId, texts: Mapping[StepPath, str]) -> None:
+        """What the steps of a watched run have written in another process."""
+        with self._lock:
+            watched = self._runs.get(run_id)
+            changed = {} if watched is None else _changed(watched.tails, texts)
+            if watched is None or not changed:
+                return
+            watched.version += 1
+            watched.tails.update({path: Tail(1, text, watched.version) for path, text in changed.items()})
+            wakes = list(watched.wakes)
+        for wake in wakes:
+            wake()
+
     def since(self, run_id: RunId, version: int) -> tuple[dict[StepPath, str], int]:
         """What has changed since a version, by path, and the version that this is."""
         with self._lock:
@@ -94,6 +107,10 @@ class LiveTexts:
                 return {}, version
             new = {path: tail.text for path, tail in watched.tails.items() if tail.version > version}
             return new, watched.version
+
+
+def _changed(tails: Mapping[StepPath, Tail], texts: Mapping[StepPath, str]) -> dict[StepPath, str]:
+    return {path: text for path, text in texts.items() if path not in tails or tails[path].text != text}
 
 
 live_texts = LiveTexts()

@@ -87,7 +87,7 @@ class RunWatch:
         return self._texts and live_texts.since(self._run_id, self._heard)[1] != self._heard
 
     def new_texts(self) -> dict[StepPath, str]:
-        """What steps at work have written since this was last asked: the end of it, by path; in this process only."""
+        """What steps at work have written since this was last asked: the end of it, by path."""
         texts, self._heard = live_texts.since(self._run_id, self._heard)
         return texts
 

@@ -9,12 +9,14 @@ Rules:
 3. A watcher is woken from the thread, on trio, on asyncio or in another thread, and never runs in it.
 4. What goes wrong with the store is told to everybody who watches, and the thread goes on with who comes next.
 5. A watch ends when the run has ended and all its records were given. `RunNotFound` if it is, or goes, away.
+6. What steps in other processes are writing is asked for by the same thread (`text_exchange`), twice a second.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
@@ -28,6 +30,7 @@ from ..errors import DeclarationError, FlujoError, StoreError
 from ..stores._forking import watch_forks
 from ..stores._port import Store
 from ..stores._refusals import not_found
+from .text_exchange import EVERY_S, take_texts
 
 POLL_S = 0.15
 """How long the thread rests between two questions."""
@@ -84,6 +87,7 @@ class Watcher:
         self._runs: dict[RunId, WatchedRun] = {}
         self._poked = False
         self._at_work = False
+        self._listens_at = 0.0
 
     def join(self, run_id: RunId, wake: Wake) -> WatchedRun:
         """Watch a run: `wake` is called, in the thread, whenever there may be something new."""
@@ -160,10 +164,19 @@ class Watcher:
     def _look(self, runs: Sequence[WatchedRun]) -> list[Wake]:
         """Ask the store; what comes back are those to wake."""
         try:
-            stored = self._store.look([each.run_id for each in runs])
+            run_ids = [each.run_id for each in runs]
+            stored = self._store.look(run_ids)
+            self._listen(run_ids)
         except FlujoError as error:
             return self._told(runs, error)
         return [wake for each in runs for wake in self._advanced(each, stored.get(each.run_id))]
+
+    def _listen(self, run_ids: Sequence[RunId]) -> None:
+        """Rule 6."""
+        now = time.monotonic()
+        if now >= self._listens_at:
+            self._listens_at = now + EVERY_S
+            take_texts(self._store, run_ids)
 
     def _told(self, runs: Iterable[WatchedRun], error: FlujoError) -> list[Wake]:
         """Tell everybody, once: those who watch again begin anew."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ._port import RunControl as RunControl
     from ._port import RunLog as RunLog
     from ._port import RunScan as RunScan
+    from ._port import RunTexts as RunTexts
     from ._port import Store as Store
     from ._port import Transaction as Transaction
     from ._port import Verdict as Verdict
@@ -59,6 +60,7 @@ else:
             "RunLog": "._port",
             "RunQuery": ".._core.records",
             "RunScan": "._port",
+            "RunTexts": "._port",
             "SqliteStore": ".sqlite",
             "Store": "._port",
             "StoredRun": ".._core.records",

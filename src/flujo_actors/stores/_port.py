@@ -13,7 +13,7 @@ How pauses come and go, in every store:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
@@ -214,6 +214,17 @@ class RunScan(Protocol):
 
         `RunExists` if its id is taken.
         """
+
+
+class RunTexts(Protocol):
+    """Passing on what steps are writing, between processes. Lossy: nothing of it survives, and no store needs it."""
+
+    def swap_texts(self, said: Mapping[RunId, Mapping[StepPath, str]]) -> set[RunId]:
+        """From the owner of these runs: what their open steps have written last, kept for those that are watched; which
+        those are."""
+
+    def watch_texts(self, run_ids: Sequence[RunId], *, for_s: float) -> dict[RunId, dict[StepPath, str]]:
+        """What the owners of these runs left; and leave word that somebody watches them, for so many seconds."""
 
 
 class Transaction(Protocol):

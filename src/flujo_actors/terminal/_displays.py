@@ -29,6 +29,9 @@ class Display(Protocol):
     def text(self, path: StepPath, piece: str) -> None:
         """A step said something."""
 
+    def said(self, path: StepPath, tail: str) -> None:
+        """What a step of another process has said last, whatever was said before."""
+
     def close(self) -> None:
         """Nothing more will happen."""
 
@@ -40,6 +43,9 @@ class Quiet:
         """Nothing to show."""
 
     def text(self, path: StepPath, piece: str) -> None:
+        """Nothing to show."""
+
+    def said(self, path: StepPath, tail: str) -> None:
         """Nothing to show."""
 
     def close(self) -> None:
@@ -58,6 +64,10 @@ class JsonLines:
     def text(self, path: StepPath, piece: str) -> None:
         if self._chunks:
             self._write({"v": 1, "kind": "chunk", "path": path, "text": piece})
+
+    def said(self, path: StepPath, tail: str) -> None:
+        if self._chunks:
+            self._write({"v": 1, "kind": "text", "path": path, "tail": tail})
 
     def close(self) -> None:
         """Every line was complete when it was written."""
@@ -101,6 +111,9 @@ class PlainLines:
 
     def text(self, path: StepPath, piece: str) -> None:
         """What is being said is not told in lines that stay."""
+
+    def said(self, path: StepPath, tail: str) -> None:
+        """As above."""
 
     def close(self) -> None:
         """Every line was complete when it was written."""

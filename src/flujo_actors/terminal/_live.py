@@ -64,6 +64,13 @@ class LiveView:
         with self._lock:
             self._tails[path] = (self._tails.get(path, "") + piece)[-_TAIL_CHARS:]
 
+    def said(self, path: StepPath, tail: str) -> None:
+        """What a step of another process has said last."""
+        with self._lock:
+            node = self._outline.nodes.get(path)
+            if node is None or node.status == "running":
+                self._tails[path] = tail[-_TAIL_CHARS:]
+
     def close(self) -> None:
         """Leave the last view where it is."""
         self._live.stop()

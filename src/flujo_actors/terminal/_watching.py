@@ -77,11 +77,13 @@ async def tail(
 
 async def show_stored(client: RunClient, run_id: str, display: Display, *, after: int = 0) -> None:
     """Tell a display what a stored run does, until it has ended or waits for somebody."""
-    watched, seen = client.watch(run_id, after=after), after
+    watched, seen = client.watch(run_id, after=after, texts=True), after
     while (batch := await watched.next_batch()) is not None:
         for record in batch:
             display.take(record)
             seen = record.seq
+        for path, text in watched.new_texts().items():
+            display.said(path, text)
         if _asks(watched.run, seen):
             watched.close()
             return

@@ -96,7 +96,22 @@ _BELIEFS: tuple[LiteralString, ...] = (
 )
 """What is known of agents that selections choose from; the scope is a hash of the beliefs' name and the category."""
 
-MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (_FIRST, _CANCEL_REQUESTS, _QUEUES, _LISTINGS, _DEADLINES, _BELIEFS)
+_TEXTS: tuple[LiteralString, ...] = (
+    "CREATE UNLOGGED TABLE flujo_texts_wanted (run bytea PRIMARY KEY, until float8 NOT NULL)",
+    "CREATE UNLOGGED TABLE flujo_texts (run bytea NOT NULL, path text NOT NULL, text text NOT NULL)",
+    "CREATE INDEX flujo_texts_by_run ON flujo_texts (run)",
+)
+"""What steps are writing, for those who watch; nothing of it survives a crash."""
+
+MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (
+    _FIRST,
+    _CANCEL_REQUESTS,
+    _QUEUES,
+    _LISTINGS,
+    _DEADLINES,
+    _BELIEFS,
+    _TEXTS,
+)
 """What leads from each version to the next; an empty schema has version 0."""
 
 

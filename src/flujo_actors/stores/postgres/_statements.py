@@ -196,3 +196,18 @@ DELETE_PAUSES: LiteralString = "DELETE FROM flujo_pauses WHERE run = ANY(%s)"
 
 DELETE_UNUSED_BLOBS: LiteralString = """
     DELETE FROM flujo_blobs WHERE hash = ANY(%s) AND NOT EXISTS (SELECT 1 FROM flujo_records WHERE blob = hash)"""
+
+WANTED_TEXTS: LiteralString = f"SELECT run FROM flujo_texts_wanted WHERE run = ANY(%s) AND until > {WALL}"
+
+WANT_TEXTS: LiteralString = f"""
+    INSERT INTO flujo_texts_wanted (run, until) VALUES (%(run)s, {WALL} + %(for_s)s::float8)
+    ON CONFLICT (run) DO UPDATE SET until = excluded.until"""
+
+DROP_STALE_TEXTS: LiteralString = f"""
+    DELETE FROM flujo_texts WHERE run IN (SELECT run FROM flujo_texts_wanted WHERE until < {WALL} - 60)"""
+
+DROP_TEXTS: LiteralString = "DELETE FROM flujo_texts WHERE run = ANY(%s)"
+
+LEAVE_TEXT: LiteralString = "INSERT INTO flujo_texts (run, path, text) VALUES (%s, %s, %s)"
+
+TEXTS: LiteralString = "SELECT run, path, text FROM flujo_texts WHERE run = ANY(%s)"

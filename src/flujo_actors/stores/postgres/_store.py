@@ -32,6 +32,7 @@ from . import _statements as sql
 from ._beliefs import PostgresBeliefs, learn
 from ._queue import PostgresQueue
 from ._scanning import PostgresScanning, hash_of, owner_of
+from ._texts import PostgresTexts
 from ._writing import insert_records, numbered
 
 if TYPE_CHECKING:  # they need the driver, and the name of this store must be there without it
@@ -39,7 +40,7 @@ if TYPE_CHECKING:  # they need the driver, and the name of this store must be th
     from ._session import Connection
 
 
-class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs):
+class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresTexts):
     """Runs in a Postgres database; its tables stand in the first schema of the `search_path`."""
 
     def __init__(

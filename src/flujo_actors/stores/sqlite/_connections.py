@@ -83,6 +83,11 @@ class SqliteConnections:
         self._forking = False
         self._inherited = False
 
+    @property
+    def file(self) -> str:
+        """The file, wherever the process is."""
+        return self._file
+
     def writing(self) -> AbstractContextManager[StoreConnection]:
         """The writing connection, in a transaction that commits at the end of the block."""
         return _Write(self)

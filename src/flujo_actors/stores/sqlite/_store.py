@@ -36,12 +36,13 @@ from ._connections import SqliteConnections
 from ._pauses import insert
 from ._queue import SqliteQueue
 from ._scanning import SqliteScanning, owner_of, record_rows
+from ._texts import SqliteTexts
 
 Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
 """SQLite's setting: `FULL` survives a power failure, `NORMAL` may lose the last commits in one, never their order."""
 
 
-class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs):
+class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteTexts):
     """Runs in a SQLite file, or in memory with `":memory:"`; shared by all processes of one machine."""
 
     between_machines = False
