@@ -53,7 +53,10 @@ def page() -> str:
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None = None) -> click.Context:
-    return click.Context(command, info_name=name, parent=parent, terminal_width=100, max_content_width=100)
+    names = ["-h", "--help"]  # as the command itself says; it remembers what it was first asked with
+    return click.Context(
+        command, info_name=name, parent=parent, terminal_width=100, max_content_width=100, help_option_names=names
+    )
 
 
 def _entries(command: click.Command, name: str, parent: click.Context) -> Iterator[str]:
