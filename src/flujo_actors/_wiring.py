@@ -348,6 +348,10 @@ def checked_answer(answer: Any, pause: Pause) -> Any:
         from ._durable.deferring import decision_on  # what only runs with approvals need
 
         return decision_on(pause.question, answer, step_name=pause.step_name)
+    if pause.question is not None and pause.question.kind == "tool":
+        from ._core.approvals import checked_tool_answer  # what only runs with such tools need
+
+        return checked_tool_answer(answer, step_name=pause.step_name)
     if pause.input_schema is None:
         return answer
     from ._durable import answers  # pydantic

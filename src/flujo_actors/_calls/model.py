@@ -12,6 +12,7 @@ from pydantic_ai import AgentRunResult
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import Model
+from pydantic_ai.tools import DeferredToolRequests
 
 from .._agents.output_schema import has_own_validators, promoted_schema, provider_output
 from .._agents.provider_errors import broke_off, is_about_content, own_refusal, quoted_text, refusal_of, text_of_error
@@ -32,6 +33,7 @@ from .conversations import Conversations, Request
 from .metered_calls import metered_call, noted, spend_rest
 from .standing import Standing, standing_for
 from .structured import structured_attempt
+from .tool_approvals import ToolApprovals, approvals_for
 
 _MORE_TRIES = (
     "let the model try more often (`retries` of the agent, `max_retries` of the step), or give the step a `fallback`"
@@ -58,6 +60,7 @@ async def call_model_agent(run: Run, step: Step, work: Work, agent: AbstractAgen
         is_typed=own is not None,
         standing=standing,
         kept=_conversations(run, step, work, standing),
+        approvals=None if step.resumable is not None else approvals_for(run, work, agent),
     )
     ended = await (caller.ask(None) if schema is None else structured_attempt(run, step, work, caller, schema))
     if not isinstance(ended, Failed) or step.resumable is None:
@@ -88,6 +91,8 @@ class ModelCaller:
     """What all calls of the attempt have in common."""
     kept: Conversations | None = None
     """What the agent is asked, if that is kept unit by unit."""
+    approvals: ToolApprovals | None = None
+    """What tools of the agent wait for, if one of them needs approval."""
     can_ask_again: bool = True
     cut_off: bool = False
     """Whether the last answer ended before its end, as far as the provider says."""
@@ -118,6 +123,11 @@ class ModelCaller:
         run, work = self.run, self.work
         run.emit("agent.input", work.span, step_name=work.name, attempt=work.attempt, data=work.data)
         prompt, options = self._prompt(instruction), self._options(as_text=as_text)
+        if self.kept is None and self.approvals is not None:
+            options, goes_on, asks = self.approvals.options(options)
+            if asks is not None:
+                return asks
+            prompt = None if goes_on else prompt
         request = self._request(prompt, options)
         ended = await self._answered(request, _watched if run.is_seen else _unwatched)
         self._unanswered = isinstance(ended, Failed) and self.is_about_content(ended)
@@ -193,6 +203,8 @@ class ModelCaller:
             return self._failed(request, got.error)
         result: AgentRunResult[Any] = got.value
         self._said = result.new_messages()
+        if self.approvals is not None and isinstance(result.output, DeferredToolRequests) and result.output.approvals:
+            return self.approvals.asks(result.output, result.all_messages_json())
         return within_limits(Done(output=result.output, context=work.context, metadata=noted(call)), work)
 
     def _failed(self, request: Request, error: BaseException) -> Attempt:

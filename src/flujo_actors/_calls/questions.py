@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from .._agents.approved_tools import ApprovalNeeded
 from .._agents.granular.loop_watch import GO_ON, LoopQuestion
 from .._agents.granular.request import GranularRequest
+from .._core.approvals import TOOL_ANSWERS
 from .._core.attempts import Stopped
 from .._core.outcomes import Paused
 from .._core.questions import Question
@@ -23,6 +25,11 @@ def question_of(run: Run, request: GranularRequest, error: BaseException) -> Sto
             text = f"{error}. Answer {GO_ON!r} to let it go on, or with a hint for the model."
             place = units.place(error.key)
             return Stopped(outcome=Paused(message=run.redact(text)), place=place, question=Question(kind="loop"))
+        case ApprovalNeeded(call=call):
+            question = Question(kind="tool", schema=TOOL_ANSWERS, facts=call.facts)
+            return Stopped(
+                outcome=Paused(message=run.redact(call.question)), place=units.place(error.key), question=question
+            )
         case _:
             return None
 

@@ -131,6 +131,58 @@ def _decision_of(answer: Any, options: tuple[Option, ...]) -> Decision | None:
             return None
 
 
-def asked_again(token_parts: str, deferrals: int) -> str:
-    """What tells a question apart from the same one before it was deferred."""
-    return token_parts if not deferrals else f"{token_parts}\0deferred {deferrals}"
+# --- tools --------------------------------------------------------------------------------------------------
+
+TOOL_ANSWERS: dict[str, Any] = {
+    "anyOf": [
+        {"type": "boolean"},
+        {"enum": ["approve", "deny", "reject"]},
+        {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": False,
+            "properties": {
+                "option": {"enum": ["approve", "deny", "reject"]},
+                "approved": {"type": "boolean"},
+                "by": {"type": ["string", "null"]},
+                "comment": {"type": ["string", "null"]},
+                "reason": {"type": ["string", "null"]},
+                "arguments": {"type": ["object", "null"]},
+            },
+        },
+    ]
+}
+"""What can be answered about a tool call, as a JSON Schema: yes, no with a reason, or other arguments."""
+
+
+def checked_tool_answer(answer: Any, *, step_name: str) -> dict[str, Any]:
+    """What an answer says about a tool call: `approved`, `reason`, `arguments`, `by`; `InvalidAnswer` if nothing."""
+    match answer:
+        case bool():
+            return {"approved": answer}
+        case "approve" | "deny" | "reject":
+            return {"approved": answer == "approve"}
+        case Decision(option="approve" | "deny" | "reject"):
+            return {"approved": answer.option == "approve", "reason": answer.comment, "by": answer.by}
+        case {} if answer and set(answer) <= {"option", "approved", "by", "comment", "reason", "arguments"}:
+            return _tool_answer(answer)
+        case _ if getattr(answer, "kind", None) == "tool-approved":
+            return {"approved": True, "arguments": getattr(answer, "override_args", None)}
+        case _ if getattr(answer, "kind", None) == "tool-denied":
+            return {"approved": False, "reason": getattr(answer, "message", None)}
+        case _:
+            raise InvalidAnswer(
+                f"the answer to {step_name!r} must be True, False, 'approve', 'deny', Decision(option, by, comment) or "
+                f"a dict with option, reason or arguments, not {answer!r:.100}; the run is still paused, answer again"
+            )
+
+
+def _tool_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
+    approved = answer.get("approved", answer.get("option", "approve") == "approve")
+    reason = answer.get("reason") or answer.get("comment")
+    return {
+        "approved": bool(approved),
+        "reason": reason,
+        "arguments": answer.get("arguments"),
+        "by": answer.get("by"),
+    }

@@ -206,10 +206,7 @@ class Step(Declared[In, Out], GovernedKinds):
         keep_last: int | None = None,
         **options: Any,
     ) -> Step:
-        """An agent that resumes after its last committed model turn or tool call, instead of from the beginning.
-
-        `keep_last` shortens what the model is shown of a long conversation, `guard` says what happens in a loop.
-        """
+        """An agent that resumes after its last committed model turn or tool call; `guard` acts on loops."""
         from .resumable import resumable_of  # here, as below: what a pipeline of plain functions does without
 
         refuse_unknown(name, options, options_of(Step) | {"max_turns", "on_uncertain", "keep_last", "guard"})

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from .._core import record_bodies
-from .._core.approvals import Decision
+from .._core.approvals import Decision, checked_tool_answer
 from .._core.outcomes import RunId
 from .._core.paths import StepPath
 from .._core.pause_tokens import parse_token
@@ -50,6 +50,9 @@ def give_answer(store: Store, token: str, answer: Any, *, by: str | None = None)
             put_off(store, token, decision)
             return
         given = record_bodies.make_body(answer=record_bodies.stored_value(attrs.asdict(decision)))
+    elif question is not None and question.kind == "tool":
+        told = checked_tool_answer(answer, step_name=step_name)
+        given = record_bodies.make_body(answer=record_bodies.stored_value(told))
     else:
         from .answers import checked_answer  # pydantic, which only those load who answer
 

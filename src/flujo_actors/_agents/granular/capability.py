@@ -34,10 +34,11 @@ from pydantic_ai.durable_exec import (
 )
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model, ModelRequestContext
-from pydantic_ai.tools import RunContext
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved, ToolDenied
 from pydantic_ai.toolsets import AbstractToolset
 
 from ..._core.usage import NO_USAGE
+from ..approved_tools import CallToApprove
 from .conversation import GranularCall
 from .model import durable_model
 from .toolset import UnitToolset
@@ -75,6 +76,14 @@ class Durability(BaseDurabilityCapability[Any]):
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
         return UnitToolset(toolset, self._call)
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        verdicts: dict[str, bool | ToolApproved | ToolDenied] = {}
+        for call in map(CallToApprove.of, requests.approvals):
+            verdicts[call.tool_call_id] = await self._call.approval_of(call)
+        return DeferredToolResults(approvals=verdicts) if verdicts else None
 
     async def wrap_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: WrapModelRequestHandler

@@ -26,12 +26,14 @@ from typing import TypeVar
 import attrs
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model
+from pydantic_ai.tools import ToolApproved, ToolDenied
 from pydantic_ai.usage import RunUsage
 from pydantic_core import to_json
 
 from ..._core.usage import Usage
 from ..._locks import QUOTA_LOCK
 from ...errors import FlujoError, MaxTurnsReached
+from ..approved_tools import ApprovalNeeded, CallToApprove, verdict_of
 from ..metering import AgentCall, MeteredModel, usage_of
 from ..pricing import estimated_cost
 from ..turns import Turn, joined, turn_of, with_tool_ended
@@ -169,6 +171,16 @@ class GranularCall:
             self.call.count_tool_call()
             self.call.end_tool_call(returned=returned)
         self.count_recalled(usage)
+
+    async def approval_of(self, call: CallToApprove) -> ToolApproved | ToolDenied:
+        """What was decided about a tool call that needs approval; the attempt ends if that is still to be asked."""
+        key = f"{self.turn}:{call.tool_call_id}~{call.hash}"
+        told = await self._heard(self.journal.told(key))
+        if told is None:
+            self.stop(ApprovalNeeded(call, key))
+            await self._require_going()
+        assert told is not None
+        return verdict_of(told[0])
 
     # --- model turns ---
 
