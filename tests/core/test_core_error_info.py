@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flujo_actors import ErrorInfo, Failure, StepResult, from_json, to_json
-from flujo_actors._core.error_info import describe_error
+from flujo_actors._core.error_info import describe_error, message_of
 
 
 class Mute(Exception):
@@ -90,6 +90,12 @@ def test_a_broken_str_does_not_hide_the_error() -> None:
     assert describe_error(Mute()) == ErrorInfo(
         type_name="Mute", message="<no message: its __str__ raised RuntimeError>"
     )
+
+
+def test_a_message_is_told_as_it_is_unless_it_is_monstrous() -> None:
+    """A few megabytes are; whoever quotes more is cut, and the rest is counted."""
+    assert message_of(ValueError("x" * 3_000_000)) == "x" * 3_000_000
+    assert message_of(ValueError("x" * 10_000_007)).endswith("x… and 7 more characters")
 
 
 def test_a_cause_that_is_false_is_still_a_cause() -> None:

@@ -226,6 +226,21 @@ def test_a_failed_step_is_one_line_in_the_log(agent: Any, backend: Any, caplog: 
     assert "(run 'r1', path 'each/~i0/deep', attempt 1)" in text
 
 
+def test_the_log_keeps_the_place_of_a_failure_that_a_fallback_made_good(caplog: pytest.LogCaptureFixture) -> None:
+    """The run completes, and nobody has the exception any more: one line, which is no warning."""
+
+    async def primary(data: int) -> None:
+        raise ValueError("no tea")
+
+    with caplog.at_level(logging.INFO, logger="flujo_actors"):
+        result = Flujo(Step("tea", primary, fallback=Step("coffee", lambda data: "coffee"))).run(1)
+    assert result.output == "coffee"
+    [record] = caplog.records
+    assert record.levelno == logging.INFO
+    assert "step 'tea' goes to its fallback; it failed at" in record.getMessage()
+    assert "test_runtime_errors.py" in record.getMessage()
+
+
 def test_the_log_has_no_secrets(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither those of the message nor those of a path."""
     monkeypatch.setenv("SERVICE_API_KEY", "late-secret-value-123")

@@ -20,8 +20,8 @@ FRAMES_KEPT = 20
 _MEMBERS_KEPT = 50
 """How many members of a group are kept; its message counts the others."""
 
-_LONGEST_MESSAGE = 100_000
-"""How many characters of a message are told: some libraries quote all that they were given."""
+_LONGEST_MESSAGE = 10_000_000
+"""How many characters of a message are told. Texts of any ordinary length, megabytes included, are told as they are."""
 
 _LEAVES_TOLD = 5
 """How many members of a group its message tells; the others are counted."""

@@ -30,6 +30,13 @@ def report_failure(run: Run, request: Request, error: BaseException | ErrorInfo 
         logger.log(_level(error), "%s", run.redact(text))
 
 
+def report_fallback(run: Run, request: Request, error: BaseException | ErrorInfo | None, feedback: str) -> None:
+    """Tell the log why a fallback has its turn: if it succeeds, nobody else keeps the place of the failure."""
+    where = f"run {run.run_id!r}, path {str(request.path)!r}, attempt {request.tally.attempts}"
+    text = f"step {request.name!r} goes to its fallback; it failed{_place(error)} ({where}): {feedback}"
+    logger.info("%s", run.redact(text))
+
+
 def _level(error: object) -> int:
     """A loop that shuts down cancels the tasks of all steps, and steps then end without an outcome: no news."""
     return logging.INFO if holds_vanished(error) else logging.WARNING

@@ -239,11 +239,14 @@ class Attempts:
         return await self._take_back(ended) or ended
 
     async def _fall_back(self, failed: Failed, data: Any) -> Attempt:
+        from .._run.failure_reports import report_fallback  # what only runs with a failure need
+
         request, step, tally = self.request, self.step, self.request.tally
         assert step.fallback is not None
         if tally.aftermath is not None:
             tally.aftermath.cause = None  # of the attempts before it
         name = step.fallback.name or f"{step.name} (fallback)"
+        report_fallback(self.run, request, failed.error, failed.feedback)
         self.run.emit("step.fallback", request.path, step_name=step.name, feedback=failed.feedback, fallback_name=name)
         async with self.spawner.children(tally) as children:
             children.spawn(
