@@ -177,3 +177,10 @@ def test_nothing_names_a_path_of_the_machine_it_was_written_on() -> None:
 def test_the_short_page_for_those_in_a_hurry_is_short() -> None:
     """Who has little time gets the commands, the places and the rules on one screen or two."""
     assert len((ROOT / "AGENTS.md").read_text(encoding="utf-8").splitlines()) <= 60
+
+
+def test_the_page_of_the_design_names_every_room() -> None:
+    """A newcomer can say where each thing is after reading it."""
+    rooms = {place.name for place in PACKAGE.iterdir() if place.is_dir() and (place / "__init__.py").is_file()}
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    assert sorted(room for room in rooms if f"`{room}`" not in page) == []
