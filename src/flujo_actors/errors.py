@@ -288,6 +288,9 @@ class Rejected(FlujoError):
 class LowConfidence(FlujoError):
     """An answer was not sure enough; `confidence` is how sure it was, `None` if nobody knows."""
 
+    confidence: float | None
+    min_confidence: float
+
     def __init__(self, confidence: float | None, min_confidence: float, why: str = "") -> None:
         self.confidence, self.min_confidence = confidence, min_confidence
         said = why if confidence is None else f"its confidence is {confidence:g}"

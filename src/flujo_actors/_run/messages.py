@@ -55,60 +55,20 @@ class Completed:
         self.context = None if context is request.context else context
 
 
-class Tally:
+class Bill:
     """What a step has used and what was nested in it so far, over all its attempts.
 
     It is kept apart from the attempts' results so that nothing is lost when an attempt is cut short.
     """
 
-    __slots__ = (
-        "aftermath",
-        "assembly",
-        "attempts",
-        "context",
-        "evidence",
-        "history",
-        "lost",
-        "pauses",
-        "pieces",
-        "questions",
-        "refusal",
-        "refused",
-        "selected",
-        "settled",
-        "transaction",
-        "usage",
-    )
+    __slots__ = ("aftermath", "attempts", "context", "history", "usage")
 
     def __init__(self) -> None:
         self.attempts = 0
-        self.lost = 0
-        """How many of the attempts the store undid: they count against no retries."""
         self.context: Any = None
         """The context after the last nested step that succeeded, one after the other."""
-        self.refused = 0
-        """How many answers were complete, but refused: by a validator, by the agent itself, or by the schema."""
-        self.refusal: str | None = None
-        """Why the last of those was refused: what a model is told, however the attempts since then failed."""
-        self.pauses = False
-        """Whether the step itself pauses the run, and not one inside it."""
-        self.questions = 0
-        """How often the current attempt has asked its agent."""
-        self.transaction: OpenTransaction | None = None
-        """What the attempt that succeeded has written, to be committed with its outcome."""
-        self.selected: Selected | None = None
-        """What the current attempt has chosen, if the step is a selection."""
-        self.evidence: tuple[Evidence, ...] = ()
-        """What was learned of agents that were chosen, and is not written yet."""
-        self.pieces: list[Any] = []
-        """What the current attempt has streamed."""
         self.usage: Usage = NO_USAGE
         self.history: list[StepResult] = []
-        self.assembly: Assembly | None = None
-        """What the step's agent is shown besides its prompt, from the first attempt that assembled it."""
-        self.settled: Settled | None = None
-        """The step's report, from the moment on at which there is one."""
-
         self.aftermath: Aftermath | None = None
         """What is to be undone and why; `None` while there is nothing."""
 
@@ -141,6 +101,49 @@ class Tally:
             self.history.append(result)
             if result.usage is not NO_USAGE:
                 self.usage += result.usage
+
+
+class Tally(Bill):
+    """The bill of a step, and how far its attempts are."""
+
+    __slots__ = (
+        "assembly",
+        "evidence",
+        "lost",
+        "pauses",
+        "pieces",
+        "questions",
+        "refusal",
+        "refused",
+        "selected",
+        "settled",
+        "transaction",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = 0
+        """How many of the attempts the store undid: they count against no retries."""
+        self.refused = 0
+        """How many answers were complete, but refused: by a validator, by the agent itself, or by the schema."""
+        self.refusal: str | None = None
+        """Why the last of those was refused: what a model is told, however the attempts since then failed."""
+        self.pauses = False
+        """Whether the step itself pauses the run, and not one inside it."""
+        self.questions = 0
+        """How often the current attempt has asked its agent."""
+        self.transaction: OpenTransaction | None = None
+        """What the attempt that succeeded has written, to be committed with its outcome."""
+        self.selected: Selected | None = None
+        """What the current attempt has chosen, if the step is a selection."""
+        self.evidence: tuple[Evidence, ...] = ()
+        """What was learned of agents that were chosen, and is not written yet."""
+        self.pieces: list[Any] = []
+        """What the current attempt has streamed."""
+        self.assembly: Assembly | None = None
+        """What the step's agent is shown besides its prompt, from the first attempt that assembled it."""
+        self.settled: Settled | None = None
+        """The step's report, from the moment on at which there is one."""
 
 
 @attrs.define(kw_only=True, eq=False)

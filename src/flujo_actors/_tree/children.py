@@ -26,7 +26,7 @@ from .._core.degraded import NO_TEXTS, degraded_texts, marks
 from .._core.outcomes import Aborted, Failure, Paused, Success
 from .._core.paths import ROOT
 from .._dsl.pipeline import Pipeline
-from .._run.messages import Request, Settled, Tally, Work
+from .._run.messages import Bill, Request, Settled, Work
 from .._run.run import Run
 from ..actors._mailbox import Mailbox
 from ..errors import ProtocolError
@@ -48,12 +48,12 @@ class Performer(Protocol):
 class Children:
     """An open nursery of step actors."""
 
-    __slots__ = ("_box", "_manager", "_nursery", "_performer", "_spawned", "_tally")
+    __slots__ = ("_bill", "_box", "_manager", "_nursery", "_performer", "_spawned")
 
     _nursery: trio.Nursery
 
-    def __init__(self, performer: Performer, tally: Tally) -> None:
-        self._performer, self._tally = performer, tally
+    def __init__(self, performer: Performer, bill: Bill) -> None:
+        self._performer, self._bill = performer, bill
         self._box: Mailbox[Settled] = Mailbox(math.inf)
         self._manager = trio.open_nursery()
         self._spawned = 0
@@ -103,7 +103,7 @@ class Children:
     def _count_the_rest(self) -> None:
         """The composite was cut short: what its children used is counted all the same."""
         for settled in self.rest():
-            self._tally.include(settled.result)
+            self._bill.include(settled.result)
 
     async def _actor(self, request: Request, started: int) -> None:
         settled: Settled | None = None
@@ -114,7 +114,7 @@ class Children:
         finally:
             settled = self._performer.abandon(request) if settled is None else settled
             if settled.undo or settled.cause is not None:
-                self._tally.leave(started, settled)
+                self._bill.leave(started, settled)
             self._box.put_nowait(settled)
 
 
@@ -136,8 +136,8 @@ class Spawner(Protocol):
     def run(self) -> Run:
         """The run they belong to."""
 
-    def children(self, tally: Tally) -> Children:
-        """A nursery for the actors of one composite, which counts in `tally`."""
+    def children(self, bill: Bill) -> Children:
+        """A nursery for the actors of one composite, which counts in `bill`."""
 
 
 async def sequence(spawner: Spawner, pipeline: Pipeline, work: Work) -> Attempt:

@@ -15,7 +15,7 @@ from .._core.outcomes import Aborted, Failure, Paused, PipelineResult, RunStatus
 from .._core.paths import ROOT
 from .._core.usage import NO_USAGE, Usage, UsageLimits
 from .._dsl.pipeline import Pipeline
-from .._run.messages import Request, Tally, Work, work_of
+from .._run.messages import Bill, Request, Tally, Work, work_of
 from .._run.notify import tell_late, tell_pauses
 from .._run.run import Run
 from ..errors import ControlError
@@ -211,8 +211,8 @@ def _delivered(result: PipelineResult, ended: Attempt, veto: Aborted | Failure |
     return result
 
 
-def _result(run: Run, ended: Attempt, tally: Tally) -> PipelineResult:
-    status, output, context, feedback, token = _summary(ended, tally)
+def _result(run: Run, ended: Attempt, bill: Bill) -> PipelineResult:
+    status, output, context, feedback, token = _summary(ended, bill)
     if run.undone and status in ("failed", "aborted"):
         feedback = _with_what_was_not_undone(run, feedback)
     error = ended.error if isinstance(ended, Failed) else None
@@ -220,9 +220,9 @@ def _result(run: Run, ended: Attempt, tally: Tally) -> PipelineResult:
         run_id=run.run_id,
         status=status,
         output=output,
-        step_history=tally.history,
-        total_cost_usd=tally.usage.cost_usd,
-        total_tokens=0 if tally.usage is NO_USAGE else tally.usage.tokens,
+        step_history=bill.history,
+        total_cost_usd=bill.usage.cost_usd,
+        total_tokens=0 if bill.usage is NO_USAGE else bill.usage.tokens,
         final_context=own(context) if status == "paused" else context,  # the run goes on with it
         feedback=feedback,
         state_token=token,
@@ -238,23 +238,23 @@ def _with_what_was_not_undone(run: Run, feedback: str | None) -> str | None:
     return feedback if told is None else f"{feedback}; {told}"
 
 
-def _summary(ended: Attempt, tally: Tally) -> tuple[RunStatus, Any, Any, str | None, str | None]:
+def _summary(ended: Attempt, bill: Bill) -> tuple[RunStatus, Any, Any, str | None, str | None]:
     match ended:
         case Done(output=output, context=context):
             return "completed", output, context, None, None
         case Failed(feedback=feedback):
-            return "failed", None, tally.context, feedback, None
+            return "failed", None, bill.context, feedback, None
         case Stopped(outcome=outcome):
-            return _stopped(outcome, tally)
+            return _stopped(outcome, bill)
         case _:
             assert_never(ended)
 
 
-def _stopped(outcome: Paused | Aborted, tally: Tally) -> tuple[RunStatus, Any, Any, str | None, str | None]:
+def _stopped(outcome: Paused | Aborted, bill: Bill) -> tuple[RunStatus, Any, Any, str | None, str | None]:
     match outcome:
         case Paused(message=message, state_token=token):
-            return "paused", None, tally.context, message, token
+            return "paused", None, bill.context, message, token
         case Aborted(reason=reason):
-            return "aborted", None, tally.context, reason, None
+            return "aborted", None, bill.context, reason, None
         case _:
             assert_never(outcome)

@@ -29,7 +29,7 @@ from .._core.pause_tokens import approval_hash, make_token
 from .._dsl.pipeline import Pipeline
 from .._dsl.step import Step
 from .._durable.journal import Pause, Recorded
-from .._run.messages import Completed, Request, Settled, Tally, work_of
+from .._run.messages import Bill, Completed, Request, Settled, work_of
 from .._run.notify import tell, tell_later, tell_start
 from .._run.reports import charge, emit_step_ended, result_in, result_of, told, unfinished_result
 from .._run.run import Run, note_swallowed_cancellation
@@ -50,9 +50,9 @@ class StepActors:
 
     run: Run
 
-    def children(self, tally: Tally) -> Children:
-        """A nursery for the actors of one composite, which counts in `tally`."""
-        return Children(self, tally)
+    def children(self, bill: Bill) -> Children:
+        """A nursery for the actors of one composite, which counts in `bill`."""
+        return Children(self, bill)
 
     def perform(self, request: Request) -> Awaitable[Settled]:
         """Do the step and say how it ended; see the module's rules."""
