@@ -91,7 +91,7 @@ def test_a_passage_without_an_id_is_known_by_its_text(make: Make) -> None:
     ("fields", "said"),
     [
         ({"tenant": "a", "yaer": 1}, "'yaer': did you mean 'year'?"),
-        ({"tenant": "a"}, "field 'year' must be int, not None"),
+        ({"tenant": "a", "year": None}, "field 'year' must be int, not None"),
         ({"tenant": "a", "year": "1"}, "field 'year' must be int, not '1'"),
         ({"tenant": "a", "year": True}, "field 'year' must be int, not True"),
     ],
@@ -104,6 +104,15 @@ def test_a_field_that_the_collection_has_not_is_refused(make: Make, fields: dict
     with pytest.raises(DeclarationError):
         papers.add_many([("good", {"tenant": "a", "year": 1}), ("bad", fields)])
     assert len(papers) == 0
+
+
+def test_a_field_that_is_left_away_is_let_through_by_no_filter(make: Make) -> None:
+    """A passage that belongs to nobody is found by those who do not ask for whom."""
+    papers = make(Papers).add("green tea", id="p1").add("black tea", id="p2", tenant="a", year=1)
+    assert {each.source_id for each in papers.search("tea")} == {"p1", "p2"}
+    assert [each.source_id for each in papers.search("tea", filters={"tenant": ["a", ""]})] == ["p2"]
+    found = {each.source_id: dict(each.metadata) for each in papers.search("tea")}
+    assert found == {"p1": {}, "p2": {"tenant": "a", "year": 1}}
 
 
 @pytest.mark.parametrize("text", ["", " ", None, b"x"])

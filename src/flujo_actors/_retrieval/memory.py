@@ -86,4 +86,4 @@ class InMemoryRetriever:
 
 
 def _admits(filters: Mapping[str, Any], passage: Passage) -> bool:
-    return all(lets_through(wanted, passage.fields[field]) for field, wanted in filters.items())
+    return all(lets_through(wanted, passage.fields.get(field)) for field, wanted in filters.items())

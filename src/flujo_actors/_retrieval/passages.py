@@ -29,16 +29,18 @@ class Passage:
 def checked_passage(collection: type[Collection], text: object, id: object, fields: Mapping[str, Any]) -> Passage:
     """The passage; `DeclarationError` for a field that the collection has not, or of another type.
 
-    Without an id it is known by its text, so that adding it twice adds it once.
+    A field that is left away is one that no filter lets through. Without an id a passage is known by its text, so that
+    adding it twice adds it once.
     """
     what = f"a passage of {collection.__name__}"
     if not isinstance(text, str) or not text.strip():
         raise DeclarationError(f"{what} must have a text that is not empty, not {text!r:.100}")
     for field in fields:
         check_field(collection, field, what=f"{what} has the field")
-    for field, kind in filterable(collection).items():
-        if not fits(kind, fields.get(field)):
-            raise DeclarationError(f"{what}: field {field!r} must be {kind.__name__}, not {fields.get(field)!r}")
+    for field, value in fields.items():
+        kind = filterable(collection)[field]
+        if not fits(kind, value):
+            raise DeclarationError(f"{what}: field {field!r} must be {kind.__name__}, not {value!r}")
     return Passage(id=_checked_id(id, text, what), text=text, fields=dict(fields))
 
 

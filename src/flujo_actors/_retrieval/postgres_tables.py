@@ -51,7 +51,7 @@ class Tables:
         """Make what is not there yet; `RetrievalError` if there is something else."""
         fields = sql.Composed(
             [
-                sql.SQL(", {} {} NOT NULL").format(sql.Identifier(field), sql.SQL(_COLUMN_TYPES[kind]))
+                sql.SQL(", {} {}").format(sql.Identifier(field), sql.SQL(_COLUMN_TYPES[kind]))
                 for field, kind in self._fields.items()
             ]
         )
@@ -123,7 +123,7 @@ class Tables:
         )
         vectors = [() if self._home is None else (vector,) for _, vector in passages]
         rows = [
-            (passage.id, passage.text, *vector, *(passage.fields[field] for field in self._fields))
+            (passage.id, passage.text, *vector, *map(passage.fields.get, self._fields))
             for (passage, _), vector in zip(passages, vectors, strict=True)
         ]
         with db.cursor() as cursor:
@@ -163,7 +163,8 @@ class Tables:
         return sql.Composed(parts), values
 
     def _passage(self, id: str, body: str, values: Sequence[Any]) -> Passage:
-        return Passage(id=id, text=body, fields=dict(zip(self._fields, values, strict=True)))
+        pairs = zip(self._fields, values, strict=True)
+        return Passage(id=id, text=body, fields={field: value for field, value in pairs if value is not None})
 
 
 _BY_WORDS = f"""

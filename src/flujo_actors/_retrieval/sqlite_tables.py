@@ -42,7 +42,7 @@ class Tables:
 
     def create(self, db: sqlite3.Connection) -> None:
         """Make what is not there yet; `RetrievalError` if there is something else."""
-        columns = "".join(f", {quoted(field)} {_COLUMN_TYPES[kind]} NOT NULL" for field, kind in self._fields.items())
+        columns = "".join(f", {quoted(field)} {_COLUMN_TYPES[kind]}" for field, kind in self._fields.items())
         db.execute(
             f"CREATE TABLE IF NOT EXISTS {self.passage} (_number INTEGER PRIMARY KEY, _id TEXT NOT NULL UNIQUE, "
             f"_body TEXT NOT NULL, _length INTEGER NOT NULL, _vector BLOB{columns})"
@@ -71,7 +71,7 @@ class Tables:
         for passage, vector in passages:
             self.drop(db, passage.id)
             words = words_of(passage.text)
-            values = (passage.id, passage.text, len(words), vector, *(passage.fields[field] for field in self._fields))
+            values = (passage.id, passage.text, len(words), vector, *map(passage.fields.get, self._fields))
             added = db.execute(
                 f"INSERT INTO {self.passage} (_id, _body, _length, _vector{columns}) VALUES (?, ?, ?, ?{marks})", values
             )
@@ -152,5 +152,6 @@ class Tables:
         fields = {
             field: bool(value) if kind is bool else value
             for (field, kind), value in zip(self._fields.items(), values, strict=True)
+            if value is not None
         }
         return number, Passage(id=name, text=body, fields=fields)
