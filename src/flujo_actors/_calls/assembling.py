@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, assert_never
 
 import attrs
@@ -23,6 +23,7 @@ import trio
 from outcome import Error, Value
 
 from .._bridge.guard import guarded
+from .._bridge.threads import in_thread
 from .._context.isolation import own
 from .._context.reading import read_path
 from .._core import paths
@@ -40,8 +41,9 @@ from .._core.assembled import (
 from .._core.assembled_json import assembled_from_data, assembled_to_data
 from .._core.attempts import Failed, escalating
 from .._core.context_budget import within_budget, without_duplicates
-from .._core.found import admitted
+from .._core.found import admitted, read_found
 from .._core.usage import NO_USAGE, Usage
+from .._dsl.call_plan import accepts, shape_of
 from .._dsl.collections import collection_name, filterable
 from .._dsl.context_format import shown_text
 from .._dsl.context_sources import (
@@ -306,8 +308,22 @@ class Assembling:
         results = keeps(answered.found.results)
         if source.rerank is None or not results:
             return results
-        again = await _reranked(self.run, source.rerank, results, search.query)
+        again = await self._reranked(source.rerank, list(results), search)
         return keeps(again, in_order=False)
+
+    async def _reranked(self, rerank: Callable[..., Any], results: list[RetrievalResult], search: Search) -> Any:
+        """The passages as a function orders them: in a thread if it is synchronous, since it may be a model."""
+        keywords = {"query": search.query} if accepts(rerank, "query") else {}
+        call = functools.partial(rerank, results, **keywords)
+        answer = call() if shape_of(rerank) == "async" else await self._aside(call)
+        if isinstance(answer, Awaitable):
+            answer = await self.run.host.finish(answer)
+        return read_found(answer, collection=search.collection).results
+
+    async def _aside(self, call: Callable[[], Any]) -> Any:
+        run, work = self.run, self.work
+        left = functools.partial(report_left_thread, run, work.name, work.span)
+        return await in_thread(call, label=work.name, limit=run.sync_step_threads, if_left=left)
 
     async def _search(self, source: FromRetrieval, *, what: str) -> Search:
         filters = {field: await self._filter(source, field, what=what) for field in source.filters}
@@ -358,13 +374,3 @@ def _may_be_skipped(error: BaseException) -> bool:
 
 async def _read(context: Any, where: str) -> Any:
     return own(read_path(context, where))
-
-
-async def _reranked(run: Run, rerank: Callable[..., Any], results: Any, query: str) -> Any:
-    from .._core.found import read_found  # few searches are reranked
-    from .._dsl.call_plan import accepts
-
-    keywords: Mapping[str, Any] = {"query": query} if accepts(rerank, "query") else {}
-    answer = rerank(list(results), **keywords)
-    answer = await run.host.finish(answer) if hasattr(answer, "__await__") else answer
-    return read_found(answer, collection="rerank").results
