@@ -85,6 +85,7 @@ docs: install
 bench: install
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks --retrieval
+	$(BIN)/python -m benchmarks --watching
 
 bench-peers: install
 	$(BIN)/python -m benchmarks --peers

@@ -23,6 +23,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--peers", action="store_true", help="ask everybody, peers in their own environments")
     parser.add_argument("--growth", action="store_true", help="plot how cost grows with size instead")
     parser.add_argument("--retrieval", action="store_true", help="measure searches and assembled contexts instead")
+    parser.add_argument("--watching", action="store_true", help="measure watching and live views instead")
     parser.add_argument("--passages", type=int, default=10_000, help="how many are searched with --retrieval")
     parser.add_argument("--only", action="append", default=[], metavar="WORK", help="e.g. chain; may be repeated")
     parser.add_argument("--share", type=float, default=1.0, help="do this share of the work, e.g. 0.1")
@@ -37,6 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     asked = arguments(argv)
     if asked.retrieval:
         return _retrieve(asked)
+    if asked.watching:
+        return _watch(asked)
     return _plot(asked) if asked.growth else _compare(asked)
 
 
@@ -61,6 +64,14 @@ def _retrieve(asked: argparse.Namespace) -> int:
     from benchmarks.retrieval import report  # loads numpy and pydantic-ai, which nothing else here needs
 
     for line in report(asked.passages, share=asked.share):
+        print(line, flush=True)
+    return 0
+
+
+def _watch(asked: argparse.Namespace) -> int:
+    from benchmarks.watching import report  # loads what draws, which nothing else here needs
+
+    for line in report(share=asked.share):
         print(line, flush=True)
     return 0
 
