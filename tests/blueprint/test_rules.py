@@ -553,3 +553,29 @@ def test_settings_change_what_a_rule_is(project: Project) -> None:
     assert [each.severity for each in found(attrs.evolve(project, error=("V-A5",)), bad)] == ["error"]
     broken = bad.replace("agents.writer, input", "agents.wrter, input")
     assert [each.severity for each in found(attrs.evolve(project, warning=("V-A6",)), broken)] == ["error"]
+
+
+def test_one_mistake_is_one_finding(project: Project) -> None:
+    """A misspelt `steps` is not missing, too; a key that the schema has not is not unwritten, too."""
+    assert rules(project, "stepz: [{name: a, uses: builtins.passthrough}]\n") == ["V-K1"]
+    text = "context: {schema: {type: object, properties: {a: {type: string}}}}\n"
+    assert rules(project, text + "steps: [{name: a, uses: builtins.passthrough, input: '{{ context.b }}'}]\n") == [
+        "V-T5"
+    ]
+
+
+def test_templates_without_quotes_are_found_all_at_once(project: Project) -> None:
+    """Those that YAML reads as mappings, and those that it cannot read."""
+    text = (
+        "steps:\n  - name: a\n    uses: builtins.passthrough\n    input:\n      - {{ input }}\n      - {{ input }}!\n"
+    )
+    assert [(each.rule, each.line) for each in found(project, text)] == [("V-Y3", 5), ("V-Y3", 6)]
+    assert rules(project, fixed(project, text).text) == []
+
+
+def test_a_chain_of_imports_has_an_end(project: Project) -> None:
+    """Twenty deep, and no traceback."""
+    for number in range(60):
+        child = f"imports: {{next: c{number + 1}.yaml}}\nsteps: [{{name: a, uses: imports.next}}]\n"
+        (project.root / f"c{number}.yaml").write_text(child)
+    assert "V-I3" in rules(project, "imports: {next: c0.yaml}\nsteps: [{name: a, uses: imports.next}]\n")

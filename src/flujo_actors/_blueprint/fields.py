@@ -189,6 +189,12 @@ _EVERY_STEP = (
     _field("config", Group("config"), "How the step is supervised."),
     _field("usage_limits", Group("usage_limits"), "What the step may spend."),
     _field("updates_context", Flag(), "Merge the output, an object, into the context.", default=False),
+    _field(
+        "mergeable_output",
+        Flag(),
+        "Says that the output can be merged into the context, where the linter cannot know it.",
+        default=False,
+    ),
     _field("sink_to", Text(), "Put the output under this path of the context.", example="report.title"),
     _field("fallback", OneStep(), "The step that stands in when this one failed for good."),
     _field("validators", ListOf(Function()), "Functions that judge the output."),
@@ -293,12 +299,6 @@ GROUPS: Mapping[str, tuple[Field, ...]] = MappingProxyType(
             _field("uses", Uses(), "What the step runs.", required=True, old=("agent",)),
             _field("params", Group("params"), "Arguments of a built-in; Python is configured in Python."),
             _field("processing", Group("processing"), "How the output becomes a value."),
-            _field(
-                "mergeable_output",
-                Flag(),
-                "Says that the output can be merged into the context, where the linter cannot know it.",
-                default=False,
-            ),
             _field("granular", Either(Flag(), Group("granular")), "Commit every model turn and tool call by itself."),
         ),
         "parallel": (

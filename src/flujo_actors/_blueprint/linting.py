@@ -28,6 +28,9 @@ CANNOT_RUN = (*_STRUCTURAL, "V-I*", "V-X*")
 """Errors that no comment and no setting makes harmless: what they are about cannot be carried out."""
 
 
+MOST_IMPORTS_DEEP = 20
+
+
 @attrs.define(kw_only=True, eq=False)
 class Linted:
     """A file that was looked at."""
@@ -99,6 +102,9 @@ class Linter:
             circle = " -> ".join(step.name for step in (*self._open[self._open.index(path) :], path))
             told.tell("V-I3", each.key, f"imports go in a circle: {circle}")
             return
+        if len(self._open) >= MOST_IMPORTS_DEEP:
+            told.tell("V-I3", each.key, f"imports are more than {MOST_IMPORTS_DEEP} deep")
+            return
         child = self._child(told, each, path)
         if child is None:
             return
@@ -157,12 +163,12 @@ class Linter:
         kept = told.findings if model is None else silenced(told, model, told.findings)
         found = [self._as_set(each) for each in kept if not self._is_ignored(each)]
         left = [each for each in found if each.severity == "error" and each not in refusals]
-        clean = [attrs.evolve(each, message=lint_secrets.without(secrets, each.message)) for each in found]
+        clean = [_without(secrets, each) for each in found]
         return Linted(
             source=told.source,
             model=model,
             findings=sorted(clean, key=lambda each: (each.file != told.source.file, each.file, each.line, each.column)),
-            refusals=[*refusals, *left],
+            refusals=[_without(secrets, each) for each in (*refusals, *left)],
             secrets=secrets,
             output=None if analysis is None else analysis.flow.output,
             root=root,
@@ -179,6 +185,10 @@ class Linter:
         elif matches(finding.rule, self._project.warning) and not matches(finding.rule, CANNOT_RUN):
             severity = "warning"
         return attrs.evolve(finding, severity=severity)
+
+
+def _without(secrets: frozenset[str], finding: Finding) -> Finding:
+    return attrs.evolve(finding, message=lint_secrets.without(secrets, finding.message)) if secrets else finding
 
 
 def _graver(findings: Iterable[Finding]) -> list[Finding]:

@@ -41,10 +41,16 @@ class Reader:
                 entry = self.entry(field, key, value, group, where)
                 if entry is not None:
                     entries[field.name] = entry
-        for field in fields_of(group).values():
-            if field.required and field.name not in entries and not _given(node, field):
-                self._missing(node, field, where)
+        self._tell_missing(node, entries, group, where)
         return entries
+
+    def _tell_missing(self, node: Mapping, entries: Entries, group: str, where: str) -> None:
+        wanted = [field for field in fields_of(group).values() if field.required and field.name not in entries]
+        missing = [field for field in wanted if not _given(node, field)]
+        meant = {nearest(key_of(key), list(fields_of(group))) for key, _ in node.pairs} if missing else set()
+        for field in missing:
+            if field.name not in meant:  # a misspelt key has been told of
+                self._missing(node, field, where)
 
     def _missing(self, node: Mapping, field: Field, where: str) -> None:
         if isinstance(field.kind, fields.Uses):

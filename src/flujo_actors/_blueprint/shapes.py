@@ -19,6 +19,14 @@ TEXT: Shape = {"type": "string"}
 OBJECT: Shape = {"type": "object"}
 LIST: Shape = {"type": "array"}
 
+_WORDS = {
+    "string": "a text",
+    "array": "a list",
+    "object": "an object",
+    "integer": "a number",
+    "number": "a number",
+    "boolean": "a truth",
+}
 _SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
@@ -61,7 +69,14 @@ def is_no_list(shape: Shape) -> bool:
 
 def in_words(shape: Shape) -> str:
     """What the shape is, for people."""
-    words = {"string": "a text", "array": "a list", "integer": "a number", "number": "a number", "boolean": "a truth"}
+    words = {
+        "string": "a text",
+        "array": "a list",
+        "object": "an object",
+        "integer": "a number",
+        "number": "a number",
+        "boolean": "a truth",
+    }
     return words.get(type_of(shape) or "", f"of type {type_of(shape)}")
 
 

@@ -98,25 +98,40 @@ def _unreadable(source: Source, error: Any) -> list[Finding]:
         at = _unquoted_near(text, error)
         if at is None:
             break
-        finding = finding_of(source, unquoted_at(source, text, at, shift_by_line))
+        finding = finding_of(source, unquoted_at(at, shift_by_line))
         if finding.fix is None:
             break
         found.append(finding)
         text = _mended(text, at, shift_by_line)
         try:
-            compose(text)
+            composed = compose(text)
         except Refused:
             return found
         except YamlError as another:
             error = another
         else:
+            found.extend(_also_unquoted(source, composed, shift_by_line))
             return sorted(found, key=lambda each: each.at)
     return [*found, _syntax(source, error)] if not found else sorted(found, key=lambda each: each.at)
 
 
-def unquoted_at(source: Source, text: str, at: int, shifts: dict[int, int]) -> Trouble:
+def _also_unquoted(source: Source, composed: Composed, shifts: dict[int, int]) -> list[Finding]:
+    """The templates without quotes that YAML reads as mappings, in a text that was mended elsewhere."""
+    found = [each for each in composed.troubles if each.rule == "V-Y3" and each.end is not None]
+    return [
+        finding_of(source, unquoted(_original(each.at, shifts), _original(each.end or each.at, shifts)))
+        for each in found
+    ]
+
+
+def _original(at: int, shifts: dict[int, int]) -> int:
+    """Where a place of a text that is mended in part was before."""
+    return at - sum(shift for start, shift in shifts.items() if start < at)
+
+
+def unquoted_at(at: int, shifts: dict[int, int]) -> Trouble:
     """The trouble in the original text of what was found in a text that is mended in part."""
-    original = at - sum(shift for start, shift in shifts.items() if start < at)
+    original = _original(at, shifts)
     return attrs.evolve(unquoted(original, original), end=None)
 
 
