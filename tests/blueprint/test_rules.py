@@ -559,6 +559,7 @@ def test_one_mistake_is_one_finding(project: Project) -> None:
     """A misspelt `steps` is not missing, too; a key that the schema has not is not unwritten, too."""
     assert rules(project, "stepz: [{name: a, uses: builtins.passthrough}]\n") == ["V-K1"]
     text = "context: {schema: {type: object, properties: {a: {type: string}}}}\n"
+    step = "steps: [{name: a, uses: builtins.passthrough, input: '{{ context.b }}'}]\n"
     assert rules(project, text + "steps: [{name: a, uses: builtins.passthrough, input: '{{ context.b }}'}]\n") == [
         "V-T5"
     ]
