@@ -42,6 +42,8 @@ LOCAL = (
     contender("fast_json_repair", "reader", "fast_json_repair"),
     contender(OURS, "reader", "flujo-actors"),
     contender(f"{OURS} with a schema", "reader", "flujo-actors-with-schema"),
+    contender("Python", "ours_in_yaml", "python"),
+    contender("blueprint", "ours_in_yaml", "yaml"),
 )
 """Those that need nothing but this project. One name may stand for several processes, each with works of its own."""
 

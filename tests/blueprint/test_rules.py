@@ -560,9 +560,7 @@ def test_one_mistake_is_one_finding(project: Project) -> None:
     assert rules(project, "stepz: [{name: a, uses: builtins.passthrough}]\n") == ["V-K1"]
     text = "context: {schema: {type: object, properties: {a: {type: string}}}}\n"
     step = "steps: [{name: a, uses: builtins.passthrough, input: '{{ context.b }}'}]\n"
-    assert rules(project, text + "steps: [{name: a, uses: builtins.passthrough, input: '{{ context.b }}'}]\n") == [
-        "V-T5"
-    ]
+    assert rules(project, text + step) == ["V-T5"]
 
 
 def test_templates_without_quotes_are_found_all_at_once(project: Project) -> None:
