@@ -87,7 +87,7 @@ if __name__ == "__main__":
             "help": lambda size, rounds: command("--help"),
             "validate": lambda size, rounds: validate(1, 5, 3),
             "validate_many": lambda size, rounds: validate(100, 5, 3),
-            "validate_large": lambda size, rounds: validate(1, 6_500, 18),
+            "validate_large": lambda size, rounds: validate(1, 6_500, 15),
             "render": render,
         }
     serve(works, packages=["flujo-actors"])
