@@ -34,6 +34,7 @@ class Submitting(Generic[In]):
     _first_context: FirstContext
     _drive: Any
     _make_run: Any
+    _telemetry: Any
 
     @property
     def _settings(self) -> Settings:
@@ -103,6 +104,7 @@ class Submitting(Generic[In]):
             make_run=self._make_run,
             office=self._office,
             carry=self._carry,
+            telemetry=self._telemetry,
         )
 
     def _office(self) -> Office | None:

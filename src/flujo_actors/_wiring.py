@@ -297,6 +297,7 @@ def fleet_of(
     make_run: Any,
     office: Callable[[], Office | None],
     carry: tuple[Any, ...],
+    telemetry: Telemetry | Silence,
 ) -> Fleet:
     """What hands in runs and plays those of others."""
     from ._durable.stored_runs import StoredRuns  # as above
@@ -311,7 +312,15 @@ def fleet_of(
         )
     counter = Counter(runs.store, engine)
     player = player_for(runs, settings, make_run=make_run, office=office, carry=carry)
-    return Fleet(runs=runs, engine=engine, drive=drive, settings=settings.fleet, counter=counter, player=player)
+    return Fleet(
+        runs=runs,
+        engine=engine,
+        drive=drive,
+        settings=settings.fleet,
+        counter=counter,
+        player=player,
+        telemetry=telemetry,
+    )
 
 
 async def recovered(runs: Runs, finish: Finish, **options: Any) -> RecoveryReport:

@@ -14,6 +14,7 @@ from fleet_waiting import until
 
 from flujo_actors import (
     AbortRun,
+    Chunk,
     Context,
     DeclarationError,
     Flujo,
@@ -373,3 +374,80 @@ def test_what_cannot_be_stored_cannot_go_elsewhere(url: str) -> None:
     result = trio.run(main)
     assert result.status == "failed"
     assert "store" in (result.feedback or "")
+
+
+class Talking:
+    """An agent that streams so many pieces, one of them of a megabyte."""
+
+    def __init__(self, pieces: int) -> None:
+        self.pieces, self.said = pieces, 0
+
+    async def stream(self, data: Any) -> AsyncIterator[str]:
+        for number in range(self.pieces):
+            self.said += 1
+            yield "x" * 1_000_000 if number == 3 else f"{number} "
+
+    async def run(self, data: Any) -> str:
+        raise AssertionError("it is streamed")
+
+
+def test_chunks_come_in_order_and_none_twice(url: str) -> None:
+    """A thousand of them, one of a megabyte; the final text is what they add up to."""
+    flujo = make(Step("talk", Talking(1000), runs_on="gpu") >> Step("length", lambda text: len(text)), url)
+
+    async def main() -> tuple[list[Any], Any]:
+        async with fleet(flujo):
+            with trio.fail_after(40):
+                return await outcomes_of(flujo.run_async("go"))
+
+    chunks, rest = trio.run(main)
+    assert [chunk.seq for chunk in chunks] == list(range(1000))
+    assert len(chunks[3].data) == 1_000_000
+    assert rest[0].step_result.output == "".join(chunk.data for chunk in chunks)
+    assert [each.step_result.name for each in rest] == ["talk", "length"]
+
+
+async def outcomes_of(handle: Any) -> tuple[list[Any], Any]:
+    chunks: list[Any] = []
+    rest: list[Any] = []
+    async for outcome in handle:
+        (chunks if isinstance(outcome, Chunk) else rest).append(outcome)
+    return chunks, rest
+
+
+def test_a_slow_reader_slows_a_remote_step(url: str) -> None:
+    """It is at most a window ahead."""
+    talking = Talking(200_000)
+    flujo = make(Step("talk", talking, runs_on="gpu"), url)
+
+    async def main() -> None:
+        async with fleet(flujo), flujo.run_async("go") as run:
+            reader = run.__aiter__()
+            for _ in range(10):
+                await reader.__anext__()
+            before = -1
+            while before != talking.said:
+                before = talking.said
+                await trio.sleep(0.5)
+            assert talking.said < 100_000
+
+    trio.run(main)
+
+
+def test_steps_inside_a_remote_step_are_told_too(url: str) -> None:
+    """As they are at home."""
+    inner = Step.branch_on(
+        "all", lambda data, context: "x", {"x": Step("a", double) >> Step("b", double)}, runs_on="gpu"
+    )
+
+    async def main() -> Any:
+        flujo = make(inner, url)
+        async with fleet(flujo):
+            _, rest = await outcomes_of(flujo.run_async(1))
+            return [each.step_result.name for each in rest]
+
+    async def at_home() -> Any:
+        _, rest = await outcomes_of(Flujo(inner).run_async(1))
+        return [each.step_result.name for each in rest]
+
+    assert trio.run(main) == trio.run(at_home)

@@ -26,6 +26,7 @@ from flujo_actors import (
     Step,
     UsageLimitExceededError,
 )
+from flujo_actors.testing import MemorySink
 from kit.postgres_server import session_server
 
 Main = Callable[[], Awaitable[Any]]
@@ -351,6 +352,38 @@ def test_workers_say_who_they_are(url: str) -> None:
             assert info.state in ("starting", "ready")
             assert info.fingerprint
         assert await in_thread(client.workers) == []
+
+    trio.run(main)
+
+
+def test_telemetry_knows_how_long_runs_waited(url: str) -> None:
+    """For whoever scales by it."""
+    sink = MemorySink()
+    flujo = Flujo(Step("double", double), store=url, settings={"telemetry": {"sinks": [sink]}})
+
+    async def main() -> str:
+        run_id = await flujo.submit(1, queue="gpu")
+        async with flujo.worker("gpu"):
+            await in_thread(ended, RunClient(url), run_id)
+        return run_id
+
+    run_id = trio.run(main)
+    [taken] = sink.of("run.taken")
+    assert (taken.run_id, taken.queue, taken.pipeline_name) == (run_id, "gpu", "double")
+    assert taken.waited_s >= 0
+
+
+def test_a_question_that_nobody_answers_in_time_is_ended_by_a_worker(url: str) -> None:
+    """Its run goes on with what was declared for that."""
+    ask = Step.approval("ask", "May I?", timeout_s=0.05, on_timeout="approve")
+    flujo = Flujo(ask >> Step("say", shouted), store=url)
+    client = RunClient(url)
+
+    async def main() -> None:
+        run_id = await flujo.submit("x")
+        async with flujo.worker():
+            await in_thread(until, lambda: client.get(run_id).status == "completed")
+        assert client.state(run_id).output == "X"
 
     trio.run(main)
 

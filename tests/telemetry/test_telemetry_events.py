@@ -30,6 +30,7 @@ def test_the_vocabulary_holds_the_documented_kinds() -> None:
         "retrieval.started", "retrieval.ended", "context.assembled",
         "aros.repair.started", "aros.repair.success", "aros.repair.failed", "aros.fallback.stage",
         "hook.failed",
+        "run.taken",
         "budget.level",
         "selection.chosen",
         "confidence.low",

@@ -41,4 +41,4 @@ def test_a_run_fills_every_field_of_every_event(kind: type[Any], name: str) -> N
     assert said - {repr(None), repr(default), repr("")}
 
 
-ABOUT_THE_RUN = {(kind, "path") for kind in (ev.RunStarted, ev.RunEnded, ev.RunResumed)}
+ABOUT_THE_RUN = {(kind, "path") for kind in (ev.RunTaken, ev.RunStarted, ev.RunEnded, ev.RunResumed)}

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import anyio
+import trio
 from pydantic import BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart
@@ -203,7 +204,20 @@ def going_in_circles(settings: dict[str, Any]) -> None:
     Flujo(Step.granular("greet", agent, guard=LoopGuard()), settings=settings).run("?")
 
 
+def handed_in(settings: Any) -> None:
+    """A run that a worker plays."""
+    flujo = Flujo(Step("double", lambda number: 2 * number), store=MemoryStore(), settings=settings)
+    flujo.submit_sync(1)
+
+    async def play() -> None:
+        async with flujo.worker(once=True) as worker:
+            await worker.stopped()
+
+    trio.run(play)
+
+
 ALL = [
+    handed_in,
     knowing,
     *(report, asking, falling_back, failing, left_in_a_thread, swallowing, mending, counting),
     with_a_broken_hook,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 EventKind: TypeAlias = Literal[
+    "run.taken",
     "run.started",
     "run.ended",
     "run.paused",

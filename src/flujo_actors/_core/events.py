@@ -68,6 +68,16 @@ def _fact(name: str, value: object) -> dict[str, object]:
 
 
 @attrs.frozen(kw_only=True)
+class RunTaken(_InRun):
+    """A worker begins, or goes on with, a run or a remote step that waited in a queue; the run's own events follow."""
+
+    kind: ClassVar[Literal["run.taken"]] = "run.taken"
+    pipeline_name: str = ""
+    queue: str = ""
+    waited_s: float = 0.0
+
+
+@attrs.frozen(kw_only=True)
 class RunStarted(_InRun):
     kind: ClassVar[Literal["run.started"]] = "run.started"
     pipeline_name: str = ""
@@ -362,7 +372,7 @@ class HookFailed(_InRun):
     feedback: str | None = None
 
 
-RunEvent = RunStarted | RunEnded | RunPaused | RunResumed
+RunEvent = RunTaken | RunStarted | RunEnded | RunPaused | RunResumed
 StepEvent = StepStarted | StepEnded | StepRetry | StepFallback | StepUnstoppable
 AttemptEvent = AttemptStarted | AttemptEnded
 AgentEvent = AgentSystem | AgentInput | AgentResponse | AgentUsage
@@ -372,18 +382,8 @@ ArosEvent = ArosRepairStarted | ArosRepairSuccess | ArosRepairFailed | ArosFallb
 
 GovernanceEvent = BudgetLevelChanged | SelectionChosen | ConfidenceLow | LoopFound
 
-Event = (
-    RunEvent
-    | StepEvent
-    | FailureEvent
-    | AttemptEvent
-    | AgentEvent
-    | CallEvent
-    | ContextAssembled
-    | ArosEvent
-    | HookFailed
-    | GovernanceEvent
-)
+_Beside = ContextAssembled | ArosEvent | HookFailed | GovernanceEvent
+Event = RunEvent | StepEvent | FailureEvent | AttemptEvent | AgentEvent | CallEvent | _Beside
 """Everything a sink can be told."""
 
 EVENT_TYPES: Mapping[EventKind, type[Any]] = {event_type.kind: event_type for event_type in get_args(Event)}

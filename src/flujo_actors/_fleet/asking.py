@@ -21,6 +21,7 @@ from .._core.paths import StepPath
 from .._core.quota import Amount, Quota
 from .._core.usage import UsageLimits
 from .._run.messages import Request
+from .._run.outlet import Outlet
 from .._run.scope import Scope
 from .._type_registry import read_by
 from ..errors import CorruptRecord
@@ -51,13 +52,10 @@ class Asked:
     limits: tuple[Mapping[str, Any], ...] = ()
     reply: str | None = None
     """The channel on which whoever asks listens."""
+    streams: Mapping[str, bool] | None = None
+    """What whoever iterates the run wants to be told, if somebody does."""
     carried: Mapping[str, Any] = attrs.field(factory=dict)
     trace: Mapping[str, str] = attrs.field(factory=dict)
-
-    @property
-    def streams(self) -> bool:
-        """Whether somebody wants to see chunks."""
-        return self.reply is not None
 
 
 def child_id(root: RunId, path: StepPath) -> RunId:
@@ -79,6 +77,7 @@ def asked_body(
     reply: str | None,
     carried: Mapping[str, Any],
     trace: Mapping[str, str],
+    outlet: Outlet | None,
 ) -> str:
     """The first record of a remote step, or of several that go together; `NotSerializable` if it cannot be made."""
     first = requests[0]
@@ -87,6 +86,7 @@ def asked_body(
             "run": root,
             "version": version,
             "reply": reply,
+            "streams": None if outlet is None else {"started": outlet.started, "tools": outlet.tools},
             "items": [_item_data(request) for request in requests],
             "limits": [_limit_data(quota) for quota in first.quotas],
             "carried": dict(carried),
@@ -140,6 +140,7 @@ def read_asked(body: Mapping[str, Any], *, where: str) -> Asked:
             context=record_bodies.read_value(body.get("context"), where=where),
             limits=tuple(asked["limits"]),
             reply=asked["reply"],
+            streams=asked["streams"],
             carried=asked["carried"],
             trace=asked["trace"],
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from .._durable.journal import Answered
 from .._durable.store_journal import StoreJournal
 from ..stores._port import Store
 from .port import Ticket
+from .streaming import Reader
 from .submitting import Counter
 
 PARKED = "nobody waits for this remote step any more; it goes on when its run does"
@@ -72,24 +72,18 @@ class Errand:
     journal: StoreJournal | None = None
     end: End | None = None
 
+    reader: Reader | None = None
+    """Who takes in what the step says, if somebody iterates the run."""
+
     def heard(self, kind: str, rest: Any) -> None:
         """A signal has come."""
         if kind == ENDED:
             self.told.set()
+        if self.reader is not None:
+            self.reader.end() if kind == ENDED else self.reader.hear(rest)
 
 
 ENDED = "ended"
-
-
-def signal_of(kind: str, child: str, rest: Any = None) -> str:
-    """A signal as text."""
-    return json.dumps([kind, child, rest])
-
-
-def read_signal(message: str) -> tuple[str, str, Any]:
-    """A signal that was heard."""
-    kind, child, rest = json.loads(message)
-    return kind, child, rest
 
 
 # --- what blocks --------------------------------------------------------------------------------------------

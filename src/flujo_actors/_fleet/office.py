@@ -46,7 +46,8 @@ from .errands import Errand
 from .port import Ticket
 from .returning import answers_for, attempt_in
 from .seats import away_from_seat
-from .signals import Listener
+from .signals import Listener, Signals, passed_on, read_signal
+from .streaming import Reader
 
 if TYPE_CHECKING:
     from .._core.settings import FleetSettings
@@ -75,6 +76,7 @@ class Office:
     version: str
     settings: FleetSettings
     carry: tuple[Any, ...] = ()
+    signals: Signals | None = None
     _outbox: list[Errand] = attrs.field(factory=list, init=False)
     _waiting: dict[RunId, Errand] = attrs.field(factory=dict, init=False)
     _to_stop: list[Errand] = attrs.field(factory=list, init=False)
@@ -176,6 +178,7 @@ class Office:
                 reply=self._reply(),
                 carried=carried_now(self.carry),
                 trace=errand.ticket.trace,
+                outlet=run.outlet,
             )
         except NotSerializable as error:
             errand.error = error
@@ -189,6 +192,8 @@ class Office:
             parent=run.run_id,
         )
         errand.answers = answers_for(run, requests)
+        if run.outlet is not None and self.signals is not None:
+            errand.reader = Reader(errand.child, run.outlet, self.signals)
         self._outbox.append(errand)
         self._soon("outbox", self._flush)
 
@@ -268,12 +273,12 @@ class Office:
             return None
         if self._listener is None:
             token = trio.lowlevel.current_trio_token()
-            self._listener = Listener(url, self._channel, lambda message: _passed_on(token, self._heard, message))
+            self._listener = Listener(url, self._channel, lambda message: passed_on(token, self._heard, message))
         return self._channel
 
     def _heard(self, message: str) -> None:
         if message:
-            kind, child, rest = errands.read_signal(message)
+            kind, child, rest = read_signal(message)
             errand = self._waiting.get(RunId(child))
             if errand is not None:
                 errand.heard(kind, rest)
@@ -296,6 +301,8 @@ class Office:
             attempt = await attempt_in(run, request, errand.journal, errand.end)
             if attempt is None:
                 errand.journal = None
+        if attempt is not None and errand.reader is not None:
+            await errand.reader.rest()
         return attempt
 
     # --- being cancelled ---
@@ -351,12 +358,3 @@ def _batched(requests: Iterator[Request], queue: str, together: int) -> Iterator
 
 def _store_error(error: BaseException) -> BaseException:
     return error if isinstance(error, Exception) else StoreError(f"the remote step was not asked for: {error!r}")
-
-
-def _passed_on(token: trio.lowlevel.TrioToken, hear: Any, message: str) -> bool:
-    """In the listener's thread; whether anybody can still hear."""
-    try:
-        token.run_sync_soon(hear, message)
-    except trio.RunFinishedError:
-        return False
-    return True

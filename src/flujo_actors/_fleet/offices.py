@@ -47,6 +47,7 @@ def office_for(
             version=Fingerprint.of(runs.pipeline).digest(),
             settings=settings,
             carry=carry,
+            signals=_signals_of(runs.store),
         )
     return office
 

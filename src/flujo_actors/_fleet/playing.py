@@ -11,8 +11,9 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +29,16 @@ from .._core.usage import NO_USAGE, Usage
 from .._dsl.kinds import MapOver
 from .._dsl.tree import find_step
 from .._run.messages import Request
+from .._run.outlet import Outlet
 from .._run.run import Office, Run
 from .._tree.step import StepActors
 from ..errors import ControlError, FingerprintMismatch
 from .asking import Asked, AskedItem, quota_of
 from .carrying import in_trace, set_carried
-from .errands import ENDED, PARKED, control_data, signal_of
+from .errands import ENDED, PARKED, control_data
 from .remote_runs import RemoteJournal, RemoteRuns
+from .signals import signal_of
+from .streaming import OUTCOME_BUFFER, Speaker, ears_of
 
 if TYPE_CHECKING:
     from .._bridge.host import Host
@@ -117,15 +121,28 @@ class RemotePlayer:
         set_carried(self.carry, asked.carried)
         with in_trace(asked.trace):
             requests = [self._request(asked, item) for item in asked.items]
-            run = self._run(opened, asked, host)
             journal.top = requests[0].path if len(requests) == 1 else None
-            return await _all_played(run, requests)
+            async with self._told(opened, asked, journal.lease.epoch) as outlet:
+                return await _all_played(self._run(opened, asked, host, outlet), requests)
 
-    def _run(self, opened: OpenRun, asked: Asked, host: Host) -> Run:
+    @contextlib.asynccontextmanager
+    async def _told(self, opened: OpenRun, asked: Asked, epoch: int) -> AsyncIterator[Outlet | None]:
+        """Where the steps say what they do, if somebody listens; all of it is sent when the block is left."""
+        if self.signals is None or asked.reply is None or asked.streams is None:
+            yield None
+            return
+        outlet = Outlet(OUTCOME_BUFFER, **asked.streams)
+        speaker = Speaker(self.signals, asked.reply, opened.run_id, epoch, ears_of(self.signals.url))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(speaker.pass_on, outlet)
+            yield outlet
+            outlet.close()
+
+    def _run(self, opened: OpenRun, asked: Asked, host: Host, outlet: Outlet | None) -> Run:
         office = self.office()
         here = frozenset(item.path for item in asked.items)
         away = None if office is None else Elsewhere(office=office, here=here)
-        return self.make_run(opened, host, root=asked.run, office=away)
+        return self.make_run(opened, host, root=asked.run, outlet=outlet, office=away)
 
     def _request(self, asked: Asked, item: AskedItem) -> Request:
         step = find_step(self.runs.pipeline, item.path)

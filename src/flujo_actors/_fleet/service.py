@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 import attrs
+import trio
 
 from .._bridge.host import Host, current_host, refuse_inside_loop
 from .._core.deliveries import poisonous
 from .._core.outcomes import PipelineResult, RunId
+from .._core.records import StoredRun
 from .._core.seconds import checked_seconds
 from .._core.settings import FleetSettings
 from .._durable.fingerprint import Fingerprint
@@ -19,6 +22,8 @@ from .._durable.runs import OpenRun
 from .._durable.store_wait import call_store
 from .._durable.stored_runs import StoredRuns
 from ..errors import DeclarationError
+from ..telemetry._silence import Silence
+from ..telemetry._sinks import Telemetry
 from .health import health_place
 from .playing import RemotePlayer
 from .port import DEFAULT_QUEUE, Engine, checked_queue
@@ -42,6 +47,7 @@ class Fleet:
     settings: FleetSettings
     counter: Counter
     player: RemotePlayer
+    telemetry: Telemetry | Silence
 
     # --- handing in ---
 
@@ -92,7 +98,9 @@ class Fleet:
                 look_s=by_setting if look_s is None else checked_seconds(look_s, what="look_s"),
                 unclaimed_s=self.settings.unclaimed_s,
                 redact=self.runs.redact,
-                orphans=self.runs.left_runs if DEFAULT_QUEUE in named else None,
+                expire=self.runs.expire,
+                left=self.runs.left_runs,
+                adopts=DEFAULT_QUEUE in named,
                 once=once,
                 health=health_place(health),
             )
@@ -101,6 +109,8 @@ class Fleet:
     async def play(self, run_id: RunId, host: Host) -> None:
         """Claim a run and work on it, unless too many workers have died over it."""
         for stood in await call_store(lambda: self.runs.store.standing([run_id])):
+            if self.telemetry.enabled:
+                self._tell(stood)
             if stood.parent is not None:
                 await self.player.play(run_id, host)
                 return
@@ -110,6 +120,17 @@ class Fleet:
             await self.drive(self.runs, opened, host, None)
         else:
             await self.runs.end_as_failed(opened, why)
+
+    def _tell(self, run: StoredRun) -> None:
+        since = run.created_at if run.unclaimed else run.updated_at
+        self.telemetry.tell(
+            "run.taken",
+            run_id=run.run_id,
+            at=trio.current_time(),
+            pipeline_name=run.pipeline,
+            queue=run.queue or "",
+            waited_s=max(0.0, time.time() - since),
+        )
 
 
 def _checked_queues(queues: str | Iterable[str]) -> tuple[str, ...]:

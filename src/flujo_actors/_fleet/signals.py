@@ -11,12 +11,15 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
+
+import trio
 
 logger = logging.getLogger("flujo_actors")
 
@@ -30,6 +33,26 @@ _IDLE_S = 30.0
 """After how long a sender that has nothing to send gives up its connection."""
 
 _NOTIFY = "SELECT pg_notify(channel, message) FROM unnest(%s::text[], %s::text[]) AS t(channel, message)"
+
+
+def signal_of(kind: str, child: str, rest: Any = None) -> str:
+    """A signal about a remote step, as text."""
+    return json.dumps([kind, child, rest])
+
+
+def read_signal(message: str) -> tuple[str, str, Any]:
+    """A signal that was heard."""
+    kind, child, rest = json.loads(message)
+    return kind, child, rest
+
+
+def passed_on(token: trio.lowlevel.TrioToken, hear: Callable[[str], None], message: str) -> bool:
+    """Tell a trio run of a message, from the listener's thread; whether there is still one."""
+    try:
+        token.run_sync_soon(hear, message)
+    except trio.RunFinishedError:
+        return False
+    return True
 
 
 class Signals:

@@ -87,8 +87,12 @@ class Post:
     look_s: float
     unclaimed_s: float
     redact: Callable[[str], str]
-    orphans: Callable[[], Awaitable[list[StoredRun]]] | None = None
-    """The runs that were begun without a worker and belong to nobody, if this one adopts them."""
+    expire: Callable[[], Awaitable[None]]
+    """Ends questions whose time is over."""
+    left: Callable[[], Awaitable[list[StoredRun]]]
+    """All runs of the pipeline that are under way, and those that nobody has to answer any more."""
+    adopts: bool = False
+    """Whether the worker adopts runs that were begun without one, and belong to nobody."""
     once: bool = False
     """Whether the worker stops when nothing waits any more."""
     health: HealthPort | Path | None = None
@@ -350,20 +354,26 @@ class Worker:
         host = f"{this_process().host}:"
         limit = free + len(self._playing) + len(self._left_alone) + 50
         ask = lambda: store.wanting(pipeline=post.pipeline, queues=post.queues, host=host, limit=limit)  # noqa: E731
-        found = [*await call_store(ask), *await self._orphans()] if free else []
+        found = [*await call_store(ask), *await self._left()] if free else []
         now = trio.current_time()
         self._left_alone = {run_id: until for run_id, until in self._left_alone.items() if until > now - 60}
         for run in [run for run in found if self._is_for_me(run, now)][:free]:
             self._begin(run.run_id)
 
-    async def _orphans(self) -> list[StoredRun]:
-        """Those that have not changed for a while: whoever answered a question may be about to go on by himself."""
-        now = trio.current_time()
-        if self._post.orphans is None or now < self._adopts_at:
+    async def _left(self) -> list[StoredRun]:
+        """What nobody told of: questions whose time is over, and orphans that have not changed for a while.
+
+        For a while, because whoever answered a question may be about to go on by himself.
+        """
+        post, now = self._post, trio.current_time()
+        if now < self._adopts_at:
             return []
         self._adopts_at = now + ADOPT_EVERY_S
-        before = time.time() - (0.0 if self._post.once else ADOPT_AFTER_S)
-        return [run for run in await self._post.orphans() if run.queue is None and run.updated_at <= before]
+        await post.expire()
+        before = time.time() - (0.0 if post.once else ADOPT_AFTER_S)
+        found = await post.left()
+        orphans = [run for run in found if post.adopts and run.queue is None and run.updated_at <= before]
+        return [*orphans, *(run for run in found if run.status == "paused" and run.queue in post.queues)]
 
     def _is_for_me(self, run: StoredRun, now: float) -> bool:
         if run.run_id in self._playing or self._left_alone.get(run.run_id, -math.inf) > now:

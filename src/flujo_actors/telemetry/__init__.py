@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .._core.events import RunPaused as RunPaused
     from .._core.events import RunResumed as RunResumed
     from .._core.events import RunStarted as RunStarted
+    from .._core.events import RunTaken as RunTaken
     from .._core.events import StepEnded as StepEnded
     from .._core.events import StepFallback as StepFallback
     from .._core.events import StepRecovered as StepRecovered
@@ -75,6 +76,7 @@ else:
             "RunPaused": ".._core.events",
             "RunResumed": ".._core.events",
             "RunStarted": ".._core.events",
+            "RunTaken": ".._core.events",
             "SILENT": "._silence",
             "Silence": "._silence",
             "Sink": "._sinks",

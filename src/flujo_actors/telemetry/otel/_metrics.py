@@ -11,6 +11,7 @@ from ..._core.events import (
     ArosRepairStarted,
     ArosRepairSuccess,
     ModelEnded,
+    RunTaken,
 )
 from ._semantic_conventions import Attributes, provider_attributes, written
 
@@ -25,8 +26,13 @@ class Metrics:
         self._tokens = meter.create_histogram("gen_ai.client.token.usage", "{token}", "Tokens used.")
         self._duration = meter.create_histogram("gen_ai.client.operation.duration", "s", "Length of a call.")
         self._cost = meter.create_counter("flujo.cost", "{USD}", "Dollars spent.")
+        self._waits = meter.create_histogram("flujo.queue.wait", "s", "How long runs waited for a worker.")
         self._repairs = meter.create_counter("flujo.aros.repair", "{repair}", "Repairs of structured output.")
         self._stages = meter.create_counter("flujo.aros.fallback.stage", "{stage}", "Fallback stages entered.")
+
+    def taken(self, event: RunTaken) -> None:
+        """Note how long a run waited for a worker."""
+        self._waits.record(event.waited_s, written({"flujo.queue": event.queue}))
 
     def usage(self, event: AgentUsage) -> None:
         """Count tokens and dollars."""

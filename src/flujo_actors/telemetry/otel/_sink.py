@@ -75,6 +75,8 @@ class OtelSink:
 
     def _measure(self, event: ev.Event) -> None:
         match event:
+            case ev.RunTaken():
+                self._metrics.taken(event)
             case ev.AgentUsage():
                 self._metrics.usage(event)
             case ev.ModelEnded():
@@ -124,7 +126,8 @@ def _trace(spans: OpenSpans, event: ev.Event) -> None:
         case ev.AgentSystem() | ev.AgentInput() | ev.AgentResponse() | ev.AgentUsage():
             _annotate(spans, event)
         case (
-            ev.RunPaused()
+            ev.RunTaken()
+            | ev.RunPaused()
             | ev.StepRetry()
             | ev.StepFallback()
             | ev.StepRecovered()
