@@ -52,12 +52,26 @@ _pipelines = st.recursive(_call, _around, max_leaves=8).map(lambda shape: _nodes
 # --- the model ----------------------------------------------------------------------------------------------
 
 
+class Cut(Exception):
+    """Somebody has cancelled the run; what is left to undo then."""
+
+    def __init__(self, left: list[str]) -> None:
+        self.left = left
+
+
 @attrs.define
 class Model:
     """What should happen: a recursion over the tree, with nothing of the machinery."""
 
+    cut_at: int | None = None
     log: list[str] = attrs.field(factory=list)
     failed: dict[str, int] = attrs.field(factory=dict)
+
+    def passes(self, text: str, left: list[str]) -> None:
+        """Something is done; if the run is cancelled meanwhile, this is left."""
+        self.log.append(text)
+        if len(self.log) == self.cut_at:
+            raise Cut(left)
 
     def run(self, node: Node) -> tuple[bool, list[str]]:
         """Whether it succeeded, and what it leaves to undo."""
@@ -72,7 +86,8 @@ class Model:
         return False, [f"{node.name}?"] if undoable else []
 
     def _call(self, node: Node) -> tuple[bool, list[str]]:
-        self.log.append(node.name)
+        undoable = node.compensated and node.when == "started"
+        self.passes(node.name, [f"{node.name}?"] if undoable else [])
         self.failed[node.name] = self.failed.get(node.name, 0) + 1
         return self.failed[node.name] > node.fails, []
 
@@ -80,19 +95,34 @@ class Model:
         left: list[str] = []
         succeeded = 0
         for child in node.inside:
-            done, more = self.run(child)
-            if done:
-                succeeded += 1
-            elif node.kind == "ignoring":
-                self.undo(more)
-                continue
+            try:
+                done, more = self.run(child)
+                if not done and node.kind == "ignoring":
+                    self.undo(more)
+                    continue
+            except Cut as cut:
+                raise Cut([*left, *cut.left]) from None
+            succeeded += done
             left += more
             if not done:
                 return False, left
         return bool(succeeded), left
 
     def undo(self, left: list[str]) -> None:
-        self.log += [f"undo {name}" for name in reversed(left)]
+        rest = list(left)
+        while rest:
+            self.passes(f"undo {rest[-1]}", list(rest))
+            rest.pop()
+
+    def cancelled(self, node: Node) -> list[str] | None:
+        """What is undone if the run is cancelled at that point; `None` if it ends before."""
+        try:
+            done, left = self.run(node)
+            if not done:
+                self.undo(left)
+        except Cut as cut:
+            return [f"undo {name}" for name in reversed(cut.left)]
+        return None
 
 
 # --- the real thing -----------------------------------------------------------------------------------------
@@ -145,6 +175,14 @@ class Real:
 
         return undo
 
+    async def cancelled(self, node: Node) -> Any:
+        """Cancel the run where it is cut off, by another process."""
+        store, result = MemoryStore(), None
+        with self.scope:
+            result = await Flujo(self.step(node), store=store).run_async("x", run_id="r")
+        self.cut_at = None
+        return result or await Flujo(self.step(node), store=store).cancel_async("r", "enough")
+
     async def played(self, node: Node) -> Any:
         store, result = MemoryStore(), None
         with self.scope:
@@ -186,3 +224,15 @@ def test_a_random_pipeline_that_is_cut_off_anywhere_comes_to_the_same_end(node: 
     again = [*real.log[: place - 1], *real.log[place:]] if place <= len(log) else real.log
     assert again == log
     assert result.success is done
+
+
+@settings(deadline=None, max_examples=60)
+@given(_pipelines, st.integers(1, 12))
+def test_a_random_pipeline_that_is_cancelled_anywhere_is_undone(node: Node, place: int) -> None:
+    """By whoever has the pipeline: all that was done and is not undone yet, and what was in flight."""
+    model, real = Model(cut_at=place), Real(cut_at=place)
+    expected = model.cancelled(node)
+    result = trio.run(real.cancelled, node)
+    assert real.log[: len(model.log)] == model.log
+    assert real.log[len(model.log) :] == (expected or [])
+    assert (result.status == "aborted") is (expected is not None)

@@ -17,7 +17,7 @@ from .._context.merging import merged
 from .._core import paths
 from .._core.attempts import Attempt, Done, Failed, Stopped
 from .._core.degraded import marks
-from .._core.outcomes import Failure, Paused, Success
+from .._core.outcomes import Aborted, Failure, Paused, Success
 from .._core.siblings import Survived, gathered, stops_siblings
 from .._dsl.declared import Declared
 from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, Parallel, SequenceOf
@@ -266,6 +266,8 @@ async def fan_out(
                     break
                 if patient and settled.undo and isinstance(settled.verdict, Failure):
                     reports[settled.index] = await _undone_alone(spawner, work, settled)
+                    if isinstance(reports[settled.index].verdict, Aborted):
+                        continue  # it was being undone when the run was cancelled: nothing had begun in its place
                 following = next(requests, None)
                 if following is not None:
                     children.spawn(following)

@@ -72,7 +72,11 @@ async def take_back(spawner: Spawner, work: Work, reason: str) -> Stopped | Fail
     rest: list[ToUndo] = list(listed)
     aftermath.undo = {0: rest}
     spawner.run.emit("undo.started", work.span, step_name=work.name, steps=len(in_order(listed)), feedback=reason)
-    return await _Undoing(spawner, work, reason, failure, rest).all()
+    before = len(spawner.run.undone)
+    ended = await _Undoing(spawner, work, reason, failure, rest).all()
+    if ended is None and spawner.run.closing is not None and len(spawner.run.undone) > before:
+        return Stopped(outcome=Aborted(reason=spawner.run.closing))  # when it was cancelled, nothing else had begun
+    return ended
 
 
 async def take_back_branch(spawner: Spawner, work: Work, settled: Settled) -> Settled:
