@@ -7,9 +7,10 @@ from typing import Any
 import attrs
 
 from .._core.paths import DEFAULT, FALLBACK, Named
+from .._dsl.call_plan import name_of
 from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, SequenceOf
 from .._dsl.pipeline import AnyStep, Pipeline
-from .._dsl.step import Step, name_of
+from .._dsl.step import Step
 from .flow import Flow
 from .model import BlueprintModel, StepModel
 

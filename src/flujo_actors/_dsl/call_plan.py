@@ -348,3 +348,10 @@ def _method(agent: Any, name: str) -> Any:
 
 def _is_plain_callable(agent: object) -> bool:
     return inspect.isroutine(agent) or isinstance(agent, functools.partial)
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """What a function is called, also behind partials; an object is called by its class."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__name__", None) or type(fn).__name__

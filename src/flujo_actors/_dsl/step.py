@@ -10,7 +10,7 @@ import attrs
 
 from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
-from .call_plan import CallPlan, plan_agent, plan_maker
+from .call_plan import CallPlan, name_of, plan_agent, plan_maker
 from .declared import Declared, of_type, options_of, refuse_unknown
 from .governed_kinds import GovernedKinds
 from .pipeline import StepLike
@@ -433,10 +433,3 @@ def step(fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **
     if fn is None:
         return lambda function: Step.from_callable(function, name, **options)
     return Step.from_callable(fn, name, **options)
-
-
-def name_of(fn: Callable[..., Any]) -> str:
-    """What a function is called, also behind partials; an object is called by its class."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return getattr(fn, "__name__", None) or type(fn).__name__

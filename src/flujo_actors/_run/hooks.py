@@ -31,7 +31,7 @@ from .._core.error_info import message_of
 from .._core.hook_payloads import PAYLOAD_TYPES, HookPayload, OnPause, OnStepFailure, PostRun, PostStep, PreRun, PreStep
 from .._core.outcomes import Aborted, Failure, RunId, Success
 from .._core.own_outcomes import checked_outcome
-from .._dsl.step import name_of
+from .._dsl.call_plan import name_of
 from ..errors import AbortRun, DeclarationError
 
 logger = logging.getLogger("flujo_actors")

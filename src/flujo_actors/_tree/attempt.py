@@ -27,9 +27,10 @@ from .._calls.refused_outputs import refused_output
 from .._context.isolation import isolated
 from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
 from .._core.outcomes import Aborted
+from .._dsl.call_plan import name_of
 from .._dsl.declared import Declared
 from .._dsl.redirect import Redirect
-from .._dsl.step import Step, name_of
+from .._dsl.step import Step
 from .._durable.journal import OpenTransaction
 from .._run.limits import within_limits
 from .._run.messages import Assembly, Request, Work, work_of
