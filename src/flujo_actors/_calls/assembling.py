@@ -6,45 +6,32 @@ Rules:
    A durable run writes it down, and so does a granular step; the next process sees what this one saw, and searches
    for nothing. A failure is never written down.
 2. Sources are asked at the same time and shown in the order of their declaration.
-3. A filter is a wall: one without a value fails the step, and so does whatever comes from behind it. `on_error="skip"`
-   covers a retriever that fails or takes too long, never a wall.
-4. What went wrong is told by source, collection and filter, never by the text of a passage.
+3. What went wrong is told by source, never by the text of a passage.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias, assert_never
+from collections.abc import Sequence
+from typing import Any, assert_never
 
 import attrs
 import trio
-from outcome import Error, Value
+from outcome import Error
 
 from .._bridge.guard import guarded
-from .._bridge.threads import in_thread
-from .._context.isolation import own
-from .._context.reading import read_path
 from .._core import paths
 from .._core.assembled import (
     AssembledContext,
     ContextSegment,
     Dropped,
     LiteralSegment,
-    RetrievalResult,
-    RetrievalSegment,
-    Retrieved,
     Skipped,
     StateSegment,
 )
 from .._core.assembled_json import assembled_from_data, assembled_to_data
 from .._core.attempts import Failed, escalating
 from .._core.context_budget import within_budget, without_duplicates
-from .._core.found import admitted, read_found
-from .._core.usage import NO_USAGE, Usage
-from .._dsl.call_plan import accepts, shape_of
-from .._dsl.collections import collection_name, filterable
 from .._dsl.context_format import shown_text
 from .._dsl.context_sources import (
     ContextSources,
@@ -53,20 +40,15 @@ from .._dsl.context_sources import (
     FromRetrieval,
     FromState,
     Source,
-    filter_flaw,
 )
 from .._dsl.step import Step
 from .._run.messages import Assembly, Work
-from .._run.reports import report_left_thread
 from .._run.run import Run
-from .._run.searching import Answered, Search
-from .._run.user_calls import told_of, with_context_copy
-from ..errors import FlujoError, RetrievalError, StepTimeout
+from .._run.user_calls import told_of
+from ..errors import FlujoError
+from .retrieving import Retrieving
+from .state_sources import Unassembled, state_of
 
-_Found: TypeAlias = tuple[tuple[RetrievalResult, ...], bool]
-"""What a search found, and whether the run had searched for it before."""
-
-_NOTHING = Retrieved(results=())
 _NOTHING_DROPPED: tuple[Dropped, ...] = ()
 
 
@@ -96,14 +78,6 @@ def noted(assembly: Assembly) -> dict[str, Any]:
     }
 
 
-class _Unassembled(Exception):
-    """A source cannot be had; `cause` is what it raised."""
-
-    def __init__(self, what: str, cause: BaseException) -> None:
-        self.what, self.cause = what, cause
-        super().__init__(what)
-
-
 @attrs.define(kw_only=True, eq=False)
 class Assembling:
     """How one step's context is assembled; see the module's rules."""
@@ -112,7 +86,11 @@ class Assembling:
     step: Step
     work: Work
     sources: ContextSources
-    _used: Usage = NO_USAGE
+    _retrieving: Retrieving = attrs.field(init=False)
+
+    @_retrieving.default
+    def _searches(self) -> Retrieving:
+        return Retrieving(run=self.run, work=self.work)
 
     # --- remembered ---
 
@@ -132,7 +110,7 @@ class Assembling:
     async def _remember(self, context: AssembledContext) -> None:
         if self.run.journal.durable or self.step.resumable is not None:
             text = json.dumps(assembled_to_data(context), separators=(",", ":"))
-            await self.run.journal.commit_unit(self._place, text, self._used)
+            await self.run.journal.commit_unit(self._place, text, self._retrieving.used)
 
     # --- assembled ---
 
@@ -141,7 +119,7 @@ class Assembling:
         try:
             found = await self._all_found()
             context = await self._fitting(found)
-        except _Unassembled as error:
+        except Unassembled as error:
             return self._failed(f"{error.what} failed with {told_of(self.run, error.cause)}", error.cause)
         except FlujoError as error:
             return self._failed(told_of(self.run, error), error)
@@ -172,7 +150,7 @@ class Assembling:
         skipped = [each for each in found if isinstance(each, Skipped)]
         fitted = await guarded(self._within_budget, segments)
         if isinstance(fitted, Error):
-            raise fitted.error if isinstance(fitted.error, FlujoError) else _Unassembled("the format", fitted.error)
+            raise fitted.error if isinstance(fitted.error, FlujoError) else Unassembled("the format", fitted.error)
         shown, dropped, tokens = fitted.value
         return AssembledContext(segments=shown, dropped=dropped, skipped=skipped, tokens=tokens)
 
@@ -202,12 +180,12 @@ class Assembling:
         return [found[place] for place in range(len(declared))]
 
     async def _at_once(self, slow: Sequence[tuple[int, Source]], found: dict[int, ContextSegment | Skipped]) -> None:
-        failed: list[_Unassembled] = []
+        failed: list[Unassembled] = []
 
         async def find(place: int, source: Source) -> None:
             try:
                 found[place] = await self._segment(source)
-            except _Unassembled as error:
+            except Unassembled as error:
                 failed.append(error)
                 nursery.cancel_scope.cancel()
 
@@ -221,141 +199,15 @@ class Assembling:
         match source:
             case FromState(name=name):
                 what = f"state {name!r}" if name else "a state"
-                return StateSegment(name, await self._state(source, what=what))
+                return StateSegment(name, await state_of(self.run, self.work, source, what=what))
             case FromLiteral(text=text):
                 return LiteralSegment(text)
             case FromRetrieval():
-                return await self._retrieved(source)
+                return await self._retrieving.retrieved(source)
             case FromHistory():
                 raise AssertionError("a history is no segment")
             case _:
                 assert_never(source)
-
-    async def _state(self, source: FromState | Callable[..., Any], *, what: str) -> Any:
-        """What a source, a query or a filter comes to."""
-        where = source.where if isinstance(source, FromState) else source
-        work = self.work
-        if isinstance(where, str):
-            got: Value[Any] | Error = await guarded(_read, work.context, where)
-        else:
-            got = await with_context_copy(self.run, where, own(work.data), work.context, work.scope)
-        if isinstance(got, Error):
-            raise _Unassembled(what, got.error)
-        return got.value
-
-    # --- searches ---
-
-    async def _retrieved(self, source: FromRetrieval) -> RetrievalSegment | Skipped:
-        name = collection_name(source.collection)
-        what = f"retrieval from {name!r}"
-        search = await self._search(source, what=what)
-        got = await guarded(self._searched, source, search)
-        if isinstance(got, Error):
-            if source.on_error == "skip" and _may_be_skipped(got.error):
-                reason = self.run.redact(told_of(self.run, got.error))
-                return Skipped(source.name, reason)
-            raise _Unassembled(what, got.error)
-        return RetrievalSegment(name, got.value, if_empty=source.if_empty, name=source.name)
-
-    async def _searched(self, source: FromRetrieval, search: Search) -> tuple[RetrievalResult, ...]:
-        """The passages of a search, told to telemetry, in time and checked."""
-        facts = {"collection": search.collection, "source": source.name}
-        self._emit("retrieval.started", query=search.query, **facts)
-        said: dict[str, Any] = {"status": "aborted"}
-        try:
-            got = await guarded(self._found, source, search)
-            said = self._told_of(got)
-            return got.unwrap()[0]
-        finally:
-            self._emit("retrieval.ended", **said, **facts)
-
-    def _told_of(self, got: Value[_Found] | Error) -> dict[str, Any]:
-        """What telemetry hears of a search that ended."""
-        if isinstance(got, Error):
-            return {"status": "failure", "feedback": self.run.redact(told_of(self.run, got.error))}
-        found, cached = got.value
-        best = max((each.score for each in found), default=None)
-        documents = [{"id": each.source_id, "score": each.score} for each in found]
-        return {"status": "success", "found": len(found), "best_score": best, "cached": cached, "documents": documents}
-
-    async def _found(self, source: FromRetrieval, search: Search) -> _Found:
-        answered = await self._in_time(source, search)
-        return await self._admitted(source, search, answered), answered.cached
-
-    async def _in_time(self, source: FromRetrieval, search: Search) -> Answered:
-        if not search.query.strip() or any(value in ([], ()) for value in search.filters.values()):
-            return Answered(found=_NOTHING)
-        run, work = self.run, self.work
-        assert run.searches is not None
-        left = functools.partial(report_left_thread, run, work.name, work.span)
-        with trio.move_on_after(source.timeout_s or float("inf")) as limit:
-            answered = await run.searches.search(run, search, cache=source.cache, if_left=left, label=work.name)
-            if not answered.cached:
-                self._used += answered.found.usage
-                work.spend(answered.found.usage)
-            return answered
-        assert limit.cancelled_caught
-        raise StepTimeout(f"it took longer than timeout_s={source.timeout_s:g}")
-
-    async def _admitted(self, source: FromRetrieval, search: Search, answered: Answered) -> tuple[RetrievalResult, ...]:
-        keeps = functools.partial(
-            admitted,
-            collection=search.collection,
-            filters=search.filters,
-            min_relevance=search.min_relevance,
-            top_k=search.top_k,
-        )
-        results = keeps(answered.found.results)
-        if source.rerank is None or not results:
-            return results
-        again = await self._reranked(source.rerank, list(results), search)
-        return keeps(again, in_order=False)
-
-    async def _reranked(self, rerank: Callable[..., Any], results: list[RetrievalResult], search: Search) -> Any:
-        """The passages as a function orders them: in a thread if it is synchronous, since it may be a model."""
-        keywords = {"query": search.query} if accepts(rerank, "query") else {}
-        call = functools.partial(rerank, results, **keywords)
-        answer = call() if shape_of(rerank) == "async" else await self._aside(call)
-        if isinstance(answer, Awaitable):
-            answer = await self.run.host.finish(answer)
-        return read_found(answer, collection=search.collection).results
-
-    async def _aside(self, call: Callable[[], Any]) -> Any:
-        run, work = self.run, self.work
-        left = functools.partial(report_left_thread, run, work.name, work.span)
-        return await in_thread(call, label=work.name, limit=run.sync_step_threads, if_left=left)
-
-    async def _search(self, source: FromRetrieval, *, what: str) -> Search:
-        filters = {field: await self._filter(source, field, what=what) for field in source.filters}
-        return Search(
-            collection=collection_name(source.collection),
-            query=await self._query(source, what=what),
-            top_k=source.top_k,
-            min_relevance=source.min_relevance,
-            filters=filters,
-        )
-
-    async def _query(self, source: FromRetrieval, *, what: str) -> str:
-        query = source.query
-        if query is None:
-            asked: Any = self.work.data
-        else:
-            asked = query if isinstance(query, str) else await self._state(query, what=f"the query of {what}")
-        if isinstance(asked, str):
-            return asked
-        whose = "the step's data" if query is None else "it"
-        cure = ": say query=…" if query is None else ""
-        why = f"a query must be a text, and {whose} is a {type(asked).__name__}{cure}"
-        raise _Unassembled(f"the query of {what}", RetrievalError(why))
-
-    async def _filter(self, source: FromRetrieval, field: str, *, what: str) -> Any:
-        value = source.filters[field]
-        if isinstance(value, FromState) or (callable(value) and not isinstance(value, type)):
-            value = await self._state(value, what=f"filter {field!r} of {what}")
-        flaw = filter_flaw(filterable(source.collection)[field], value)
-        if flaw is not None:
-            raise _Unassembled(what, RetrievalError(f"filter {field!r} {flaw}"))
-        return list(value) if isinstance(value, tuple) else value
 
     def _emit(self, kind: Any, **facts: Any) -> None:
         work = self.work
@@ -365,12 +217,3 @@ class Assembling:
 def _is_only_read(source: Source) -> bool:
     """Whether there is nothing to wait for."""
     return isinstance(source, FromLiteral) or (isinstance(source, FromState) and isinstance(source.where, str))
-
-
-def _may_be_skipped(error: BaseException) -> bool:
-    """Whether a step may go on without what failed like this: not past a wall, and not when the run must stop."""
-    return isinstance(error, Exception) and not isinstance(error, RetrievalError) and escalating(error) is None
-
-
-async def _read(context: Any, where: str) -> Any:
-    return own(read_path(context, where))
