@@ -207,7 +207,8 @@ def test_a_paused_run_is_3_is_answered_and_resumed(place: Path) -> None:
     done = run(place, "run", "app.py:asking", "-i", "tea", "--run-id", "r", *STORE)
     assert (done.returncode, done.stdout) == (3, "")
     [token] = re.findall(r"^token: (.+)$", done.stderr, re.MULTILINE)
-    assert run(place, "runs", "resume", "r", "app.py:asking", *STORE).returncode == 3
+    again = run(place, "runs", "resume", "r", "app.py:asking", *STORE, "-q")
+    assert (again.returncode, again.stdout, again.stderr) == (3, "", f"token: {token}\n")
     assert [run(place, "runs", "answer", token, value, *STORE).returncode for value in ("maybe", "true", "true")] == [
         2,
         0,

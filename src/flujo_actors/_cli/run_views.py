@@ -124,7 +124,8 @@ class RunView:
 
     def _tell_question(self, result: PipelineResult) -> None:
         token = shlex.quote(str(result.state_token))
-        self.say(f"paused: {result.feedback}\ntoken: {result.state_token}")
+        self.say(f"paused: {result.feedback}")
+        sys.stderr.write(f"token: {one_line(str(result.state_token))}\n")  # also for those who want silence
         if self._flujo._store is None:
             self.say("without a store nothing can be resumed: say --store URL, or --ask to answer here")
         else:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -15,11 +18,22 @@ if TYPE_CHECKING:
     from .. import RunClient
 
 
+@contextlib.contextmanager
+def _interrupted() -> Iterator[None]:
+    """Ctrl-C ends the looking, also where whoever started this ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def follow(call: Call, client: RunClient, run_id: str, *, progress: Any, after: int, out: bool) -> int:
     """Show a run until it has ended or asks somebody; the exit code is the run's own."""
     client.get(run_id)  # before anything is drawn
     wanted: Any = "quiet" if call.quiet else progress
-    with showing(sys.stdout if out else sys.stderr, wanted, color=call.color, title=run_id) as display:
+    file = sys.stdout if out else sys.stderr
+    with _interrupted(), showing(file, wanted, color=call.color, title=run_id) as display:
         trio.run(lambda: show_stored(client, run_id, display, after=after))
     run = client.get(run_id)
     if run.state_token is not None:
