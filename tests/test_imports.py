@@ -175,6 +175,7 @@ def test_import_star_needs_no_extra() -> None:
     script = (
         "import sys\n"
         "for it in ('psycopg', 'psycopg_pool', 'opentelemetry.sdk', 'openai', 'anthropic'): sys.modules[it] = None\n"
+        "for it in ('yaml', 'jinja2', 'click', 'rich'): sys.modules[it] = None\n"
         "from flujo_actors import *\n"
         "try: PostgresStore('postgresql://nowhere/')\n"
         "except DeclarationError as error: print(error)\n"

@@ -86,10 +86,10 @@ if TYPE_CHECKING:
     from ._agents.compaction import compact_history as compact_history
     from ._agents.factory import make_agent_async as make_agent_async
     from ._agents.granular.units import current_unit as current_unit
-    from ._blueprint.export import dump_blueprint as dump_blueprint
     from ._blueprint.findings import Finding as Finding
-    from ._blueprint_loading import load_blueprint as load_blueprint
-    from ._blueprints import lint as lint
+    from ._blueprint_names import dump_blueprint as dump_blueprint
+    from ._blueprint_names import lint as lint
+    from ._blueprint_names import load_blueprint as load_blueprint
     from ._bridge.threads import abandoned_threads as abandoned_threads
     from ._client import RunClient as RunClient
     from ._client import RunInfo as RunInfo
@@ -240,7 +240,7 @@ else:
             "answer_form": ".page",
             "compact_history": "._agents.compaction",
             "current_unit": "._agents.granular.units",
-            "dump_blueprint": "._blueprint.export",
+            "dump_blueprint": "._blueprint_names",
             "ensure_object": ".structured._builtins",
             "extract_from_text": ".structured._extract",
             "from_history": "._dsl.context_sources",
@@ -249,8 +249,8 @@ else:
             "from_retrieval": "._dsl.context_sources",
             "from_state": "._dsl.context_sources",
             "known_citations": "._dsl.citations",
-            "lint": "._blueprints",
-            "load_blueprint": "._blueprint_loading",
+            "lint": "._blueprint_names",
+            "load_blueprint": "._blueprint_names",
             "load_settings": "._settings",
             "make_agent_async": "._agents.factory",
             "normalize_json_text": ".structured._reader",

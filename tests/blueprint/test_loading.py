@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -347,3 +348,14 @@ def test_a_sequence_is_a_step_with_options() -> None:
     result = Flujo(step).run(1)
     assert (result.output, result.step_history[0].attempts, calls) == (24, 2, [11, 11])
     assert [each.name for each in result.step_history[0].step_history][-2:] == ["flaky", "double"]
+
+
+@pytest.mark.parametrize("call", ["lint('p.yaml')", "load_blueprint('p.yaml')", "dump_blueprint(None)"])
+def test_without_the_extra_the_names_are_there_and_say_which_one(call: str) -> None:
+    """Whoever imports everything needs no extra."""
+    script = (
+        "import sys; sys.modules['yaml'] = None\nfrom flujo_actors import *\n"
+        f"try: {call}\nexcept DeclarationError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert "pip install flujo-actors[blueprints]" in done.stdout
