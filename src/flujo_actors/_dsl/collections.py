@@ -9,6 +9,7 @@ class Papers(Collection, name="papers"):
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -79,7 +80,7 @@ def fits(kind: type, value: object) -> bool:
 
 
 def _annotations(cls: type) -> dict[str, Any]:
-    return {name: kind for name, kind in vars(cls).get("__annotations__", {}).items() if not name.startswith("_")}
+    return {name: kind for name, kind in inspect.get_annotations(cls).items() if not name.startswith("_")}
 
 
 def _checked_name(cls: type, name: object) -> str:
