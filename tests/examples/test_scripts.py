@@ -13,10 +13,10 @@ pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(name: str, *, complaint: str = "") -> str:
+def run(name: str, *arguments: str, complaint: str = "") -> str:
     """What the program prints; it must end well and complain about nothing else."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / name)],
+        [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments],
         capture_output=True,
         encoding="utf-8",
         env={**os.environ, "PYTHONIOENCODING": "utf-8"},
@@ -104,3 +104,11 @@ def test_the_saga_undoes_what_was_booked_also_after_a_power_cut() -> None:
         assert text.endswith("undone: car, hotel, flight; everything: yes")
     assert first.count("cancelled hotel") == 1
     assert second.count("cancelled hotel  under the key trip-2:travel/hotel/~c") == 2
+
+
+def test_the_router_learns_which_model_to_ask(tmp_path: Path) -> None:
+    """It loses less than who asks in turn, also after the better model became worse, and draws both."""
+    said = run("learning_router.py", str(tmp_path / "regret.svg"))
+    learned, in_turn = (float(line.split("halfway,")[1].split()[0]) for line in said.splitlines()[:2])
+    assert learned < in_turn * 0.8
+    assert (tmp_path / "regret.svg").read_text(encoding="utf-8").count("<polyline") >= 2

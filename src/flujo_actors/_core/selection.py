@@ -110,6 +110,14 @@ def faded(belief: Belief, idle_half_life_s: float | None) -> Belief:
     return attrs.evolve(belief, alpha=belief.alpha * left, beta=belief.beta * left)
 
 
+def read_beliefs(data: Mapping[str, Sequence[float]]) -> dict[str, Belief]:
+    """Beliefs that were stored with a choice."""
+    return {
+        arm: Belief(alpha=alpha, beta=beta, observations=int(observations), mean_cost_usd=mean_cost_usd)
+        for arm, (alpha, beta, observations, mean_cost_usd) in data.items()
+    }
+
+
 def is_reward(value: object) -> bool:
     """Whether a value can be a reward: a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float):

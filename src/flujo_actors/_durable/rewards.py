@@ -10,7 +10,7 @@ from .._core import record_bodies
 from .._core.outcomes import RunId
 from .._core.paths import StepPath, at_or_below
 from .._core.records import Record
-from .._core.selection import Belief, Choice, Evidence, is_reward
+from .._core.selection import Choice, Evidence, is_reward, read_beliefs
 from ..errors import NoRewardDue, StoreError
 from ..stores._port import Store
 
@@ -70,5 +70,5 @@ def choices_in(records: Iterable[Record]) -> dict[StepPath, Choice]:
 
 
 def _as_choice(data: dict[str, Any]) -> Choice:
-    beliefs = {arm: Belief(**belief) for arm, belief in data["beliefs"].items()}
+    beliefs = read_beliefs(data["beliefs"])
     return Choice(arm=data["arm"], theta=data["theta"], category=data["category"], beliefs=beliefs)

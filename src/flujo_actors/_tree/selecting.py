@@ -26,7 +26,17 @@ from .._core.degraded import marks
 from .._core.error_info import message_of
 from .._core.outcomes import Failure, StepResult, Success
 from .._core.paths import StepPath
-from .._core.selection import DEFAULT_CATEGORY, NO_BELIEF, Belief, Choice, Evidence, faded, generator, is_reward
+from .._core.selection import (
+    DEFAULT_CATEGORY,
+    NO_BELIEF,
+    Belief,
+    Choice,
+    Evidence,
+    faded,
+    generator,
+    is_reward,
+    read_beliefs,
+)
 from .._dsl.selections import SelectAgent
 from .._run.limits import budget_for, budget_of
 from .._run.messages import Request, Selected, Settled, Work
@@ -113,11 +123,15 @@ async def _committed(
 
 def _name(step: SelectAgent, path: StepPath) -> str:
     """What the beliefs are called: as declared, or by the place of the declaration."""
+    if step.beliefs is None and "~" not in path:  # it is its own place
+        return path
     return step.beliefs or paths.formatted(paths.in_declaration(path) or ())
 
 
 def _tried(run: Run, work: Work, number: int) -> set[str]:
     """The arms that earlier attempts of this step have tried, and earlier rounds of this one."""
+    if work.attempt == number == 1:
+        return set()
     places = [
         *(paths.choice(paths.attempt(work.span, attempt), 1) for attempt in range(1, work.attempt)),
         *(paths.choice(work.path, earlier) for earlier in range(1, number)),
@@ -127,9 +141,13 @@ def _tried(run: Run, work: Work, number: int) -> set[str]:
 
 def _written(choice: Choice, step: SelectAgent, work: Work) -> str:
     """A choice as it is stored, with what a reward that is told later needs."""
-    data = attrs.asdict(choice)
+    beliefs = {
+        arm: (belief.alpha, belief.beta, belief.observations, belief.mean_cost_usd)
+        for arm, belief in choice.beliefs.items()
+    }
+    said = {"arm": choice.arm, "theta": choice.theta, "category": choice.category, "beliefs": beliefs}
     later = {"name": _name(step, work.span), "memory": getattr(step.by, "memory", None)}
-    return json.dumps({**data, **later, "later": step.reward == "later"})
+    return json.dumps({**said, **later, "later": step.reward == "later"})
 
 
 def _read(text: str) -> Choice:
@@ -138,8 +156,9 @@ def _read(text: str) -> Choice:
 
 def read_choice(data: dict[str, Any]) -> Choice:
     """A choice that was stored."""
-    beliefs = {arm: Belief(**belief) for arm, belief in data["beliefs"].items()}
-    return Choice(arm=data["arm"], theta=data["theta"], category=data["category"], beliefs=beliefs)
+    return Choice(
+        arm=data["arm"], theta=data["theta"], category=data["category"], beliefs=read_beliefs(data["beliefs"])
+    )
 
 
 async def _performed(spawner: Spawner, step: SelectAgent, work: Work, choice: Choice) -> Settled:
@@ -186,6 +205,9 @@ async def rewarded(run: Run, request: Request, step: SelectAgent, ended: Attempt
     if selected is None or not isinstance(ended, Done | Failed):
         return
     result = selected.result or StepResult(name=selected.choice.arm)
+    if step.reward is None:
+        _add(request.tally, step, request.path, selected, result, 1.0 if isinstance(ended, Done) else 0.0)
+        return
     result = attrs.evolve(result, success=isinstance(ended, Done), output=ended.output)
     context = ended.context if isinstance(ended, Done) else request.context
     await _note(run, request, step, selected, result, context)
@@ -204,7 +226,7 @@ async def _note(
 ) -> None:
     if step.reward == "later":
         return
-    value: Any = 1.0 if result.success else 0.0
+    value: Any = None
     if callable(step.reward):
         told = await with_context_copy(run, step.reward, result, context)
         value = _checked_reward(run, step, told)
