@@ -255,7 +255,9 @@ def child(parent: StepPath, segment: Segment) -> StepPath:
 
 def named(parent: StepPath, name: str) -> StepPath:
     """The child that the user called `name`. As `child`, for every step of every run."""
-    return StepPath(f"{parent}/{escaped(name)}" if parent else escaped(name))
+    if "~" in name or "/" in name:
+        name = escaped(name)
+    return StepPath(f"{parent}/{name}" if parent else name)
 
 
 def item(parent: StepPath, index: int) -> StepPath:

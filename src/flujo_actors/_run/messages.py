@@ -63,14 +63,13 @@ class Bill:
 
     __slots__ = ("aftermath", "attempts", "context", "history", "usage")
 
-    def __init__(self) -> None:
-        self.attempts = 0
-        self.context: Any = None
-        """The context after the last nested step that succeeded, one after the other."""
-        self.usage: Usage = NO_USAGE
-        self.history: list[StepResult] = []
-        self.aftermath: Aftermath | None = None
-        """What is to be undone and why; `None` while there is nothing."""
+    attempts: int
+    context: Any
+    """The context after the last nested step that succeeded, one after the other."""
+    usage: Usage
+    history: list[StepResult]
+    aftermath: Aftermath | None
+    """What is to be undone and why; `None` while there is nothing."""
 
     def leave(self, started: int, settled: Settled) -> None:
         """Keep what a nested step has left behind, by when it started."""
@@ -121,7 +120,8 @@ class Tally(Bill):
     )
 
     def __init__(self) -> None:
-        super().__init__()
+        # Not by a constructor of the bill's own: there is one of these for every step of every run.
+        self.attempts, self.context, self.usage, self.history, self.aftermath = 0, None, NO_USAGE, [], None
         self.lost = 0
         """How many of the attempts the store undid: they count against no retries."""
         self.refused = 0
