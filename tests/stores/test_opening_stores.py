@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flujo_actors import Flujo, RunClient, Step
 from flujo_actors.errors import DeclarationError
 from flujo_actors.stores._memory import MemoryStore
 from flujo_actors.stores._opening import open_store
@@ -85,3 +88,11 @@ def test_drivers_are_imported_when_a_url_asks_for_them():
         "o.open_store('sqlite://'); assert 'sqlite3' in sys.modules and 'psycopg' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("store", [5, b"sqlite:///runs.db", Path("runs.db"), ["sqlite:///runs.db"], SqliteStore])
+def test_what_is_no_store_is_refused_where_it_is_given(store: Any) -> None:
+    """By the program's first line, not by its first run."""
+    for make in (lambda: Flujo(Step("a", lambda data: data), store=store), lambda: RunClient(store)):
+        with pytest.raises(DeclarationError, match="a store must be a URL"):
+            make()

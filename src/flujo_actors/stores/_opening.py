@@ -56,12 +56,23 @@ def open_store(store: str | Store | None) -> Store:
     if store is None:
         return MemoryStore()
     if not isinstance(store, str):
-        return store
+        return _checked(store)
     if store == ":memory:" or store.startswith(_SQLITE):
         return _open_sqlite(store)
     if store.startswith(_POSTGRES):
         return _open_postgres(store)
     raise _unknown(store, "it begins with no known scheme")
+
+
+def _checked(store: Store) -> Store:
+    """A store of any class; what is none is told here, not by the first run."""
+    if not isinstance(store, type) and any(callable(getattr(store, name, None)) for name in ("admit", "admit_all")):
+        return store
+    given = f"the class {store.__name__}" if isinstance(store, type) else f"a {type(store).__name__}"
+    raise DeclarationError(
+        "a store must be a URL ('sqlite:///runs.db', 'postgresql://…'), an object with the methods of a Store, or None, "
+        f"not {given}"
+    )
 
 
 def _open_sqlite(url: str) -> Store:
