@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import math
 import re
 from typing import Any
 
+import attrs
 import pytest
 from context_papers import Notes, Papers, passage
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from flujo_actors import (
     AssembledContext,
@@ -352,6 +355,37 @@ def test_an_answer_that_cites_anything_else_is_refused(answer: Any) -> None:
     """The reason says which ids there are."""
     reason = known_citations(answer, assembled=SHOWN)
     assert reason == "it cites [p9], but the passages that were shown are: [p1], [doc 2]"
+
+
+class Model(BaseModel):
+    text: str
+    more: list[str] = []
+
+
+@attrs.frozen
+class Slotted:
+    text: str
+
+
+@dataclasses.dataclass
+class Data:
+    text: str
+    inner: Any = None
+
+
+@pytest.mark.parametrize("make", [Model, Slotted, Data, lambda text: Data("", Model(text="", more=[text]))])
+def test_the_texts_of_a_structured_answer_are_looked_at(make: Any) -> None:
+    """Whatever kind of model it is, and however deep."""
+    assert known_citations(make(text="80 [p1]") if isinstance(make, type) else make("80 [p1]"), assembled=SHOWN) is None
+    wrong = make(text="80 [p9]") if isinstance(make, type) else make("80 [p9]")
+    assert "[p9]" in (known_citations(wrong, assembled=SHOWN) or "")
+
+
+def test_an_answer_that_holds_itself_is_looked_at_all_the_same() -> None:
+    """It ends."""
+    around: dict[str, Any] = {"text": "[p9]"}
+    around["self"] = around
+    assert "[p9]" in (known_citations(around, assembled=SHOWN) or "")
 
 
 def test_the_next_attempt_is_told_which_ids_there_are() -> None:

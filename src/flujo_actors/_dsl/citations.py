@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .._core.assembled import AssembledContext
@@ -38,18 +38,23 @@ def cited_in(text: str, known: Mapping[str, Any]) -> Iterator[str]:
                 yield from parts
 
 
-def _texts(output: Any) -> Iterator[str]:
+_DEEPEST = 20
+"""How deeply nested texts of a structured answer are looked at."""
+
+
+def _texts(output: Any, depth: int = 0) -> Iterator[str]:
     """Every text in an answer, however it is structured."""
     if isinstance(output, str):
         yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from _texts(value)
-    elif isinstance(output, list | tuple | set | frozenset):
-        for value in output:
-            yield from _texts(value)
-    elif hasattr(output, "__dict__") or hasattr(type(output), "__attrs_attrs__"):
-        names = getattr(type(output), "__slots__", ()) or vars(output)
-        for name in names:
-            if not str(name).startswith("_"):
-                yield from _texts(getattr(output, name, None))
+    elif depth < _DEEPEST:
+        for part in _parts(output):
+            yield from _texts(part, depth + 1)
+
+
+def _parts(output: Any) -> list[Any]:
+    if isinstance(output, Mapping):
+        return list(output.values())
+    if isinstance(output, list | tuple | set | frozenset):
+        return list(output)
+    names: Iterable[Any] = vars(output) if hasattr(output, "__dict__") else getattr(type(output), "__slots__", ())
+    return [getattr(output, name, None) for name in names if not str(name).startswith("_")]
