@@ -79,3 +79,17 @@ def test_a_file_that_nobody_watches_has_none_beside_it(sqlite_place: SqlitePlace
     Flujo(Step("write", lambda x: x), store=store).run(1)
     store.swap_texts({RUN: {STEP: "x"}})
     assert not Path(f"{sqlite_place.path}-live").exists()
+
+
+def test_nothing_is_kept_of_a_run_that_is_over(sqlite_place: SqlitePlace) -> None:
+    """Whoever watched it elsewhere: its owner forgets what it wrote when it lets the run go."""
+    store = sqlite_place.open()
+    sqlite_place.open().watch_texts([RUN], for_s=60)
+
+    async def until_watched(x: int) -> int:
+        while not live_texts.is_watched(RUN):
+            await trio.sleep(0.02)
+        return x
+
+    Flujo(Step("wait", until_watched), store=store).run(1, run_id="r")
+    assert not live_texts.is_watched(RUN)

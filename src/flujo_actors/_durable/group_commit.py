@@ -43,7 +43,7 @@ from .cancelling import CancelWatch
 from .leases import Leases
 from .processes import new_owner
 from .store_wait import StoreWait, post, start_thread
-from .text_exchange import leave_texts
+from .text_exchange import forget_texts, leave_texts
 from .watching import watchers
 
 J = TypeVar("J")
@@ -259,6 +259,7 @@ class JournalWriter:
     def let_go(self, lease: Lease) -> None:
         """Stop renewing a lease, and looking for requests to cancel its run."""
         self._leases.let_go(lease)
+        forget_texts(lease.run_id)
         self._requests.leave(lease)
 
     def watch(self, lease: Lease, tell: Callable[[CancelRequest], None]) -> None:

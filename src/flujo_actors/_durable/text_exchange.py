@@ -43,9 +43,19 @@ class _Elsewhere:
                 if run_id in wanted and run_id not in self._runs:
                     self._runs.add(run_id)
                     live_texts.join(run_id, _nobody_waits)
-                elif run_id not in wanted and run_id in self._runs:
-                    self._runs.discard(run_id)
-                    live_texts.leave(run_id, _nobody_waits)
+                elif run_id not in wanted:
+                    self._leave(run_id)
+
+    def forget(self, run_id: RunId) -> None:
+        """A run is not at work here any more."""
+        if self._runs:
+            with self._lock:
+                self._leave(run_id)
+
+    def _leave(self, run_id: RunId) -> None:
+        if run_id in self._runs:
+            self._runs.discard(run_id)
+            live_texts.leave(run_id, _nobody_waits)
 
 
 def _nobody_waits() -> None:
@@ -53,6 +63,9 @@ def _nobody_waits() -> None:
 
 
 _elsewhere = _Elsewhere()
+
+forget_texts = _elsewhere.forget
+"""The owner's side, when it lets a run go."""
 
 
 def leave_texts(store: Store, run_ids: Sequence[RunId]) -> None:
