@@ -70,8 +70,8 @@ def _checked(store: Store) -> Store:
         return store
     given = f"the class {store.__name__}" if isinstance(store, type) else f"a {type(store).__name__}"
     raise DeclarationError(
-        "a store must be a URL ('sqlite:///runs.db', 'postgresql://…'), an object with the methods of a Store, or None, "
-        f"not {given}"
+        "a store must be a URL ('sqlite:///runs.db', 'postgresql://…'), an object with the methods of a Store, or "
+        f"None, not {given}"
     )
 
 
