@@ -90,6 +90,47 @@ def test_a_run_whose_worker_was_killed_is_abandoned_and_goes_on_when_it_is_recov
         command.stop()
 
 
+SPEAKER = """
+import sys, trio
+from flujo_actors import Flujo, Step
+
+async def speak(data):
+    while line := await trio.to_thread.run_sync(sys.stdin.readline):
+        yield line.strip() + " "
+
+Flujo(Step("speak", speak), store=sys.argv[1]).run(1, run_id="r", backend="trio")
+"""
+
+
+def test_the_text_of_a_step_in_another_process_is_seen_while_it_is_written(tab: Page, place: str, tmp_path: Path):
+    """Its owner leaves the end of it in the store, for as long as somebody looks."""
+    script = tmp_path / "speaker.py"
+    script.write_text(textwrap.dedent(SPEAKER))
+    speaker = started(str(script), place, stdin=subprocess.PIPE)
+    assert speaker.stdin is not None
+    command = Command(place)
+    try:
+        tab.goto(command.link)
+        tab.click(".runs a")
+        tab.locator(".line", has_text="speak").click()
+        expect(tab.locator(".status")).to_have_attribute("data-live", "true")
+        for number in range(60):  # what is written before the owner knows that somebody listens is not kept
+            speaker.stdin.write(f"word{number}\n")
+            speaker.stdin.flush()
+            tab.wait_for_timeout(200)
+            if tab.locator(".live").count():
+                break
+        speaker.stdin.write("last\n")
+        speaker.stdin.flush()
+        expect(tab.locator(".live")).to_contain_text("last", timeout=15_000)
+        speaker.communicate(timeout=20)
+        expect(tab.locator(".status")).to_contain_text("completed")
+    finally:
+        speaker.kill()
+        tab.goto("about:blank")
+        command.stop()
+
+
 def test_a_reader_goes_on_when_its_server_comes_back(tab: Page, place: str):
     """The stream connects again from the last record that was seen; the rows are those of a fresh load."""
     release = threading.Event()

@@ -292,7 +292,7 @@ class App {
   /** @param {any} node */
   whyNothing(node) {
     if (node.status !== "running") return "It was stopped before it had an outcome.";
-    return this.run.info?.live_text === false ? "At work in another process: its text appears when the step ends." : "At work.";
+    return "At work.";
   }
 
   nowMs() {
