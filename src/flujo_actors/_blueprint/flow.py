@@ -54,6 +54,24 @@ class Sight:
     in_map: bool = False
     item: Shape = None
 
+    def rooted(self, reference: Reference, previous: Shape, context: Shape) -> tuple[Shape, tuple[str | int, ...]]:
+        """The shape of a variable, and the fields that a reference follows from there."""
+        match reference.root:
+            case "previous_step":
+                return previous, reference.path
+            case "context":
+                return context, reference.path
+            case "this":
+                return self.item, reference.path
+            case "steps" if reference.path:
+                return self.steps.output(str(reference.path[0])), reference.path[2:]
+        return None, ()
+
+    def shape_of(self, reference: Reference, previous: Shape, context: Shape) -> Shape:
+        """What a reference refers to, if that is known."""
+        found = follow(*self.rooted(reference, previous, context))
+        return found if isinstance(found, Mapping) else None
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class Visit:
@@ -83,25 +101,12 @@ class Visit:
         return self.data
 
     def shape_of(self, reference: Reference, place: Place, context: Shape) -> Shape:
-        """What a reference refers to, without its fields if those are unknown."""
-        found = follow(*self._rooted(reference, place, context))
-        return found if isinstance(found, Mapping) else None
-
-    def _rooted(self, reference: Reference, place: Place, context: Shape) -> tuple[Shape, tuple[str | int, ...]]:
-        match reference.root:
-            case "previous_step":
-                return self.previous_of(place), reference.path
-            case "context":
-                return context, reference.path
-            case "this":
-                return self.sight.item, reference.path
-            case "steps" if reference.path:
-                return self.sight.steps.output(str(reference.path[0])), reference.path[2:]
-        return None, ()
+        """What a reference in one of the step's texts refers to, if that is known."""
+        return self.sight.shape_of(reference, self.previous_of(place), context)
 
     def rooted(self, reference: Reference, place: Place, context: Shape) -> tuple[Shape, tuple[str | int, ...]]:
         """The shape of a variable, and the fields that are followed from there."""
-        return self._rooted(reference, place, context)
+        return self.sight.rooted(reference, self.previous_of(place), context)
 
 
 class Flow:
@@ -160,13 +165,13 @@ class Flow:
             return OBJECT if isinstance(entry.value, dict) else LIST if isinstance(entry.value, list) else None
         if only.parsed.expression is None:
             return TEXT
-        references = only.parsed.references
-        plain = len(references) == 1 and str(references[0]) == only.parsed.text.strip("{} ")
-        probe = Visit(
-            step=step, sequence=[], index=0, sight=sight, handed=handed, data=handed, output=None, body_output=None,
-            places=places, limited=False,
-        )  # fmt: skip
-        return probe.shape_of(references[0], only, self.context) if plain else None
+        return self._referred(only, handed, sight)
+
+    def _referred(self, place: Place, previous: Shape, sight: Sight) -> Shape:
+        """What a text gives that is one reference and nothing else."""
+        references = place.parsed.references
+        plain = len(references) == 1 and str(references[0]) == place.parsed.text.strip("{} ")
+        return sight.shape_of(references[0], previous, self.context) if plain else None
 
     @property
     def context(self) -> Shape:
@@ -186,22 +191,14 @@ class Flow:
             case "loop":
                 return self._sequence(step.body, None, sight, limited)
             case "map":
-                item = self._item(step, data, places, sight)
+                item = self._item(data, places, sight)
                 inner = attrs.evolve(sight, in_map=True, item=item)
                 return list_of(self._sequence(step.body, item, inner, limited))
         return None
 
-    def _item(self, step: StepModel, data: Shape, places: list[Place], sight: Sight) -> Shape:
+    def _item(self, data: Shape, places: list[Place], sight: Sight) -> Shape:
         place = next((each for each in places if each.key == "iterable_input"), None)
-        items = data
-        if place is not None:
-            references = place.parsed.references
-            probe = Visit(
-                step=step, sequence=[], index=0, sight=sight, handed=data, data=data, output=None, body_output=None,
-                places=places, limited=False,
-            )  # fmt: skip
-            plain = len(references) == 1 and str(references[0]) == place.parsed.text.strip("{} ")
-            items = probe.shape_of(references[0], place, self.context) if plain else None
+        items = data if place is None else self._referred(place, data, sight)
         found = follow(items, (EACH,))
         return found if isinstance(found, Mapping) else None
 

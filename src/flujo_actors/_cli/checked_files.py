@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -82,6 +80,8 @@ class CheckedFile:
 
     def diff(self) -> str:
         """What the fixes change, as a unified diff without secrets."""
+        import difflib  # for those who want to see it
+
         assert self.fixed is not None
         before, after = (text.splitlines(keepends=True) for text in (self.linted.source.whole, self.fixed.text))
         lines = difflib.unified_diff(before, after, f"a/{self.file}", f"b/{self.file}")
@@ -106,6 +106,8 @@ def _look(project: Project, wanted: Wanted, name: str, path: Path | None, conten
 
 
 def _replace(target: Path, content: bytes) -> None:
+    import tempfile  # loads half of the standard library, for those who fix something
+
     mode = stat.S_IMODE(target.stat().st_mode)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
