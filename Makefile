@@ -15,7 +15,7 @@ help:
 	@echo "make matrix  run all tests on every supported Python that is here (TARGET=test-fast: the quick ones)"
 	@echo "make docs    write the page of settings and the picture of a run"
 	@echo "make bench   measure the runtime beside raw trio (make bench-peers: beside its peers,"
-	@echo "             make bench-growth: how cost grows with size)"
+	@echo "             make bench-growth: how cost grows with size; make bench-fleet: what remote steps cost)"
 	@echo "make constraints   write down the newest releases that pyproject.toml allows"
 
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable
@@ -96,6 +96,9 @@ bench-growth: install
 # How soon the run page shows what happens, and what its viewers cost.
 bench-page: install browser
 	$(BIN)/python -m benchmarks.page
+
+bench-fleet: install
+	$(BIN)/python -m benchmarks.fleet
 
 constraints:
 	$(PYTHON) -m venv --clear .venvs/newest

@@ -83,6 +83,7 @@ class Office:
     _busy: set[str] = attrs.field(factory=set, init=False)
     _limited: weakref.WeakKeyDictionary[Run, trio.Lock] = attrs.field(factory=weakref.WeakKeyDictionary, init=False)
     _listener: Listener | None = attrs.field(default=None, init=False)
+    _listens: bool = attrs.field(default=False, init=False)
     _channel: str = attrs.field(factory=lambda: f"flujo_{os.urandom(12).hex()}", init=False)
 
     # --- what the tree asks ---
@@ -277,6 +278,9 @@ class Office:
         return self._channel
 
     def _heard(self, message: str) -> None:
+        if not message and not self._listens:
+            self._listens = True
+            self._soon("first look", self._look)  # what was said before anybody listened
         if message:
             kind, child, rest = read_signal(message)
             errand = self._waiting.get(RunId(child))

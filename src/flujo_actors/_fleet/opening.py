@@ -11,7 +11,7 @@ from .port import Engine
 
 _METHODS = ("prepare", "submit", "again", "serve", "withdraw")
 
-_KNOWN = "'postgres' (a job queue in the store's own Postgres), or an Engine"
+_KNOWN = "'postgres' (a job queue in the store's own Postgres), 'temporal://host:7233', or an Engine"
 
 
 def open_engine(given: Any, store: Store | None) -> Engine | None:
@@ -32,6 +32,8 @@ def open_engine(given: Any, store: Store | None) -> Engine | None:
 
 
 def _named(name: str, store: Store) -> Engine:
+    if name.startswith("temporal://"):
+        return cast(Engine, _load("temporal_engine", "TemporalEngine", extra="temporal").at(name))
     if name != "postgres":
         raise DeclarationError(f"there is no engine {name!r:.100}: use {_KNOWN}")
     url = getattr(store, "url", None)

@@ -136,7 +136,7 @@ class Listener:
                 with psycopg.connect(url, autocommit=True, application_name="flujo listener") as db:
                     db.execute(f'LISTEN "{channel}"')  # it is made of letters and digits
                     self.listening.set()
-                    if not self._hear_all(db, hear):
+                    if not hear("") or not self._hear_all(db, hear):  # what was said before was not heard
                         return
             except psycopg.Error as error:
                 logger.debug("signals cannot be heard (%s); whoever waits looks", type(error).__name__)
