@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from sagas import Saga, both_hosts
 
-from flujo_actors import Compensate, Flujo, MemoryStore, NotPaused, RunClient, Step, Undo
+from flujo_actors import Compensate, Flujo, MemoryStore, NotPaused, Pipeline, RunClient, Step, Undo
 from flujo_actors.testing import JumpingLoop
 from kit.durable_places import Place
 
@@ -73,6 +73,28 @@ def test_undoing_ends_when_its_time_is_over_and_what_is_left_is_named(caplog: py
         assert at == 6.0
         assert saga.log == ["a", "b", "slow", "undo slow?", "undo b"]
         assert "not undone: 'b' (path 'b'), 'a' (path 'a')" in caplog.text
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_caller_that_leaves_while_a_run_is_undone_does_not_keep_it_from_being_undone(nested: bool) -> None:
+    """What was in flight is begun again, with the same key: nobody knows how far it came."""
+    saga, keys = Saga(), []
+
+    async def slowly(undo: Undo, *, idempotency_key: str) -> None:
+        saga.log.append("undo b")
+        keys.append(idempotency_key)
+        await trio.sleep(5)
+
+    rest = saga.step("b", compensate=slowly) >> Step("c", broken)
+    flujo = Flujo(saga.step("a") >> (Pipeline([rest], name="rest") if nested else rest))
+
+    async def main() -> None:
+        with trio.move_on_after(1):
+            await flujo.run_async("x")
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert saga.log == ["a", "b", "undo b", "undo b", "undo a"]
+    assert len(set(keys)) == 1
 
 
 def test_a_durable_run_is_left_as_it_is_when_its_caller_leaves() -> None:

@@ -83,14 +83,19 @@ def _told_to_handlers(run: Run, request: Request, failed: Failed) -> Cause:
 
 async def run_ended(spawner: Spawner, request: Request, forward: Callable[[], Awaitable[Attempt]]) -> Attempt:
     """How the run's own pipeline ends: its steps, what is undone, its handlers."""
-    run = spawner.run
-    earlier = failed_earlier(run, request) if run.resumed else None
     ended: Attempt | None = None
     try:
-        ended = await forward() if earlier is None else earlier.ended
+        ended = await _ended(spawner, request, forward)
     finally:
-        if ended is None:  # the caller has left
+        if ended is None:  # the caller has left, perhaps while it was being undone
             await _undo_in_time(spawner, request, "the run was cancelled")
+    return ended
+
+
+async def _ended(spawner: Spawner, request: Request, forward: Callable[[], Awaitable[Attempt]]) -> Attempt:
+    run = spawner.run
+    earlier = failed_earlier(run, request) if run.resumed else None
+    ended = await forward() if earlier is None else earlier.ended
     if _interrupts(ended):
         await _undo_in_time(spawner, request, "the process was told to stop")
         return ended
