@@ -343,6 +343,7 @@ def test_looking_at_a_text_imports_reads_and_writes_nothing(
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_names_and_messages_carry_no_escapes_to_a_terminal(tmp_path: Path) -> None:
     """Nor commands for a CI system."""
     make_project(tmp_path)
@@ -361,6 +362,7 @@ def test_names_and_messages_carry_no_escapes_to_a_terminal(tmp_path: Path) -> No
         assert not [line for line in done.stdout.splitlines() if line.startswith("::error::")]
 
 
+@pytest.mark.slow
 def test_findings_of_a_megabyte_are_found(project: Project) -> None:
     """The largest file that is read at all."""
     step = "  - name: s{}\n    uses: builtins.passthrough\n    input: '{{{{ previous_step }}}} {}'\n"

@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from flujo_actors import BlueprintError, Flujo, Pipeline, Step, UsageLimitExceededError, UsageLimits, load_blueprint
+from flujo_actors import (
+    BlueprintError,
+    FingerprintMismatch,
+    Flujo,
+    Pipeline,
+    RunClient,
+    Step,
+    UsageLimitExceededError,
+    UsageLimits,
+    load_blueprint,
+)
 
 SHELF = '''
 from flujo_actors import Step, make_agent_async
@@ -301,6 +311,24 @@ def test_an_error_cannot_be_silenced_into_a_run(place: Path) -> None:
     assert not Flujo(load_blueprint(write(place, text))).run("x").success
 
 
+def test_a_stored_run_goes_on_with_the_same_text_only(place: Path) -> None:
+    """Outputs that templates name are replayed; a changed template is noticed."""
+    text = """
+        steps:
+          - {name: draft, uses: builtins.passthrough, input: "draft of {{ input }}"}
+          - {name: ask, kind: hitl, message: "Send {{ previous_step }}?"}
+          - {name: send, uses: builtins.passthrough, input: "{{ steps.draft.output }}: {{ previous_step }}"}
+    """
+    store = f"sqlite:///{place / 'runs.db'}"
+    paused = Flujo(load_blueprint(write(place, text)), store=store).run("tea")
+    RunClient(store).answer(paused.state_token, "yes")
+    changed = load_blueprint(write(place, text.replace("}}: {{", "}} - {{")))
+    with pytest.raises(FingerprintMismatch, match="the input of step 'send' changed"):
+        Flujo(changed, store=store).resume(paused.run_id)
+    again = Flujo(load_blueprint(write(place, text)), store=store).resume(paused.run_id)
+    assert again.output == "draft of tea: yes"
+
+
 def test_a_comparison_of_a_text_with_a_number_fails_its_step(place: Path) -> None:
     """Nothing is coerced; the message says what to do."""
     text = """
@@ -350,6 +378,7 @@ def test_a_sequence_is_a_step_with_options() -> None:
     assert [each.name for each in result.step_history[0].step_history][-2:] == ["flaky", "double"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["lint('p.yaml')", "load_blueprint('p.yaml')", "dump_blueprint(None)"])
 def test_without_the_extra_the_names_are_there_and_say_which_one(call: str) -> None:
     """Whoever imports everything needs no extra."""
