@@ -317,6 +317,7 @@ def test_a_run_inside_a_transaction_is_refused_where_it_could_never_begin(
         assert "run 'inside' begins inside step 'outer', which has a transaction" in result.feedback
 
 
+@pytest.mark.slow
 def test_a_transaction_that_outlasts_the_lease_is_named(sqlite_place: SqlitePlace) -> None:
     """Its own lock keeps the lease from being renewed: the error says which step, and what to do."""
     shop = Shop.at(sqlite_place)
@@ -325,7 +326,7 @@ def test_a_transaction_that_outlasts_the_lease_is_named(sqlite_place: SqlitePlac
         shop.write(order, transaction)
         await trio.sleep_forever()
 
-    flujo = Flujo(Step("slow", slow), store=shop.store(), settings={"durability": {"lease_s": 0.3}})
+    flujo = Flujo(Step("slow", slow), store=shop.store(), settings={"durability": {"lease_s": 3}})
     with pytest.raises(LeaseLost, match=r"step 'slow' has a transaction of it open: do what takes time before"):
         flujo.run(1)
 
