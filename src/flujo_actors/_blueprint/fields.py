@@ -16,7 +16,7 @@ import attrs
 # --- kinds of values ------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Text:
     """A text."""
 
@@ -25,17 +25,17 @@ class Text:
     nullable: bool = False
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Expression:
     """One expression of the template language, with or without braces."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Flag:
     """`true` or `false`."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Number:
     """A number between two others."""
 
@@ -46,64 +46,64 @@ class Number:
     """Whether it must be greater than `least`."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OneOf:
     """One of a few words."""
 
     words: tuple[str, ...]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Anything:
     """Any value; texts in it, at any depth, are templates if `template` says so."""
 
     template: bool = False
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Table:
     """Any values by key."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Schema:
     """A JSON Schema, or `agents.X` for the one of an agent, where `reference` says so."""
 
     reference: bool = False
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Uses:
     """What a step runs: `agents.X`, `imports.X`, `builtins.X` or `package.module:name`."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Function:
     """`package.module:name`."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListOf:
     """A list of values of one kind."""
 
     item: Kind
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TableOf:
     """Values of one kind by names that the author chooses."""
 
     item: Kind
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Group:
     """A mapping with the keys of a group."""
 
     name: str
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Steps:
     """A list of steps, one step, or (with a note) `{steps: […]}`."""
 
@@ -111,12 +111,12 @@ class Steps:
     """Whether the name of a branch may stand for its steps."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OneStep:
     """One step."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Either:
     """A value of one of two kinds."""
 
@@ -144,7 +144,7 @@ Kind: TypeAlias = (
 )
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Field:
     """One key of a group."""
 

@@ -14,7 +14,7 @@ from .shapes import LIST, OBJECT, TEXT, Shape, follow, list_of, object_of, type_
 from .template_parsing import EACH, Reference
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class StepsInSight:
     """The steps of one sequence up to a place, and of the sequences around it, with what they give."""
 
@@ -46,7 +46,7 @@ class StepsInSight:
         return [*around, *(name for name, place in self.places.items() if place < self.before)]
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Sight:
     """What a step can refer to: lexical, inner names first."""
 
@@ -73,7 +73,7 @@ class Sight:
         return found if isinstance(found, Mapping) else None
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Visit:
     """One step in its place."""
 

@@ -31,7 +31,7 @@ CANNOT_RUN = (*_STRUCTURAL, "V-I*", "V-X*")
 MOST_IMPORTS_DEEP = 20
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Linted:
     """A file that was looked at."""
 

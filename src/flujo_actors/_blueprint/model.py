@@ -13,7 +13,7 @@ from .nodes import Mapping, Node, Scalar, Sequence
 from .source import Source
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Entry:
     """A key that is known and has a value of its kind."""
 
@@ -45,7 +45,7 @@ class Used:
         return self.name.partition(":")[2]
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Branch:
     """The steps behind a name."""
 
@@ -54,7 +54,7 @@ class Branch:
     steps: list[StepModel]
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class StepModel:
     """One step, with everything inside it."""
 
@@ -99,7 +99,7 @@ class StepModel:
             yield [self.fallback]
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class AgentModel:
     """A model agent."""
 
@@ -116,7 +116,7 @@ class AgentModel:
         return otherwise if entry is None else entry.value
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class ImportModel:
     """Another blueprint, and what it says if it could be read."""
 
@@ -128,7 +128,7 @@ class ImportModel:
     used: bool = False
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class BlueprintModel:
     """A whole file."""
 

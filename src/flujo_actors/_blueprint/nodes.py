@@ -25,7 +25,7 @@ MOST_LEVELS = 60
 MOST_VALUES = 50_000
 
 
-@attrs.define(slots=True, eq=False)
+@attrs.define(slots=True, eq=False, repr=False)
 class Scalar:
     """One text, number, truth or nothing."""
 
@@ -40,7 +40,7 @@ class Scalar:
     """Whether an alias refers to it, so that an edit of it would be one of several places."""
 
 
-@attrs.define(slots=True, eq=False)
+@attrs.define(slots=True, eq=False, repr=False)
 class Sequence:
     """A list."""
 
@@ -53,7 +53,7 @@ class Sequence:
     shared: bool = False
 
 
-@attrs.define(slots=True, eq=False)
+@attrs.define(slots=True, eq=False, repr=False)
 class Mapping:
     """Values by keys, which are texts; `True` and `1` as keys are the texts they are written as."""
 

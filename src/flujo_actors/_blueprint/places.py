@@ -15,7 +15,7 @@ SEES_EVERYTHING = frozenset({"previous_step", "steps", "context", "this", "input
 SEES_ITS_OUTPUT = frozenset({"previous_step", "context"})
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Place:
     """One text of a step that is a template or an expression."""
 

@@ -93,7 +93,7 @@ class Reference:
         return self.root + "".join(f"[{each!r}]" if isinstance(each, int) else f".{each}" for each in self.path)
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Parsed:
     """A text as a tree of allowed nodes; with faults, no tree."""
 
