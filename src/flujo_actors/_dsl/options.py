@@ -44,6 +44,11 @@ class KindOptions(Options, total=False):
 
     input: Any
     processors: Processors | Mapping[str, Any]
+
+
+class LoopOptions(KindOptions, total=False):
+    """What can be said of a loop, besides its body and when it ends."""
+
     guard: LoopGuard | None
 
 
@@ -69,7 +74,6 @@ class AgentOptions(Options, total=False):
     message_history: Any
     context_sources: ContextSources | Iterable[Source] | None
     mergeable_output: bool
-    guard: LoopGuard | None
 
 
 class GivenInput(AgentOptions):

@@ -47,11 +47,3 @@ class Resumable:
     """
     guard: LoopGuard | None = attrs.field(default=None, validator=_checked_guard)
     """What happens when the agent goes in circles."""
-
-
-def resumable_of(
-    options: dict[str, Any], max_turns: int, on_uncertain: OnUncertain, keep_last: int | None
-) -> Resumable:
-    """How a granular step goes on, with the guard that may stand among its options."""
-    guard = options.pop("guard", None)
-    return Resumable(max_turns=max_turns, on_uncertain=on_uncertain, keep_last=keep_last, guard=guard)

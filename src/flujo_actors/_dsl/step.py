@@ -17,6 +17,7 @@ from .pipeline import StepLike
 from .processing import NO_PROCESSING, Processing, as_processing
 
 if TYPE_CHECKING:
+    from .._core.loops import LoopGuard
     from .context_sources import ContextSources
     from .options import (
         AgentOptions,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         DataOptions,
         GivenInput,
         KindOptions,
+        LoopOptions,
         MapOptions,
         ParallelOptions,
         WithProcessing,
@@ -183,6 +185,7 @@ class Step(Declared[In, Out], GovernedKinds):
         max_turns: int = 20,
         on_uncertain: OnUncertain = "rerun",
         keep_last: int | None = None,
+        guard: LoopGuard | None = None,
         **options: Unpack[AgentOptions],
     ) -> Step[Any, O]: ...
     @overload
@@ -194,6 +197,7 @@ class Step(Declared[In, Out], GovernedKinds):
         max_turns: int = 20,
         on_uncertain: OnUncertain = "rerun",
         keep_last: int | None = None,
+        guard: LoopGuard | None = None,
         **options: Unpack[DataOptions],
     ) -> Step[Any, Any]: ...
     @staticmethod
@@ -204,13 +208,16 @@ class Step(Declared[In, Out], GovernedKinds):
         max_turns: int = 20,
         on_uncertain: OnUncertain = "rerun",
         keep_last: int | None = None,
+        guard: LoopGuard | None = None,
         **options: Any,
     ) -> Step:
         """An agent that resumes after its last committed model turn or tool call; `guard` acts on loops."""
-        from .resumable import resumable_of  # here, as below: what a pipeline of plain functions does without
+        from .resumable import Resumable  # here, as below: what a pipeline of plain functions does without
 
         refuse_unknown(name, options, options_of(Step) | {"max_turns", "on_uncertain", "keep_last", "guard"})
-        options["resumable"] = resumable_of(options, max_turns, on_uncertain, keep_last)
+        options["resumable"] = Resumable(
+            max_turns=max_turns, on_uncertain=on_uncertain, keep_last=keep_last, guard=guard
+        )
         return Step(name, agent, input=input, **options)
 
     @property
@@ -363,12 +370,12 @@ class Step(Declared[In, Out], GovernedKinds):
         body: TypedStep[T, T] | Answers[T, T],
         until: Callable[..., Any],
         max_loops: int = 5,
-        **options: Unpack[KindOptions],
+        **options: Unpack[LoopOptions],
     ) -> LoopUntil[T, T]: ...
     @overload
     @staticmethod
     def loop_until(
-        name: str, body: Returns[T, T], until: Callable[..., Any], max_loops: int = 5, **options: Unpack[KindOptions]
+        name: str, body: Returns[T, T], until: Callable[..., Any], max_loops: int = 5, **options: Unpack[LoopOptions]
     ) -> LoopUntil[T, T]: ...
     @staticmethod
     def loop_until(

@@ -35,5 +35,6 @@ def test_every_option_of_an_agents_step_is_spelled_for_type_checkers():
 @pytest.mark.parametrize("kind", OF_THE_KIND, ids=lambda kind: kind.__name__)
 def test_every_option_of_every_kind_is_spelled_for_type_checkers(kind: type):
     """… and so it is with the kinds that contain others."""
-    told = {Parallel: options.ParallelOptions, MapOver: options.MapOptions}.get(kind, options.KindOptions)
+    kinds = {Parallel: options.ParallelOptions, MapOver: options.MapOptions, LoopUntil: options.LoopOptions}
+    told = kinds.get(kind, options.KindOptions)
     assert _told(told) == _options(kind) - OF_THE_KIND[kind]
