@@ -57,6 +57,9 @@ class MortalJournal:
             self.recalled.append(str(key))
         return unit
 
+    async def told(self, key: str) -> None:
+        """Nobody answers here."""
+
     async def intend(self, key: UnitKey, intent: str) -> bool:
         self.fate.reach(f"before intent {key}")
         await asyncio.sleep(0)

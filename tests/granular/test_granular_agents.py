@@ -20,6 +20,7 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
+from flujo_actors._agents.approved_tools import ApprovalNeeded
 from flujo_actors._agents.granular.tool_outcomes import Returned, outcome_from_json
 from flujo_actors.errors import MaxTurnsReached
 
@@ -135,16 +136,18 @@ def test_what_a_tool_says_is_said_again_on_replay(tool: Any, said: str) -> None:
     assert second == first
 
 
-def test_a_call_that_needs_approval_ends_the_run_with_the_request() -> None:
-    """And so does its replay."""
+def test_a_call_that_needs_approval_stops_with_its_question() -> None:
+    """And so does its replay: nobody has answered."""
 
     async def delete() -> str:
         raise ApprovalRequired(metadata={"why": "danger"})
 
-    first, second = _twice(_asking("delete", tools=[delete], output_type=[str, DeferredToolRequests]))
-    assert isinstance(first, DeferredToolRequests)
-    assert first.metadata == second.metadata
-    assert [call.tool_call_id for call in first.approvals] == [call.tool_call_id for call in second.approvals]
+    journal = MortalJournal()
+    agent = _asking("delete", tools=[delete], output_type=[str, DeferredToolRequests])
+    for _ in range(2):
+        with pytest.raises(ApprovalNeeded, match="Tool 'delete' wants to run"):
+            asyncio.run(request_of(agent, journal).run())
+    assert len(journal.results) == 2
 
 
 def test_an_error_of_a_tool_is_not_a_result() -> None:
