@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -451,3 +452,19 @@ def test_steps_inside_a_remote_step_are_told_too(url: str) -> None:
         return [each.step_result.name for each in rest]
 
     assert trio.run(main) == trio.run(at_home)
+
+
+def test_an_asyncio_program_calls_and_plays(url: str) -> None:
+    """Caller and worker on asyncio, with steps written for it."""
+
+    async def slow(number: int) -> int:
+        await asyncio.sleep(0.01)
+        return number + 1
+
+    flujo = make(Step.map_over("all", Step("slow", slow, runs_on="gpu"), batch=2), url)
+
+    async def main() -> Any:
+        async with flujo.worker("gpu", slots=4, grace_s=0):
+            return await asyncio.wait_for(flujo.run_async([1, 2, 3]), 30)
+
+    assert asyncio.run(main()).output == [2, 3, 4]
