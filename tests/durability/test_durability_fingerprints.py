@@ -200,3 +200,11 @@ def test_the_same_declaration_made_again_is_the_same_pipeline() -> None:
         )
 
     assert changed(declared(), declared()) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "name"), [(str.upper, "builtins.str.upper"), (len, "builtins.len"), ("-".join, "str.join")]
+)
+def test_functions_of_python_itself_have_names(function: Any, name: str) -> None:
+    """A method of a builtin type says no module, and is known all the same."""
+    assert name in str(Fingerprint.of(Pipeline.from_step(Step("say", function))))

@@ -28,13 +28,18 @@ _LAMBDA = "<lambda>"
 def named(target: Any) -> str:
     """The qualified name of a function or class; of the class of anything else."""
     target = _nameable(target)
-    return f"{imported_as(target.__module__)}.{target.__qualname__}"
+    return f"{imported_as(_module_of(target))}.{target.__qualname__}"
 
 
 def named_as_it_ran(target: Any) -> str:
     """The same with `__main__` as it is, as earlier versions wrote it."""
     target = _nameable(target)
-    return f"{target.__module__}.{target.__qualname__}"
+    return f"{_module_of(target)}.{target.__qualname__}"
+
+
+def _module_of(target: Any) -> str:
+    """Where it is defined; a method of a builtin type does not say so."""
+    return getattr(target, "__module__", None) or "builtins"
 
 
 def _nameable(target: Any) -> Any:
