@@ -31,7 +31,7 @@ from flujo_actors import page as page_package
 STATIC = Path(page_package.__file__).with_name("static")
 TOKEN = "bench-page-token"
 FLAGS = ["--disable-gpu", "--disable-background-networking", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-VIEWERS, COMMITS = 200, 40
+VIEWERS, COMMITS, TURNS, WATCHING = 200, 40, 400, 20
 
 
 async def one(number: int) -> int:
@@ -129,13 +129,15 @@ def commit_to_pixel_s(browser: Browser, base: str, store: str) -> float:
     return statistics.median(took)
 
 
-async def _viewers(base: str, count: int, heard: list[tuple[float, float]], ready: Callable[[], Any]) -> None:
+async def _viewers(
+    base: str, run_id: str, count: int, heard: list[tuple[float, float]], ready: Callable[[], Any]
+) -> None:
     limits = httpx.Limits(max_connections=count)
     headers = {"authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(headers=headers, timeout=60, limits=limits) as http:
 
         async def view() -> None:
-            async with http.stream("GET", f"{base}api/events?run=watched&after=0") as answer:
+            async with http.stream("GET", f"{base}api/events?run={run_id}&after=0") as answer:
                 ready()
                 async for line in answer.aiter_lines():
                     if line.startswith("data: [["):
@@ -163,7 +165,7 @@ def many_viewers(base: str, store: str, server: psutil.Process) -> tuple[float, 
     run.start()
     time.sleep(1)
     heard: list[tuple[float, float]] = []
-    viewing = threading.Thread(target=lambda: asyncio.run(_viewers(base, VIEWERS, heard, ready.release)))
+    viewing = threading.Thread(target=lambda: asyncio.run(_viewers(base, "watched", VIEWERS, heard, ready.release)))
     viewing.start()
     for _ in range(VIEWERS):
         ready.acquire(timeout=30)
@@ -175,6 +177,37 @@ def many_viewers(base: str, store: str, server: psutil.Process) -> tuple[float, 
     used = after.user + after.system - before.user - before.system
     late = [seen - written for written, seen in heard if written >= since]
     return statistics.quantiles(late, n=100)[98], used / took
+
+
+def turns_s(base: str, store: str, run_id: str, viewers: int) -> float:
+    """How long a durable loop of `TURNS` turns takes, watched by so many."""
+    go, used = threading.Event(), list[float]()
+
+    async def turn(number: int) -> int:
+        import trio
+
+        if number == 0:
+            await trio.to_thread.run_sync(go.wait)
+        return number + 1
+
+    loop = Step.loop_until("loop", Step("turn", turn), lambda n, context: n >= TURNS, max_loops=TURNS + 1)
+
+    def work() -> None:
+        Flujo(loop, store=store).run(0, run_id=run_id)
+        used.append(time.monotonic())
+
+    run = threading.Thread(target=work)
+    run.start()
+    time.sleep(1)
+    command = [sys.executable, "-m", "benchmarks.page", "--view", base, run_id, str(viewers)]
+    watching = subprocess.Popen(command) if viewers else None
+    time.sleep(3 if viewers else 0)
+    begun = time.monotonic()
+    go.set()
+    run.join(120)
+    if watching is not None:
+        watching.wait(60)
+    return used[0] - begun
 
 
 def page_kb() -> float:
@@ -196,12 +229,15 @@ def main() -> None:
             pixel = commit_to_pixel_s(browser, base, store)
             browser.close()
             latency, core = many_viewers(base, store, server)
+            alone = statistics.median(turns_s(base, store, f"alone{i}", 0) for i in range(3))
+            watched = statistics.median(turns_s(base, store, f"seen{i}", WATCHING) for i in range(3))
     rows = [
         ("first paint of a small run", f"{paint:.0f} ms", "300 ms"),
         ("commit to pixel, another process", f"{pixel:.2f} s", "0.5 s"),
         ("10,000 branches: usable / all rows", f"{usable:.2f} s / {whole:.2f} s", "1.5 s"),
         ("10,000 branches: DOM nodes, heap", f"{nodes}, {heap:.0f} MB", "400, 60 MB"),
         (f"{VIEWERS} viewers: p99, share of a core", f"{latency * 1000:.0f} ms, {core:.0%}", "250 ms, 25 %"),
+        (f"a durable run beside {WATCHING} viewers of it", f"{watched / alone:.2f} x its time alone", "1.05 x"),
         ("the page, gzipped", f"{page_kb():.1f} kB", "60 kB"),
     ]
     print("| what | measured | goal |\n|---|---|---|")
@@ -209,5 +245,10 @@ def main() -> None:
         print("| " + " | ".join(row) + " |")
 
 
+def view(base: str, run_id: str, count: str) -> None:
+    """Viewers in a process of their own, until the run has ended."""
+    asyncio.run(_viewers(base, run_id, int(count), [], lambda: None))
+
+
 if __name__ == "__main__":
-    main()
+    view(*sys.argv[2:]) if sys.argv[1:2] == ["--view"] else main()
