@@ -77,6 +77,7 @@ def first_paint_ms(browser: Browser, base: str, run_id: str) -> float:
         tab.goto("about:blank")
         tab.goto(f"{base}#run={run_id}")
         until(tab, "document.querySelector('.line') !== null")
+        until(tab, "performance.getEntriesByName('first-contentful-paint').length > 0")
         paints.append(tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
     tab.context.close()
     return statistics.median(paints)
