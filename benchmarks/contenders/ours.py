@@ -8,9 +8,10 @@ from typing import Any
 import trio
 
 from benchmarks.protocol import importing, peak_bytes, seconds, serve
-from flujo_actors import Chunk, Context, Flujo, Pipeline, Step
+from flujo_actors import Chunk, Context, Flujo, LoopGuard, Pipeline, Step, ThompsonSampling
 from flujo_actors._bridge.host import TRIO
 from flujo_actors._calls.agent import call_agent
+from flujo_actors._core.loops import Entry, entry_of, find_loop
 from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.paths import ROOT
 from flujo_actors._dsl import call_plan
@@ -106,6 +107,44 @@ def _chained(flujo: Flujo, rounds: int) -> float:
     return seconds(trio.run, partial(run_once, flujo), rounds)
 
 
+# --- governance -------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def selecting(size: int) -> Flujo:
+    arms = {"one": agent, "other": agent}
+    by = ThompsonSampling(seed=1)
+    return Flujo(Pipeline(Step.select_agent(f"s{number}", arms, by=by) for number in range(size)))
+
+
+@functools.cache
+def branching(size: int) -> Flujo:
+    arms = {"one": agent, "other": agent}
+    return Flujo(Pipeline(Step.branch_on(f"s{number}", lambda data, context: "one", arms) for number in range(size)))
+
+
+def selections(size: int, rounds: int) -> float:
+    """What it takes longer to choose an arm by what is believed of it than by a function, best of some turns."""
+    turns = [[_chained(branching(size), rounds), _chained(selecting(size), rounds)] for _ in range(5)]
+    by_function, by_belief = (min(side) for side in zip(*turns, strict=True))
+    return by_belief - by_function
+
+
+async def guarded_turns(size: int) -> None:
+    """Turns of a conversation, each looked at for a loop."""
+    history = [_turn(number) for number in range(20)]
+    guard = LoopGuard()
+    for number in range(size):
+        history[-1] = _turn(number)
+        assert find_loop(history, guard) is None
+
+
+def _turn(number: int) -> Entry:
+    entry = entry_of([("search", {"words": f"tea {number}", "limit": 10}, {"found": [number] * 5}, False)])
+    assert entry is not None
+    return entry
+
+
 # --- injection --------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +201,8 @@ if __name__ == "__main__":
             ),
             "unused_compensations": unused_compensations,
             "undone": lambda size, rounds: seconds(trio.run, partial(undone, size), rounds),
+            "selections": selections,
+            "guard": lambda size, rounds: seconds(trio.run, partial(guarded_turns, size), rounds),
             "injection": injection,
             "inspections": inspections,
             "import": importing("flujo_actors"),
