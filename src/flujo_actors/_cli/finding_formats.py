@@ -86,7 +86,6 @@ def as_sarif(report: Report) -> str:
     """SARIF 2.1.0, with all rules declared and fixes carried."""
     driver = {
         "name": "flujo-actors",
-        "informationUri": "https://pypi.org/project/flujo-actors/",
         "rules": [_declared(rule) for rule in RULES],
     }
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": [*map(_result, report.findings)]}
