@@ -36,12 +36,12 @@ class Submitting(Generic[In]):
     _make_run: Any
     _telemetry: Any
 
-    @property
-    def _settings(self) -> Settings:
-        raise NotImplementedError
+    if TYPE_CHECKING:  # `Flujo` has them
 
-    def _runs(self, mode: ResumeMode = "strict") -> Runs:
-        raise NotImplementedError
+        @property
+        def _settings(self) -> Settings: ...
+
+        def _runs(self, mode: ResumeMode = "strict") -> Runs: ...
 
     async def submit(
         self,

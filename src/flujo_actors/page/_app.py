@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute, Route
 
 from .._client import RunClient
 from .._core.outcomes import RunId
+from .._core.pause_tokens import parse_token
 from .._core.records import RunQuery, StoredRun
 from ..errors import AlreadyAnswered, DeclarationError, FlujoError, InvalidAnswer, NotPaused, RunLeased, RunNotFound
 from ..stores._opening import open_store
@@ -31,7 +32,7 @@ from ..telemetry._redaction.live_redaction import LiveRedactor
 from ._bodies import Bodies, as_lines, outputs_of
 from ._differences import compared
 from ._events import list_events, run_events
-from ._guard import Auth, Guard, error_response, user_of
+from ._guard import Auth, Guard, HostApp, OneTimeLink, error_response, user_of
 from ._rows import Hide, listed, rows_of, standing
 
 if TYPE_CHECKING:
@@ -81,8 +82,6 @@ def run_page(
 def _checked(auth: Any) -> Auth:
     if auth is None or callable(auth) or (isinstance(auth, str) and auth):
         return auth  # type: ignore[no-any-return]
-    from ._guard import HostApp, OneTimeLink
-
     if isinstance(auth, HostApp | OneTimeLink):
         return auth
     raise DeclarationError(f"auth must be a token, a callable of the request, or HOST_APP, not {auth!r}")
@@ -227,13 +226,8 @@ class _Page:
         body = await _json(request)
         client, token = RunClient(self.store), str(body.get("token", ""))
         await _in_thread(partial(client.answer, token, body.get("answer"), by=user_of(request)))
-        run = next((each for each in await _in_thread(self._of_token, token) if each), None)
+        run = await _in_thread(self.store.get, parse_token(token)[0])
         return Response(status_code=204, background=self._going_on(run))
-
-    def _of_token(self, token: str) -> list[StoredRun | None]:
-        from .._core.pause_tokens import parse_token
-
-        return [self.store.get(parse_token(token)[0])]
 
     async def cancel(self, request: Request) -> Response:
         """End a run, whoever works on it."""
@@ -268,9 +262,9 @@ class _Page:
     def _flujo_of(self, run: StoredRun) -> Flujo[Any, Any, Any] | None:
         return next((each for each in self.flujos if each.pipeline.title == run.pipeline), None)
 
-    def _going_on(self, run: StoredRun | None) -> BackgroundTask | None:
-        flujo = None if run is None or self.read_only else self._flujo_of(run)
-        return None if flujo is None or run is None else BackgroundTask(_resumed, flujo, run.run_id)
+    def _going_on(self, run: StoredRun) -> BackgroundTask | None:
+        flujo = self._flujo_of(run)
+        return None if flujo is None else BackgroundTask(_resumed, flujo, run.run_id)
 
 
 async def _resumed(flujo: Flujo[Any, Any, Any], run_id: str) -> None:
