@@ -51,6 +51,20 @@ BROAD_EXCEPTS = {
 }
 """How many handlers of a file catch every exception. A number may fall, and a file may move; nothing may be added."""
 
+STORIES_ACROSS_ROOMS = {
+    "benchmarks",
+    "contract",
+    "costs",
+    "examples",
+    "failures",
+    "faults",
+    "governance",
+    "kit",
+    "typing",
+    "wire",
+}
+"""Folders of tests that belong to no single room; every other one has the name of the room it tests."""
+
 MACHINE_PATH = re.compile(
     r"(?<![\w.])/(?:home|Users)/(?!someone\b)\w+|(?<![\w.])/(?:root|work|mnt)/\w+|[A-Z]:\\Users\\"
 )
@@ -184,3 +198,10 @@ def test_the_page_of_the_design_names_every_room() -> None:
     rooms = {place.name for place in PACKAGE.iterdir() if place.is_dir() and (place / "__init__.py").is_file()}
     page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     assert sorted(room for room in rooms if f"`{room}`" not in page) == []
+
+
+def test_the_folders_of_tests_mirror_the_rooms() -> None:
+    """Who changes a room knows where its tests are; what is promised across rooms stands in a folder of its own."""
+    rooms = {place.stem.lstrip("_") for place in PACKAGE.iterdir() if place.suffix == ".py" or place.is_dir()}
+    folders = {place.name for place in (ROOT / "tests").iterdir() if place.is_dir() and any(place.rglob("*.py"))}
+    assert sorted(folders - rooms - STORIES_ACROSS_ROOMS) == []

@@ -10,7 +10,7 @@ does in its own way, through the public hooks for models and toolsets:
   of the user's own making are covered like function, MCP and dynamic ones, and what wraps a tool runs with it.
 
 So every hook in which pydantic-ai's engines touch the model or the toolset is overridden here, and nothing that is
-private to pydantic-ai. A release that adds such a hook is found by `tests/granular/test_pydantic_ai_surface.py`.
+private to pydantic-ai. A release that adds such a hook is found by `tests/agents/granular/test_pydantic_ai_surface.py`.
 """
 
 from __future__ import annotations

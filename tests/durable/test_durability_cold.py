@@ -11,15 +11,15 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-RUNTIME = Path(__file__).parent.parent / "runtime"
+TREE = Path(__file__).parent.parent / "tree"
 SOME = ("pause", "retries")
-"""What says most about resuming; `COLD_RUNS=1 pytest tests/runtime` runs all of them."""
+"""What says most about resuming; `COLD_RUNS=1 pytest tests/tree` runs all of them."""
 
 
 def test_the_runtime_keeps_its_promises_on_cold_runs() -> None:
     """Pauses and retries at any depth, each step going on from what the store says."""
-    files = [str(RUNTIME / f"test_runtime_{name}.py") for name in SOME]
+    files = [str(TREE / f"test_runtime_{name}.py") for name in SOME]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     environment = {**os.environ, "COLD_RUNS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=RUNTIME.parent.parent)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=TREE.parent.parent)
     assert done.returncode == 0, done.stdout + done.stderr

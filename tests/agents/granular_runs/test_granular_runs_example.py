@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "granular_agent.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "granular_agent.py"
 
 
 def test_the_example_dies_and_goes_on() -> None:

@@ -1,4 +1,4 @@
-"""The runtime's tests again, on cold runs: `COLD_RUNS=1 pytest tests/runtime`.
+"""The runtime's tests again, on cold runs: `COLD_RUNS=1 pytest tests/tree`.
 
 Every `Flujo` then has a store, and goes on after each step from what the store says instead of from memory. What cannot
 hold there is listed by name below, with the reason.
