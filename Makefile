@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # newest that pyproject.toml allows instead, as a user's installation would; `make constraints` writes those down.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help install demo test test-fast browser vendor matrix check wheel format docs bench bench-peers bench-growth bench-page constraints clean
+.PHONY: help install demo test test-fast browser vendor matrix check wheel format docs site bench bench-peers bench-growth bench-page constraints clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
@@ -14,6 +14,7 @@ help:
 	@echo "make check   ruff, mypy --strict, pyright, import contracts, and whether the wheel installs"
 	@echo "make matrix  run all tests on every supported Python that is here (TARGET=test-fast: the quick ones)"
 	@echo "make docs    write the page of settings and the picture of a run"
+	@echo "make site    build the docs site into build/docs/site, offline"
 	@echo "make bench   measure the runtime beside raw trio (make bench-peers: beside its peers,"
 	@echo "             make bench-growth: how cost grows with size; make bench-fleet: what remote steps cost)"
 	@echo "make constraints   write down the newest releases that pyproject.toml allows"
@@ -81,6 +82,10 @@ docs: install
 	$(BIN)/python docs/blueprints_page.py
 	$(BIN)/python docs/cli_page.py
 	$(BIN)/python docs/run_picture.py
+
+# Gathers the documents and builds pages of them; a dead link or a warning ends it.
+site: install
+	$(BIN)/python .ci/site.py
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,201 @@
+"""Builds the docs site into `build/docs/site`, from the documents as they are: `make site`.
+
+Rules:
+1. The documents stay the source. The README is the first page, `docs/` is the rest; nothing is written twice.
+2. A link to a file of the project that is no document leads to a page that shows the file.
+3. A warning ends the build, and so does a link to a page, a heading or a picture that is not there.
+4. A reader's browser asks no other host for anything: foreign addresses are links to follow, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).parents[1]
+PLACE = ROOT / "build" / "docs"
+BESIDE = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
+FENCE = re.compile(r"^(?P<indent> *)```", re.MULTILINE)
+MARKED = re.compile(r"^( *```python)[ ]compile-only[^\n]*$", re.MULTILINE)
+LINK = re.compile(r"\]\((?P<target>(?!https?:|mailto:|#)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".service": "ini", ".js": "javascript"}
+
+
+def main() -> None:
+    place = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else PLACE
+    if place.exists():
+        shutil.rmtree(place)
+    gather(place / "source")
+    shutil.copy(ROOT / "mkdocs.yml", place)
+    subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "-f", str(place / "mkdocs.yml")], check=True)
+    if wrong := problems(place / "site"):
+        sys.exit("\n".join(["the site is built, but:", *wrong]))
+    print(f"{len(list((place / 'site').rglob('*.html')))} pages: {place / 'site' / 'index.html'}")
+
+
+# --- what the pages are made of ---
+
+
+def gather(source: Path) -> None:
+    """The documents with links that hold within the site, and a page for each file that they lead to."""
+    documents = [*(ROOT / name for name in BESIDE), *sorted((ROOT / "docs").rglob("*.md"))]
+    shown = {*(ROOT / "examples").glob("*.py")}
+    for document in documents:
+        text = document.read_text(encoding="utf-8")
+        shown |= {file for file in linked(document, text) if not is_part_of_the_site(file)}
+        write(source / page_of(document), relinked(document, MARKED.sub(r"\1", text)))
+    shutil.copytree(ROOT / "docs" / "images", source / "images")
+    shutil.copy(ROOT / "docs" / "iframe-worker.js", source)
+    for file in with_what_is_inside(shown):
+        write(source / page_of(file), page_about(file))
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def is_part_of_the_site(file: Path) -> bool:
+    return file.suffix in {".md", ".png", ".svg"}
+
+
+def with_what_is_inside(shown: set[Path]) -> Iterator[Path]:
+    for file in sorted(shown):
+        yield file
+        if file.is_dir():
+            yield from sorted(each for each in file.rglob("*") if each.is_file())
+
+
+def page_of(file: Path) -> str:
+    """Where a file of the project stands in the site."""
+    name = file.relative_to(ROOT).as_posix()
+    if name in BESIDE:
+        return BESIDE[name]
+    if name.startswith("docs/") and is_part_of_the_site(file):
+        return name.removeprefix("docs/")
+    return f"files/{name}.md"
+
+
+def page_about(file: Path) -> str:
+    """A page that shows a file, or lists a folder."""
+    title = f"# {file.relative_to(ROOT).as_posix()}\n\n"
+    if file.is_dir():
+        inside = sorted(each for each in file.rglob("*") if each.is_file())
+        rows = (f"- [{each.relative_to(file).as_posix()}]({way(page_of(file), page_of(each))})" for each in inside)
+        return title + "\n".join(rows) + "\n"
+    language = LANGUAGES.get(file.suffix, "text")
+    return f"{title}````{language}\n{file.read_text(encoding='utf-8')}````\n"
+
+
+def prose(text: str) -> Iterator[tuple[str, bool]]:
+    """The text in pieces, each with whether it is outside of fenced code."""
+    outside = True
+    for piece in re.split(r"(?m)^(?= *```)", text):
+        fence = FENCE.match(piece)
+        if not fence:
+            yield piece, outside
+            continue
+        head, _, rest = piece.partition("\n")
+        yield head + "\n", False
+        outside = not outside
+        yield rest, outside
+
+
+def linked(document: Path, text: str) -> set[Path]:
+    """The files of the project that a document leads to."""
+    pieces = (piece for piece, outside in prose(text) if outside)
+    return {(document.parent / found["target"]).resolve() for piece in pieces for found in LINK.finditer(piece)}
+
+
+def relinked(document: Path, text: str) -> str:
+    """The text with links from its page to the other pages."""
+    here = page_of(document)
+
+    def link(found: re.Match[str]) -> str:
+        there = page_of((document.parent / found["target"]).resolve())
+        return f"]({way(here, there)}{found['anchor'] or ''})"
+
+    return "".join(LINK.sub(link, piece) if outside else piece for piece, outside in prose(text))
+
+
+def way(here: str, there: str) -> str:
+    """The relative address of one page, seen from another."""
+    up = "../" * (len(PurePosixPath(here).parts) - 1)
+    return up + there
+
+
+# --- what was built ---
+
+
+class Page(HTMLParser):
+    """What a page is called by, leads to, and loads."""
+
+    LOADS = ("src", "srcset", "data", "poster")
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.leads: list[str] = []
+        self.loads: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if not value:
+                continue
+            if name == "id" or (tag == "a" and name == "name"):
+                self.ids.add(value)
+            elif name == "href":
+                (self.leads if tag == "a" else self.loads).append(value)
+            elif name in self.LOADS:
+                self.loads.append(value)
+
+
+def problems(site: Path) -> list[str]:
+    """What a reader would stumble over: dead links, and whatever asks another host."""
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    return [problem for path, page in pages.items() for problem in problems_of(path, page, pages)]
+
+
+def problems_of(path: Path, page: Page, pages: dict[Path, Page]) -> Iterator[str]:
+    for address in page.loads:
+        if is_foreign(address):
+            yield f"{path.name} loads {address}"
+        elif not address.startswith("data:") and not target(path, address).exists():
+            yield f"{path.name} loads {address}, which is not there"
+    for address in page.leads:
+        if not is_foreign(address) and not leads_somewhere(path, address, pages):
+            yield f"{path.name} leads to {address}, which is not there"
+
+
+def is_foreign(address: str) -> bool:
+    return bool(urlsplit(address).netloc) or address.startswith("mailto:")
+
+
+def target(path: Path, address: str) -> Path:
+    """The file behind an address: that of the 404 page, which is served anywhere, begins at the root of the site."""
+    said = unquote(urlsplit(address).path)
+    return (path.parent / said.removeprefix("/")).resolve() if said else path
+
+
+def leads_somewhere(path: Path, address: str, pages: dict[Path, Page]) -> bool:
+    there = target(path, address)
+    anchor = unquote(urlsplit(address).fragment)
+    if there not in pages:
+        return there.is_file() and not anchor
+    return not anchor or anchor in pages[there].ids
+
+
+if __name__ == "__main__":
+    main()
