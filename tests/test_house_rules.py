@@ -65,6 +65,9 @@ STORIES_ACROSS_ROOMS = {
 }
 """Folders of tests that belong to no single room; every other one has the name of the room it tests."""
 
+SHARE_OF_ANY = 0.105
+"""Which part of all annotations may say `Any`, or a name that stands for it. It may fall; it may not grow."""
+
 MACHINE_PATH = re.compile(
     r"(?<![\w.])/(?:home|Users)/(?!someone\b)\w+|(?<![\w.])/(?:root|work|mnt)/\w+|[A-Z]:\\Users\\"
 )
@@ -171,6 +174,54 @@ def commented(source: Path, handler: ast.ExceptHandler) -> bool:
     """Whether a comment stands within the handler, or in the few lines before it."""
     around = source.read_text(encoding="utf-8").splitlines()[handler.lineno - 6 : handler.end_lineno]
     return any("# " in line for line in around)
+
+
+def annotations(source: Path) -> Iterator[ast.expr]:
+    """The types of parameters, of what is returned, and of names."""
+    for node in ast.walk(tree(source)):
+        match node:
+            case ast.FunctionDef(returns=ast.expr() as said) | ast.AsyncFunctionDef(returns=ast.expr() as said):
+                yield said
+            case ast.arg(annotation=ast.expr() as said) | ast.AnnAssign(annotation=said):
+                yield said
+
+
+def words_of(said: ast.expr) -> set[str]:
+    """The names in a type, and the words in one that is written as a text."""
+    texts = {node.value for node in ast.walk(said) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    names = {node.id for node in ast.walk(said) if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in ast.walk(said) if isinstance(node, ast.Attribute)}
+    return names | attributes | set(re.findall(r"\w+", " ".join(texts)))
+
+
+def aliases(source: Path) -> dict[str, ast.expr]:
+    """What a module calls a type: `Facts = Mapping[str, object]`, `Row: TypeAlias = list[str]`."""
+    found: dict[str, ast.expr] = {}
+    for node in ast.walk(tree(source)):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=alias)], value=(ast.Subscript() | ast.BinOp() | ast.Name()) as said):
+                found[alias] = said
+            case ast.AnnAssign(
+                target=ast.Name(id=alias), annotation=ast.Name(id="TypeAlias"), value=ast.expr() as said
+            ):
+                found[alias] = said
+    return found
+
+
+def names_for_any() -> set[str]:
+    """`Any`, and every name in the package that stands for something with `Any` in it."""
+    named = [(alias, words_of(said)) for source in SOURCES for alias, said in aliases(source).items()]
+    found, before = {"Any"}, set[str]()
+    while found != before:
+        before, found = found, found | {alias for alias, words in named if words & found}
+    return found
+
+
+def test_types_say_what_a_thing_is() -> None:
+    """`object` for what is passed on, a variable for what flows, a protocol for what is used; `Any` is rare."""
+    unsaid = names_for_any()
+    said = [words_of(one) for source in SOURCES for one in annotations(source)]
+    assert sum(bool(words & unsaid) for words in said) <= SHARE_OF_ANY * len(said)
 
 
 def written() -> Iterator[Path]:

@@ -38,7 +38,7 @@ def pipeline_of(linted: Linted, project: Project) -> Pipeline:
     return Compiler(project, _make_agent).pipeline(linted.model, limits=limits)
 
 
-def _make_agent(model: str, *, schema: Mapping[str, Any] | None, system_prompt: str, **options: Any) -> Any:
+def _make_agent(model: str, *, schema: Mapping[str, object] | None, system_prompt: str, **options: Any) -> Any:
     """A model agent; the library behind it is loaded with the first one."""
     from pydantic_ai import StructuredDict
 

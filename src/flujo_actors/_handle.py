@@ -58,7 +58,7 @@ class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]
     def __await__(self) -> Generator[Any, Any, PipelineResult[Out, Ctx]]:
         return self._result().__await__()
 
-    def send(self, value: Any) -> Any:
+    def send(self, value: object) -> Any:
         """One step of awaiting the run, for the loop whose task this is."""
         return self._coroutine().send(value)
 
@@ -72,7 +72,7 @@ class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]
         if self._stepped is not None:
             self._stepped.close()
 
-    def _coroutine(self) -> Coroutine[Any, Any, PipelineResult]:
+    def _coroutine(self) -> Coroutine[object, object, PipelineResult]:
         self._used = True
         if self._stepped is None:
             self._stepped = self._result()

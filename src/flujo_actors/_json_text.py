@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from ._core.json_codec import json_of
 from ._core.plain_json import TAG, untagged
@@ -13,7 +12,7 @@ from .telemetry._redaction.live_redaction import redacted
 _AN_ERROR = f'"{TAG}":"error"'
 
 
-def to_json(value: Any, *, plain: bool = False) -> str:
+def to_json(value: object, *, plain: bool = False) -> str:
     """An outcome, a result or any value the library can keep, as JSON text.
 
     What errors, feedback, reasons and questions say is freed of secrets; outputs and contexts are as they are.
@@ -27,12 +26,12 @@ def to_json(value: Any, *, plain: bool = False) -> str:
     return json.dumps(_errors_redacted(json.loads(text)), separators=(",", ":"))
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     data = json.loads(json_of(without_secrets(value, redacted)))
     return json.dumps(untagged(_errors_redacted(data)), separators=(",", ":"))
 
 
-def _errors_redacted(data: Any) -> Any:
+def _errors_redacted(data: object) -> object:
     """The same data; an exception that is part of an output or a context is what it says, too."""
     if isinstance(data, list):
         return [_errors_redacted(each) for each in data]
@@ -43,7 +42,7 @@ def _errors_redacted(data: Any) -> Any:
     return {name: _errors_redacted(each) for name, each in data.items()}
 
 
-def _texts_redacted(data: Any) -> Any:
+def _texts_redacted(data: object) -> object:
     if isinstance(data, str):
         return redacted(data)
     if isinstance(data, list):

@@ -68,14 +68,14 @@ if TYPE_CHECKING:
         """What a pipeline needs to run, apart from the type of its context."""
 
         initial_context_data: Mapping[str, Any] | None
-        resources: Any
+        resources: object
         usage_limits: UsageLimits | None
         hooks: Hook | Iterable[Hook]
         store: Store | str | None
         settings: Settings | Mapping[str, Any] | None
         engine: Engine | str | None
         undo_grace_s: float | None
-        retrievers: Mapping[type[Collection], Retriever | Callable[..., Any]] | None
+        retrievers: Mapping[type[Collection], Retriever | Callable[..., object]] | None
         carry: Iterable[ContextVar[Any]]
 
 
@@ -183,11 +183,11 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         """The same as `run_async`, under the name that says it is iterated."""
         return self.run_async(data, run_id=run_id, context=context, started=started, tools=tools)
 
-    def _start(self, data: Any, run_id: str | None, context: Mapping[str, Any] | None) -> Drive:
+    def _start(self, data: object, run_id: str | None, context: Mapping[str, Any] | None) -> Drive:
         return functools.partial(self._run_new, data, checked_id(run_id), self._first_context.of_run(context))
 
     async def _run_new(
-        self, data: Any, run_id: RunId, context: Any, host: Host, outlet: Outlet | None
+        self, data: object, run_id: RunId, context: Any, host: Host, outlet: Outlet | None
     ) -> PipelineResult:
         runs = self._runs()
         opened = await runs.admit(run_id, data, isolated(context))
@@ -198,7 +198,7 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
     def resume(
         self,
         token: str,
-        answer: Any = NO_ANSWER,
+        answer: object = NO_ANSWER,
         *,
         mode: ResumeMode = "strict",
         wait: bool = True,
@@ -229,7 +229,7 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         return RunHandle(start, started=started, tools=tools)
 
     async def _run_on(
-        self, token: str, answer: Any, mode: ResumeMode, wait: bool, host: Host, outlet: Outlet | None
+        self, token: str, answer: object, mode: ResumeMode, wait: bool, host: Host, outlet: Outlet | None
     ) -> PipelineResult:
         runs = self._runs(mode)
         if answer is NO_ANSWER:

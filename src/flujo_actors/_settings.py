@@ -37,7 +37,7 @@ _OF_A_SERVICE = re.compile(r"_(PORT|SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(T
 _TRUTHS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
-def resolve_settings(given: Settings | Mapping[str, Any] | None) -> Settings:
+def resolve_settings(given: Settings | Mapping[str, object] | None) -> Settings:
     """The settings of a `Flujo`: a finished value as it is, anything else on top of file and environment."""
     if isinstance(given, Settings):
         return given
@@ -47,7 +47,7 @@ def resolve_settings(given: Settings | Mapping[str, Any] | None) -> Settings:
 
 
 def load_settings(
-    *, environ: Mapping[str, str] | None = None, file: Path | None = None, overrides: Mapping[str, Any] | None = None
+    *, environ: Mapping[str, str] | None = None, file: Path | None = None, overrides: Mapping[str, object] | None = None
 ) -> Settings:
     """Settings from the file, the environment and overrides, in that order."""
     variables = os.environ if environ is None else environ
@@ -64,7 +64,7 @@ def load_settings(
     return settings
 
 
-def _from_file(path: Path, *, needed: bool) -> dict[str, Any]:
+def _from_file(path: Path, *, needed: bool) -> dict[str, object]:
     if not path.is_file():
         if needed:
             raise DeclarationError(f"there is no configuration file {path}")
@@ -75,7 +75,7 @@ def _from_file(path: Path, *, needed: bool) -> dict[str, Any]:
         raise DeclarationError(f"{path} cannot be read as TOML: {error}") from error
 
 
-def _from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
+def _from_environment(variables: Mapping[str, str]) -> dict[str, object]:
     found: dict[str, Any] = {}
     for name, text in variables.items():
         if name.startswith(PREFIX) and name not in _NOT_SETTINGS:
@@ -135,19 +135,19 @@ def _paths(cls: Any) -> Iterator[tuple[str, ...]]:
             yield (field.name,)
 
 
-def _undotted(values: Mapping[str, Any]) -> dict[str, Any]:
+def _undotted(values: Mapping[str, object]) -> dict[str, object]:
     """The same with `a.b` as `b` inside `a`; only keys at the top, as names of models have dots of their own."""
-    nested: dict[str, Any] = {}
+    nested: dict[str, object] = {}
     for key, value in values.items():
         *levels, last = str(key).split(".")
-        inner: dict[str, Any] = {last: value}
+        inner: dict[str, object] = {last: value}
         for level in reversed(levels):
             inner = {level: inner}
         nested = _overlaid(nested, inner)
     return nested
 
 
-def _overlaid(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _overlaid(base: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
     merged = dict(base)
     for key, value in above.items():
         below = merged.get(key)
@@ -173,7 +173,7 @@ def _built(cls: Any, values: Any, *, where: str) -> Any:
     return cls(**{key: _value(hints[key], value, where + key) for key, value in values.items()})
 
 
-def _value(field: attrs.Attribute[Any], value: Any, where: str) -> Any:
+def _value(field: attrs.Attribute[Any], value: object, where: str) -> object:
     kind = field.type
     if kind is not None and attrs.has(kind):
         return _built(kind, value, where=where + ".")
@@ -184,7 +184,7 @@ def _value(field: attrs.Attribute[Any], value: Any, where: str) -> Any:
     return value
 
 
-def _scalar(kind: Any, value: Any, where: str) -> Any:
+def _scalar(kind: Any, value: Any, where: str) -> object:
     """A value of its kind; what it must be besides is checked by the settings themselves."""
     try:
         if kind is bool:

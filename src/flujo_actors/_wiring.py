@@ -115,7 +115,7 @@ def limits_of(given: UsageLimits | None, pipeline: Pipeline) -> UsageLimits | No
     return given or pipeline.usage_limits or _counting(pipeline)
 
 
-def initial_data(pipeline: Pipeline, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def initial_data(pipeline: Pipeline, given: Mapping[str, object] | None) -> Mapping[str, object] | None:
     """What a context begins with: what the pipeline says, and above it what its user says."""
     declared = pipeline.initial_context_data
     return given if declared is None else declared if given is None else {**declared, **given}
@@ -135,7 +135,7 @@ def _asks_for_budget(step: AnyStep) -> bool:
 # --- settings -----------------------------------------------------------------------------------------------
 
 
-def settings_of(given: Settings | Mapping[str, Any] | None) -> Callable[[], Settings]:
+def settings_of(given: Settings | Mapping[str, object] | None) -> Callable[[], Settings]:
     """What tells the settings of a `Flujo`; they are read and checked now, unless nothing is configured."""
     if given is None and not _is_configured():
         return default_settings
@@ -152,7 +152,7 @@ def _is_configured() -> bool:
 # --- hooks --------------------------------------------------------------------------------------------------
 
 
-def hooks_of(given: Iterable[Callable[[Any], Any]] | Callable[[Any], Any]) -> Callable[..., Hooks] | None:
+def hooks_of(given: Iterable[Callable[[Any], object]] | Callable[[Any], object]) -> Callable[..., Hooks] | None:
     """What makes the hooks of one run (`run_id`, `host`, `report`, `redact`); `None` if there are none."""
     if not callable(given) and not isinstance(given, Iterable):
         raise DeclarationError(f"hooks must be a callable or a list of them, not {given!r}")
@@ -186,7 +186,7 @@ def hook_reporter(telemetry: Telemetry | Silence) -> Callable[[str, HookPayload,
 # --- telemetry ----------------------------------------------------------------------------------------------
 
 
-def telemetry_of(settings: Callable[[], Settings], pipeline: Pipeline, resources: Any) -> Telemetry | Silence:
+def telemetry_of(settings: Callable[[], Settings], pipeline: Pipeline, resources: object) -> Telemetry | Silence:
     """The telemetry of a `Flujo`. What its resources and deps hold is looked at now, since they may change later."""
     deps = [each.deps for each in walk_steps(pipeline) if isinstance(each, Step) and each.deps is not None]
     if resources is None and not deps and settings is default_settings:
@@ -246,7 +246,7 @@ def stored_runs(
     return StoredRuns(store=store, pipeline=pipeline, settings=settings.durability, redact=redact, mode=mode)
 
 
-def engine_of(given: Any, store: Store | None) -> Engine | None:
+def engine_of(given: object, store: Store | None) -> Engine | None:
     """The engine that was given or named."""
     if given is None:
         return None
@@ -255,7 +255,7 @@ def engine_of(given: Any, store: Store | None) -> Engine | None:
     return open_engine(given, store)
 
 
-def carry_of(carry: Iterable[Any]) -> tuple[Any, ...]:
+def carry_of(carry: Iterable[object]) -> tuple[object, ...]:
     """The context variables that go with remote steps."""
     listed = tuple(carry)
     if not listed:
@@ -351,7 +351,7 @@ def checked_mode(mode: ResumeMode) -> ResumeMode:
     return changes.checked_mode(mode)
 
 
-def checked_answer(answer: Any, pause: Pause) -> Any:
+def checked_answer(answer: object, pause: Pause) -> Any:
     """The answer to a pause as its step takes it; `InvalidAnswer` if it does not."""
     if pause.question is not None and pause.question.kind == "approval":
         from ._durable.deferring import decision_on  # what only runs with approvals need
@@ -368,7 +368,7 @@ def checked_answer(answer: Any, pause: Pause) -> Any:
     return answers.checked_answer(answer, pause.input_schema, step_name=pause.step_name)
 
 
-def puts_off(pause: Pause, answer: Any) -> bool:
+def puts_off(pause: Pause, answer: object) -> bool:
     """Whether a checked answer puts the decision off."""
     if pause.question is None:
         return False

@@ -88,7 +88,7 @@ def _needs_approval(toolset: AbstractToolset[Any]) -> bool:
     return any(found) or _is_wrapped(toolset)
 
 
-def _is_wrapped(toolset: Any) -> bool:
+def _is_wrapped(toolset: object) -> bool:
     while toolset is not None:
         if isinstance(toolset, ApprovalRequiredToolset):
             return True
@@ -96,5 +96,5 @@ def _is_wrapped(toolset: Any) -> bool:
     return False
 
 
-def _is_unapproved(tool: Any) -> bool:
+def _is_unapproved(tool: object) -> bool:
     return bool(getattr(tool, "requires_approval", False))

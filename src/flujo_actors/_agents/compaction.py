@@ -132,7 +132,7 @@ def _with_parts(message: M, parts: Sequence[Any]) -> Iterator[M]:
         yield dataclasses.replace(message, parts=list(parts))
 
 
-def shortened_history(keep_last: int | None, *, after: int = 0) -> dict[str, Any]:
+def shortened_history(keep_last: int | None, *, after: int = 0) -> dict[str, object]:
     """Arguments for pydantic-ai's `run` that show the model no more than `compact_history` keeps.
 
     The first `after` messages are the conversation that this one goes on with: they stay.

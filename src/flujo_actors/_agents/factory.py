@@ -28,15 +28,15 @@ O = TypeVar("O")  # noqa: E741
 class AgentConfig(TypedDict, total=False):
     """What pydantic-ai's `Agent` takes besides."""
 
-    instructions: Any
+    instructions: object
     description: str | None
-    validation_context: Any
+    validation_context: object
     toolsets: Sequence[AgentToolset[Any]] | None
     capabilities: Sequence[AgentCapability[Any]] | None
     end_strategy: EndStrategy
     metadata: Any
     tool_timeout: float | None
-    max_concurrency: Any
+    max_concurrency: object
 
 
 class StepAgent(Agent[Any, Out]):
@@ -55,7 +55,7 @@ def make_agent_async(
     model_settings: ModelSettings | None = None,
     timeout_s: float | None = None,
     retries: int = 1,
-    deps_type: Any = None,
+    deps_type: object = None,
     **config: Unpack[AgentConfig],
 ) -> StepAgent[str]: ...
 @overload
@@ -69,21 +69,21 @@ def make_agent_async(
     model_settings: ModelSettings | None = None,
     timeout_s: float | None = None,
     retries: int = 1,
-    deps_type: Any = None,
+    deps_type: object = None,
     **config: Unpack[AgentConfig],
 ) -> StepAgent[O]: ...
 def make_agent_async(
     model: Model | str,
     system_prompt: str | Sequence[str] = (),
-    output_type: Any = str,
+    output_type: object = str,
     *,
     name: str | None = None,
     tools: Sequence[Any] = (),
     model_settings: ModelSettings | None = None,
     timeout_s: float | None = None,
     retries: int = 1,
-    deps_type: Any = None,
-    **config: Any,
+    deps_type: object = None,
+    **config: object,
 ) -> StepAgent[Any]:
     """A stateless agent for a step: it gets the step's data as its prompt, never `context` or `resources`.
 

@@ -14,7 +14,7 @@ from .compaction import compact_history
 from .shown_context import to_remember
 
 
-def messages_of(value: Any, *, what: str) -> list[ModelMessage]:
+def messages_of(value: object, *, what: str) -> list[ModelMessage]:
     """The messages in a value: pydantic-ai's own, their JSON as data or as text, or none at all."""
     if value is None:
         return []
@@ -33,14 +33,14 @@ def shortened(messages: Sequence[ModelMessage], keep_last: int | None) -> list[M
     return list(messages) if keep_last is None or not messages else compact_history(messages, keep_last=keep_last)
 
 
-def history_options(messages: list[ModelMessage]) -> dict[str, Any]:
+def history_options(messages: list[ModelMessage]) -> dict[str, object]:
     """Arguments for pydantic-ai's `run`: a conversation that goes on does not lose the system prompt."""
     if not messages:
         return {}
     return {"message_history": messages, "capabilities": [cast("AbstractCapability[Any]", ReinjectSystemPrompt())]}
 
 
-def appended(kept: Any, said: Sequence[ModelMessage], *, what: str, as_messages: bool) -> list[Any]:
+def appended(kept: Any, said: Sequence[ModelMessage], *, what: str, as_messages: bool) -> list[object]:
     """What was kept of a conversation, with what was said since: as messages where messages are, else as plain data."""
     before = messages_of(kept, what=what)
     after = [*before, *to_remember(said)]

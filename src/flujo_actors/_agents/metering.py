@@ -289,16 +289,16 @@ class MeteredRequest:
         self._tell(AgentUsage, requests=1, tool_calls=tools, cost_usd=cost, **tokens)
         self.call.told += attrs.evolve(used, tool_calls=tools)
 
-    def _tell(self, kind: Any, **facts: Any) -> None:
+    def _tell(self, kind: Any, **facts: object) -> None:
         if self.call.emit is not None:
             self.call.emit(kind, model=self.model.model_name, provider=self.model.system, **facts)
 
-    def _tell_ended(self, facts: dict[str, Any], error: BaseException | None) -> None:
+    def _tell_ended(self, facts: dict[str, object], error: BaseException | None) -> None:
         ending = {} if error is None else ending_of(error)
         self._tell(ModelEnded, call_id=str(self.number), **facts, **ending)
 
 
-def ending_of(error: BaseException) -> dict[str, Any]:
+def ending_of(error: BaseException) -> dict[str, object]:
     """How a call that raised ended, for telemetry."""
     status: StepStatus = "failure" if isinstance(error, Exception) else "aborted"
     name = type(error).__name__

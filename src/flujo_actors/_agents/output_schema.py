@@ -25,7 +25,7 @@ _promoted: PerAgent[tuple[Any, Any | None]] = PerAgent()
 """The output type of an agent, and the schema that it promises."""
 
 
-def promoted_schema(agent: AbstractAgent[Any, Any]) -> Any | None:
+def promoted_schema(agent: AbstractAgent[Any, Any]) -> object | None:
     """What the agent's answers must fit: a type or `None` if text is an answer too, or a function makes the value."""
     output, kept = agent.output_type, _promoted.get(agent)
     if kept is None or kept[0] is not output:
@@ -33,7 +33,7 @@ def promoted_schema(agent: AbstractAgent[Any, Any]) -> Any | None:
     return kept[1]
 
 
-def schema_of(output: Any) -> Any | None:
+def schema_of(output: Any) -> object | None:
     """The schema that an output type promises."""
     if isinstance(output, NativeOutput | PromptedOutput):
         return schema_of(output.outputs)
@@ -47,7 +47,7 @@ def schema_of(output: Any) -> Any | None:
     return None if unread or inspect.isroutine(output) else output
 
 
-def _union(schemas: list[Any | None]) -> Any | None:
+def _union(schemas: list[object | None]) -> object | None:
     if not schemas or any(schema is None for schema in schemas):
         return None
     return schemas[0] if len(schemas) == 1 else typing.Union[tuple(schemas)]  # noqa: UP007 - made at run time
@@ -75,7 +75,7 @@ def provider_output(agent: AbstractAgent[Any, Any], schema: Any) -> NativeOutput
     return NativeOutput(schema)
 
 
-def _of_json_schema(schema: Mapping[str, Any]) -> NativeOutput[Any] | None:
+def _of_json_schema(schema: Mapping[str, object]) -> NativeOutput[Any] | None:
     if schema.get("type") != "object" or "$defs" in schema:
         return None  # pydantic-ai knows only plain objects here
     return NativeOutput(StructuredDict(dict(schema), name=str(schema.get("title", "answer"))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelRequest
 from pydantic_ai.models import Model
@@ -35,7 +34,7 @@ def _texts(messages: Sequence[ModelMessage]) -> Iterator[str]:
             yield from _words(getattr(part, "content", None))
 
 
-def _words(content: Any) -> Iterator[str]:
+def _words(content: object) -> Iterator[str]:
     """The text in a part's content; what is no text has a price of its own, which nobody knows here."""
     if isinstance(content, str):
         yield content

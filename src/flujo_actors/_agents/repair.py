@@ -32,7 +32,7 @@ class Replay:
     deps: Any
     value: Any
 
-    async def judged(self) -> Any:
+    async def judged(self) -> object:
         """What the agent makes of the value; raises what it raises if it refuses."""
         given = {} if self.deps is None else {"deps": self.deps}
         result = await self.agent.run(

@@ -102,7 +102,7 @@ class AgentRequest:
                         yield piece
 
 
-def with_options(arguments: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+def with_options(arguments: dict[str, Any], more: dict[str, Any]) -> dict[str, object]:
     """Both, with the capabilities of both; what is said twice is as the second says."""
     capabilities = [*arguments.get("capabilities", ()), *more.get("capabilities", ())]
     return arguments | more | ({"capabilities": capabilities} if capabilities else {})
@@ -136,7 +136,7 @@ class AnswerText:
         return part.args if isinstance(part.args, str) else part.args_as_json_str() if part.args else ""
 
 
-def prompt_of(data: Any, *notes: str | None) -> str | Sequence[UserContent] | None:
+def prompt_of(data: object, *notes: str | None) -> str | Sequence[UserContent] | None:
     """A step's data as a prompt, text and pydantic-ai content as they are, anything else as JSON; then the notes."""
     prompt: str | Sequence[UserContent] | None
     if data is None or isinstance(data, str):
@@ -171,7 +171,7 @@ class ToolCalls(AbstractCapability[Any]):
 
     async def wrap_tool_execute(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
-    ) -> Any:
+    ) -> object:
         await self._call.begin_tool_call()
         returned = False
         try:

@@ -18,7 +18,7 @@ class ToolSpan:
     _emit: Emit
     _tool_name: str
     _tool_call_id: str
-    _arguments: Any
+    _arguments: object
     result: Any = None
 
     def __enter__(self) -> ToolSpan:
@@ -32,7 +32,7 @@ class ToolSpan:
         ending.pop("error_type", None)
         self._tell(ToolEnded, **ending)
 
-    def _tell(self, kind: Any, **facts: Any) -> None:
+    def _tell(self, kind: Any, **facts: object) -> None:
         self._emit(kind, tool_name=self._tool_name, tool_call_id=self._tool_call_id, **facts)
 
 

@@ -130,7 +130,7 @@ def _agent(agent: Any) -> str:
     return f"agent {named}" if named else name_of(agent)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     return str(getattr(value, "text", None) or (name_of(value) if callable(value) else value))

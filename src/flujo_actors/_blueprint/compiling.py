@@ -34,12 +34,12 @@ class MakeAgent(Protocol):
         *,
         name: str | None,
         system_prompt: str,
-        schema: Mapping[str, Any] | None,
+        schema: Mapping[str, object] | None,
         tools: list[Callable[..., Any]],
-        model_settings: Mapping[str, Any] | None,
+        model_settings: Mapping[str, object] | None,
         timeout_s: float | None,
         retries: int,
-    ) -> Any:
+    ) -> object:
         """An agent whose answers are objects that fit `schema`, or texts."""
 
 
@@ -48,7 +48,7 @@ class Compiler:
 
     def __init__(self, project: Project, make_agent: MakeAgent) -> None:
         self._project, self._make_agent = project, make_agent
-        self._agents: dict[int, Any] = {}
+        self._agents: dict[int, object] = {}
 
     def pipeline(self, model: BlueprintModel, *, limits: UsageLimits | None = None) -> Pipeline:
         """The whole file."""
@@ -109,7 +109,9 @@ class Compiler:
         select = self._decider(step, "condition", "condition_expression", choice_of)
         return Step.branch_on(step.name, select, branches, default=default, **options)
 
-    def _decider(self, step: StepModel, function: str, expression: str, made: Callable[[str], Any]) -> Any:
+    def _decider(
+        self, step: StepModel, function: str, expression: str, made: Callable[[str], Callable[..., object]]
+    ) -> Callable[..., object]:
         named = step.value(function)
         return import_object(self._project, named) if named is not None else made(step.value(expression))
 
@@ -182,7 +184,7 @@ class Compiler:
             self._agents[id(agent)] = self._made(model, agent)
         return self._agents[id(agent)]
 
-    def _made(self, model: BlueprintModel, agent: AgentModel) -> Any:
+    def _made(self, model: BlueprintModel, agent: AgentModel) -> object:
         if agent.value("uses") is not None:
             return import_object(self._project, agent.value("uses"))
         schema = agent.value("output_schema")
@@ -228,7 +230,7 @@ class Compiler:
             options["meta"] = step.value("meta")
         return options | self._around(step)
 
-    def _around(self, step: StepModel) -> dict[str, Any]:
+    def _around(self, step: StepModel) -> dict[str, object]:
         """Functions around the work itself."""
         around: dict[str, Any] = {}
         if step.value("validators"):
@@ -271,7 +273,7 @@ class EnsureObject:
     def __name__(self) -> str:
         return f"ensure_object({self.key!r})"
 
-    def __call__(self, value: Any) -> dict[str, Any]:
+    def __call__(self, value: Any) -> dict[str, object]:
         made: dict[str, Any] = BUILTINS["ensure_object"](value, self.key)
         return made
 

@@ -149,7 +149,7 @@ def as_json(drawing: Drawing) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _as_data(box: Box) -> dict[str, Any]:
+def _as_data(box: Box) -> dict[str, object]:
     data: dict[str, Any] = {"name": box.name, "kind": box.kind}
     if box.detail:
         data["detail"] = box.detail

@@ -22,7 +22,7 @@ _SPACES = re.compile(r"[ ]*\Z")
 _SPACES_AND_DASHES = re.compile(r"[ ]*(?:-[ ]+)*\Z")
 
 
-def replacing(node: Scalar, text: str, value: Any, *, safe: bool) -> Fix | None:
+def replacing(node: Scalar, text: str, value: object, *, safe: bool) -> Fix | None:
     """Another value instead of a scalar."""
     if node.shared or node.style in ("|", ">"):
         return None
@@ -55,7 +55,7 @@ def replacing_pair(key: Scalar, value: Node, new_key: str, new_value: str) -> Fi
 # --- lines ------------------------------------------------------------------------------------------------------
 
 
-def setting(source: Source, mapping: Mapping, after: str, key: str, value: Any, lines: Several[str]) -> Fix | None:
+def setting(source: Source, mapping: Mapping, after: str, key: str, value: object, lines: Several[str]) -> Fix | None:
     """A key more, on lines of its own behind another key; `lines` are indented as the mapping is."""
     at = _line_after_key(source, mapping, after)
     if at is None or mapping.key(key) is not None:
@@ -123,7 +123,7 @@ def _removed(source: Source, mapping: Mapping, key: Scalar, value: Scalar) -> Ed
     return Edit(start=start, end=source.next_line(value.end), text="")
 
 
-def inserting(source: Source, steps: Sequence, after: Node, item: Any, lines: Several[str]) -> Fix | None:
+def inserting(source: Source, steps: Sequence, after: Node, item: object, lines: Several[str]) -> Fix | None:
     """An item more in a block list, behind another one."""
     if steps.flow or steps.shared or after.shared or not any(each is after for each in steps.items):
         return None
@@ -186,7 +186,7 @@ def _last_break(start: int, body: str) -> int:
 # --- what an edit does to the data ------------------------------------------------------------------------------
 
 
-def changed_data(node: Node, changes: Several[Change]) -> Any:
+def changed_data(node: Node, changes: Several[Change]) -> object:
     """The data of a node after the changes."""
     by_node: dict[int, list[Change]] = {}
     for change in changes:
@@ -194,7 +194,7 @@ def changed_data(node: Node, changes: Several[Change]) -> Any:
     return _data(node, by_node)
 
 
-def _data(node: Node, changes: dict[int, list[Change]]) -> Any:
+def _data(node: Node, changes: dict[int, list[Change]]) -> object:
     mine = changes.get(id(node), [])
     replaced = next((change for change in mine if change.kind == "value"), None)
     if replaced is not None:
@@ -208,7 +208,7 @@ def _data(node: Node, changes: dict[int, list[Change]]) -> Any:
             return _pairs(node, mine, changes)
 
 
-def _items(node: Sequence, mine: list[Change], changes: dict[int, list[Change]]) -> list[Any]:
+def _items(node: Sequence, mine: list[Change], changes: dict[int, list[Change]]) -> list[object]:
     items: list[Any] = []
     for each in node.items:
         items.append(_data(each, changes))
@@ -216,7 +216,7 @@ def _items(node: Sequence, mine: list[Change], changes: dict[int, list[Change]])
     return items
 
 
-def _pairs(node: Mapping, mine: list[Change], changes: dict[int, list[Change]]) -> dict[str, Any]:
+def _pairs(node: Mapping, mine: list[Change], changes: dict[int, list[Change]]) -> dict[str, object]:
     from .nodes import key_of
 
     renamed = {change.key: change.value for change in mine if change.kind == "rename"}

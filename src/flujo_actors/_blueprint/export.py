@@ -132,7 +132,7 @@ class _Export:
         }
         return said if step.default is None else {**said, "default_branch": self._sequence(step.default)}
 
-    def _decider(self, decides: Any, kind: type[Choice | Exit], expression: str, function: str) -> Data:
+    def _decider(self, decides: object, kind: type[Choice | Exit], expression: str, function: str) -> Data:
         if isinstance(decides, kind):
             return {expression: decides.text}
         return {function: self._function(decides, function)}
@@ -175,7 +175,7 @@ class _Export:
             said["granular"] = kept if last is None else {**kept, "keep_last": last}
         return said
 
-    def _uses(self, agent: Any) -> Data:
+    def _uses(self, agent: object) -> Data:
         if is_model_agent(agent):
             return {"uses": f"agents.{self._agent(agent)}"}
         if isinstance(agent, WrapDict):
@@ -194,7 +194,7 @@ class _Export:
             return kept
         return {**kept, "schema": self._schema(processing.schema, "processing.schema")}
 
-    def _schema(self, schema: Any, what: str) -> Data:
+    def _schema(self, schema: object, what: str) -> Data:
         if isinstance(schema, Mapping):
             return dict(schema)
         from ..structured._schema import compile_schema  # loads pydantic
@@ -203,7 +203,7 @@ class _Export:
 
     # --- agents
 
-    def _agent(self, agent: Any) -> str:
+    def _agent(self, agent: object) -> str:
         if id(agent) not in self._names:
             name = self._free_name(agent)
             self._names[id(agent)] = name
@@ -260,7 +260,7 @@ class _Export:
 
     # --- what every step has
 
-    def _options(self, step: Declared) -> Iterator[tuple[str, Any]]:
+    def _options(self, step: Declared) -> Iterator[tuple[str, object]]:
         if isinstance(step.input, Input):
             yield "input", _input(step.input)
         elif callable(step.input):
@@ -289,7 +289,7 @@ class _Export:
             self._cannot("its fallback is more than one step")
         return first
 
-    def _config(self, step: Declared) -> Iterator[tuple[str, Any]]:
+    def _config(self, step: Declared) -> Iterator[tuple[str, object]]:
         if step.max_retries:
             yield "max_retries", step.max_retries
         if step.timeout_s is not None:
@@ -297,7 +297,7 @@ class _Export:
         if step.backoff != Backoff():
             yield "backoff", {name: getattr(step.backoff, name) for name in ("first", "factor", "ceiling", "jitter")}
 
-    def _around(self, step: Declared) -> Iterator[tuple[str, Any]]:
+    def _around(self, step: Declared) -> Iterator[tuple[str, object]]:
         if step.validators:
             yield "validators", [self._function(each, "a validator") for each in step.validators]
         after = list(step.processors.after)
@@ -329,11 +329,11 @@ class _Export:
         return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
 
 
-def _instructions(agent: Any) -> list[Any]:
+def _instructions(agent: object) -> list[object]:
     return list(getattr(agent, "_instructions", ()) or ())
 
 
-def _json_schema(output: Any) -> Any:
+def _json_schema(output: Any) -> object:
     """The schema of a `StructuredDict`, or the class itself."""
     made = getattr(output, "__get_pydantic_json_schema__", None)
     if inspect.isclass(output) and issubclass(output, dict) and made is not None:
@@ -351,7 +351,7 @@ def _literal(text: str) -> str:
     return f"{{% raw %}}{text}{{% endraw %}}" if is_template(text) else text
 
 
-def _escaped(value: Any) -> Any:
+def _escaped(value: object) -> object:
     match value:
         case str():
             return _literal(value)
@@ -362,5 +362,5 @@ def _escaped(value: Any) -> Any:
     return value
 
 
-def _input(given: Input) -> Any:
+def _input(given: Input) -> object:
     return given.source

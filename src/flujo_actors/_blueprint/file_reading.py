@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from .._core.near_names import nearest
 from . import fields, refusals
@@ -236,7 +235,7 @@ def _name_in(node: Mapping) -> str:
     return "" if value is None or isinstance(value, bool) else str(value)
 
 
-def _equal_paths(outputs: Any) -> bool:
+def _equal_paths(outputs: object) -> bool:
     if isinstance(outputs, dict):
         return all(child == parent for child, parent in outputs.items())
     pairs = outputs if isinstance(outputs, list) else [None]

@@ -30,7 +30,7 @@ class Change:
     """What an edit does to the data of a text: it is proven by reading the text again."""
 
     kind: Literal["set", "rename", "remove", "value", "insert"]
-    node: Any
+    node: object
     """The mapping (`set`, `rename`, `remove`), the list (`insert`) or the value itself (`value`) that changes."""
     key: str = ""
     value: Any = None

@@ -52,7 +52,7 @@ def _make_findable(project: Project) -> None:
             sys.path.append(path)
 
 
-def _found(target: str) -> Any:
+def _found(target: str) -> object:
     module, _, name = target.partition(":")
     try:
         return getattr(importlib.import_module(module), name)

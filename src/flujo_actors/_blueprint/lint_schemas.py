@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from .analysis import Analysis
 from .model import Entry
@@ -35,7 +35,7 @@ def _distrust(analysis: Analysis, entry: Entry) -> None:
 
 def _schemas(analysis: Analysis) -> Iterator[Entry]:
     model = analysis.model
-    tables: list[Any] = [model.value("context"), *(agent.entries for agent in model.agents.values())]
+    tables: list[object] = [model.value("context"), *(agent.entries for agent in model.agents.values())]
     for step in model.all_steps():
         tables.extend((step.entries, step.value("processing")))
     for table in tables:
@@ -45,7 +45,7 @@ def _schemas(analysis: Analysis) -> Iterator[Entry]:
                 yield entry
 
 
-def _problem(schema: dict[str, Any]) -> str | None:
+def _problem(schema: dict[str, object]) -> str | None:
     import jsonschema_rs  # only for files with schemas in them
 
     try:
@@ -59,7 +59,7 @@ def _refuse(uri: str) -> NoReturn:
     raise ValueError(f"it refers to {uri[:100]}, and schemas are never fetched")
 
 
-def _doubts(schema: Any, level: int) -> Iterator[str]:
+def _doubts(schema: object, level: int) -> Iterator[str]:
     if not isinstance(schema, Mapping) or level > _MOST_LEVELS:
         return
     properties = schema.get("properties")

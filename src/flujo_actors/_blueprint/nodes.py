@@ -145,7 +145,7 @@ class _Composer:
             for each in walk(target):
                 each.shared = True
 
-    def _events(self) -> Iterator[Any]:
+    def _events(self) -> Iterator[object]:
         while True:
             event = self._parser.get_event()
             if event is None:
@@ -154,7 +154,7 @@ class _Composer:
             if isinstance(event, events.StreamEndEvent):
                 return
 
-    def _node(self, event: Any) -> Node | None:
+    def _node(self, event: object) -> Node | None:
         """The node that is complete with this event."""
         match event:
             case events.ScalarEvent():
@@ -209,7 +209,7 @@ class _Composer:
             self._anchors[anchor] = node
         return self._complete(event, node)
 
-    def _complete(self, event: Any, node: Node) -> Node:
+    def _complete(self, event: object, node: Node) -> Node:
         self._values += node.weight if isinstance(event, events.AliasEvent) else 1
         if self._values > MOST_VALUES:
             raise Refused(_limit(event, f"a blueprint has at most {MOST_VALUES:,} values, with those behind aliases"))
@@ -263,7 +263,7 @@ def _limit(event: Any, message: str) -> Trouble:
     return Trouble(rule="V-Y4", at=event.start_mark.index, message=message)
 
 
-def data_of(node: Node | None) -> Any:
+def data_of(node: Node | None) -> object:
     """The plain data of a node, every alias written out."""
     match node:
         case None:

@@ -60,7 +60,7 @@ def _filtered(node: nodes.Filter, shape_of: Callable[[Reference], Shape]) -> Val
     return _unique([change.get(node.name, str)(value) for value in values])
 
 
-def _unique(values: list[Any]) -> Values:
+def _unique(values: list[object]) -> Values:
     found: list[Any] = []
     for value in values[:_MOST]:
         if not any(type(value) is type(each) and value == each for each in found):

@@ -18,7 +18,7 @@ class SinkTo:
 
     path: str
 
-    def __call__(self, value: Any, *, context: Any) -> Any:
+    def __call__(self, value: object, *, context: Any) -> object:
         *above, last = self.path.split(".")
         holder = context
         for name in above:
@@ -27,7 +27,7 @@ class SinkTo:
         return value
 
 
-def _inner(holder: Any, name: str) -> Any:
+def _inner(holder: object, name: str) -> object:
     found = holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None)
     if found is None:
         found = {}
@@ -35,7 +35,7 @@ def _inner(holder: Any, name: str) -> Any:
     return found
 
 
-def _put(holder: Any, name: str, value: Any) -> None:
+def _put(holder: object, name: str, value: object) -> None:
     if isinstance(holder, dict):
         holder[name] = value
     else:
@@ -57,7 +57,7 @@ class OutputTemplate:
             raise TemplateError(parsed.faults[0].message)
         return cls(text, evaluator(parsed))
 
-    def __call__(self, value: Any, *, context: Any) -> Any:
+    def __call__(self, value: object, *, context: Any) -> object:
         return self._evaluate(Frame({"previous_step": value, "context": context}))
 
 
@@ -67,7 +67,7 @@ class Reduce:
 
     how: str
 
-    def __call__(self, outputs: Mapping[str, Any]) -> Any:
+    def __call__(self, outputs: Mapping[str, object]) -> object:
         values = list(outputs.values())
         match self.how:
             case "keys":
@@ -83,13 +83,13 @@ class Reduce:
         return _concatenated(values)
 
 
-def _union(values: list[Any]) -> dict[str, Any]:
+def _union(values: list[Any]) -> dict[str, object]:
     if not all(isinstance(each, Mapping) for each in values):
         raise TypeError("`reduce: union` joins objects, and a branch gave something else")
     return {key: value for each in values for key, value in each.items()}
 
 
-def _concatenated(values: list[Any]) -> Any:
+def _concatenated(values: list[Any]) -> object:
     if all(isinstance(each, str) for each in values):
         return "".join(values)
     if not all(isinstance(each, list | tuple) for each in values):

@@ -130,11 +130,11 @@ class Reader:
             case fields.Either():
                 return self._either(kind, node, key, where, place)
 
-    def _wrong(self, node: Node, key: Scalar, where: str, wanted: str) -> Any:
+    def _wrong(self, node: Node, key: Scalar, where: str, wanted: str) -> object:
         self.tell("V-K2", key, f"{where} must be {wanted}, not {described(node)}")
         return _WRONG
 
-    def _text(self, node: Node, key: Scalar, where: str, *, nullable: bool) -> Any:
+    def _text(self, node: Node, key: Scalar, where: str, *, nullable: bool) -> object:
         if isinstance(node, Scalar):
             if nullable and node.value is None:
                 return None
@@ -149,7 +149,7 @@ class Reader:
             return node.value if isinstance(node.value, str) else self._told.source.text[node.start : node.end]
         return self._wrong(node, key, where, "an expression")
 
-    def _flag(self, node: Node, key: Scalar, where: str) -> Any:
+    def _flag(self, node: Node, key: Scalar, where: str) -> object:
         if not isinstance(node, Scalar):
             return self._wrong(node, key, where, "true or false")
         if isinstance(node.value, bool):
@@ -183,7 +183,7 @@ class Reader:
         self.tell("V-K4", key, f"{where} is a number: write it without quotes", fix=fix)
         return meant
 
-    def _word(self, kind: fields.OneOf, node: Node, key: Scalar, where: str, place: tuple[str, str]) -> Any:
+    def _word(self, kind: fields.OneOf, node: Node, key: Scalar, where: str, place: tuple[str, str]) -> object:
         value = node.value if isinstance(node, Scalar) else None
         word = value if isinstance(value, str) else f"{value:g}" if isinstance(value, int | float) else None
         if word in kind.words and not isinstance(value, bool):
@@ -197,10 +197,10 @@ class Reader:
         self.tell("V-K2", key, f"{where} must be one of {', '.join(kind.words)}, not {described(node)}{hint}")
         return _WRONG
 
-    def _table(self, node: Node, key: Scalar, where: str) -> Any:
+    def _table(self, node: Node, key: Scalar, where: str) -> object:
         return data_of(node) if isinstance(node, Mapping) else self._wrong(node, key, where, "a mapping")
 
-    def _schema(self, kind: fields.Schema, node: Node, key: Scalar, where: str) -> Any:
+    def _schema(self, kind: fields.Schema, node: Node, key: Scalar, where: str) -> object:
         if isinstance(node, Mapping):
             return data_of(node)
         if kind.reference and isinstance(node, Scalar) and isinstance(node.value, str):
@@ -209,21 +209,21 @@ class Reader:
             return self._wrong(node, key, where, "a JSON Schema, or `agents.X`")
         return self._wrong(node, key, where, "a JSON Schema")
 
-    def _uses(self, node: Node, key: Scalar) -> Any:
+    def _uses(self, node: Node, key: Scalar) -> object:
         found = read_agent_key(self._told, node, key) if key_of(key) == "agent" else read_uses(self._told, node, key)
         return _WRONG if found is None else found
 
-    def _function(self, node: Node, key: Scalar, where: str) -> Any:
+    def _function(self, node: Node, key: Scalar, where: str) -> object:
         found = read_function(self._told, node, key, where)
         return _WRONG if found is None else found
 
-    def _list(self, kind: fields.ListOf, node: Node, key: Scalar, where: str, place: tuple[str, str]) -> Any:
+    def _list(self, kind: fields.ListOf, node: Node, key: Scalar, where: str, place: tuple[str, str]) -> object:
         if not isinstance(node, Sequence):
             return self._wrong(node, key, where, "a list")
         values = [self.value(kind.item, item, _as_key(item, key), where, place) for item in node.items]
         return _WRONG if any(value is _WRONG for value in values) else values
 
-    def _table_of(self, kind: fields.TableOf, node: Node, key: Scalar, where: str, place: tuple[str, str]) -> Any:
+    def _table_of(self, kind: fields.TableOf, node: Node, key: Scalar, where: str, place: tuple[str, str]) -> object:
         if not isinstance(node, Mapping):
             return self._wrong(node, key, where, "a mapping")
         if isinstance(kind.item, fields.Steps | fields.Group):
@@ -234,12 +234,12 @@ class Reader:
         }
         return {name: value for name, value in values.items() if value is not _WRONG}
 
-    def _either(self, kind: fields.Either, node: Node, key: Scalar, where: str, place: tuple[str, str]) -> Any:
+    def _either(self, kind: fields.Either, node: Node, key: Scalar, where: str, place: tuple[str, str]) -> object:
         chosen = kind.other if isinstance(node, Mapping) else kind.one
         return self.value(chosen, node, key, where, place)
 
 
-_WRONG: Any = object()
+_WRONG: object = object()
 """Stands for a value that is not of its kind; a finding has been told."""
 
 

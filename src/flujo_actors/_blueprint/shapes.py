@@ -106,7 +106,7 @@ def follow(shape: Shape, path: Sequence[str | int]) -> Shape | NoField:
     return shape
 
 
-def _field(shape: Mapping[str, Any], step: str | int) -> Shape | NoField:
+def _field(shape: Mapping[str, object], step: str | int) -> Shape | NoField:
     properties = shape.get("properties")
     if step == EACH or not isinstance(properties, Mapping):
         return None
@@ -118,7 +118,7 @@ def _field(shape: Mapping[str, Any], step: str | int) -> Shape | NoField:
     return None if open_ended else NoField(str(step), tuple(map(str, properties)))
 
 
-def _item(shape: Mapping[str, Any], step: str | int) -> Shape | NoField:
+def _item(shape: Mapping[str, object], step: str | int) -> Shape | NoField:
     if isinstance(step, str) and step != EACH:
         return NoField(step, ())
     items = shape.get("items")
@@ -134,7 +134,7 @@ def keys_of(shape: Shape) -> frozenset[str] | None:
     return frozenset(map(str, properties))
 
 
-def _values(shape: Shape) -> list[Any] | None:
+def _values(shape: Shape) -> list[object] | None:
     if shape is None:
         return None
     if "const" in shape:

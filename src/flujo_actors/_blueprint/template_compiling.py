@@ -111,7 +111,7 @@ def _loop(node: nodes.For) -> _Write:
 
 # --- expressions ---------------------------------------------------------------------------------------------
 
-_COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
+_COMPARE: Mapping[str, Callable[[Any, Any], object]] = {
     "eq": operator.eq,
     "ne": operator.ne,
     "lt": operator.lt,
@@ -127,7 +127,7 @@ def _expression(node: nodes.Node) -> Evaluate:
     if isinstance(node, nodes.Const | nodes.Name | nodes.Getattr):
         return evaluate
 
-    def counted(frame: Frame) -> Any:
+    def counted(frame: Frame) -> object:
         frame.charge(1)
         return evaluate(frame)
 
@@ -159,7 +159,7 @@ def _bare(node: nodes.Node) -> Evaluate:
 
 
 def _variable(name: str) -> Evaluate:
-    def look_up(frame: Frame) -> Any:
+    def look_up(frame: Frame) -> object:
         variables = frame.variables
         if name in variables:
             return variables[name]
@@ -191,7 +191,7 @@ def _step_named(node: nodes.Node) -> str | None:
 
 
 def _output_of(step: str) -> Evaluate:
-    def look_up(frame: Frame) -> Any:
+    def look_up(frame: Frame) -> object:
         try:
             return frame.variables["steps"][step]
         except KeyError as error:
@@ -203,7 +203,7 @@ def _output_of(step: str) -> Evaluate:
 def _slice(of: Evaluate, node: nodes.Slice) -> Evaluate:
     ends = [None if each is None else _expression(each) for each in (node.start, node.stop, node.step)]
 
-    def cut(frame: Frame) -> Any:
+    def cut(frame: Frame) -> object:
         value = present(of(frame))
         if not isinstance(value, str | list | tuple):
             raise TemplateError(f"a list or a text is wanted here, not a {type(value).__name__}")
@@ -224,7 +224,7 @@ def _collection(node: nodes.List | nodes.Dict) -> Evaluate:
     return lambda frame: {_key(present(key(frame))): present(value(frame)) for key, value in pairs}
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> object:
     if not isinstance(value, str | int | float | bool | None):
         raise TemplateError(f"a key is a text or a number, not a {type(value).__name__}")
     return value
@@ -262,7 +262,7 @@ def _comparison(node: nodes.Compare) -> Evaluate:
     return compare
 
 
-def _holds(frame: Frame, operation: str, left: Any, right: Any) -> bool:
+def _holds(frame: Frame, operation: str, left: Any, right: object) -> bool:
     if operation in ("in", "notin"):
         return contains(frame, left, right) is (operation == "in")
     try:
@@ -315,14 +315,14 @@ def _arithmetic(node: nodes.Node) -> Evaluate:
     return lambda frame: _added(frame, present(left(frame)), present(right(frame)))
 
 
-def _numeric(value: Any) -> Any:
+def _numeric(value: object) -> Any:
     value = present(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TemplateError(f"a number is wanted here, not a {type(value).__name__}")
     return value
 
 
-def _added(frame: Frame, left: Any, right: Any) -> Any:
+def _added(frame: Frame, left: Any, right: Any) -> object:
     if isinstance(left, str) and isinstance(right, str):
         frame.moved(len(left) + len(right))
         return left + right

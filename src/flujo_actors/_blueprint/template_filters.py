@@ -23,29 +23,29 @@ from .template_values import (
 )
 
 
-def _text(frame: Frame, value: Any) -> str:
+def _text(frame: Frame, value: object) -> str:
     return text_of(frame, present(value))
 
 
-def _join(frame: Frame, value: Any, separator: str = "", attribute: str | None = None) -> str:
+def _join(frame: Frame, value: object, separator: str = "", attribute: str | None = None) -> str:
     parts = [_text(frame, each) for each in _picked(frame, value, attribute)]
     gap = _text(frame, separator)
     frame.moved(sum(map(len, parts)) + len(gap) * len(parts))
     return gap.join(parts)
 
 
-def _picked(frame: Frame, value: Any, path: str | None) -> list[Any]:
+def _picked(frame: Frame, value: object, path: str | None) -> list[object]:
     items = items_of(frame, value)
     return items if path is None else [present(_field(each, path)) for each in items]
 
 
-def _field(value: Any, path: str) -> Any:
+def _field(value: object, path: str) -> object:
     for name in path.split("."):
         value = attribute(value, name)
     return value
 
 
-def _default(frame: Frame, value: Any, instead: Any = "", boolean: bool = False) -> Any:
+def _default(frame: Frame, value: object, instead: object = "", boolean: bool = False) -> object:
     missing = type(value) is Missing or (boolean and not truth(value))
     return present(instead) if missing else value
 
@@ -56,13 +56,13 @@ def _length(frame: Frame, value: Any) -> int:
     raise TemplateError(f"a {type(value).__name__} has no length")
 
 
-def _end(value: Any, place: int) -> Any:
+def _end(value: Any, place: int) -> object:
     if not isinstance(present(value), str | Sequence):
         raise TemplateError(f"a list or a text is wanted here, not a {type(value).__name__}")
     return value[place] if len(value) else Missing("the list is empty, it has no first and no last item")
 
 
-def _round(frame: Frame, value: Any, digits: int = 0) -> Any:
+def _round(frame: Frame, value: object, digits: int = 0) -> object:
     if not -20 <= _whole(digits) <= 20:
         raise TemplateError("`round` takes between -20 and 20 digits")
     try:
@@ -83,7 +83,7 @@ def _int(frame: Frame, value: Any) -> int:
         raise TemplateError(f"{value!r:.60} is no whole number") from None
 
 
-def _float(frame: Frame, value: Any) -> float:
+def _float(frame: Frame, value: object) -> float:
     value = present(value)
     if not isinstance(value, str | int | float) or (isinstance(value, str) and len(value) > 60):
         raise TemplateError(f"{value!r:.60} is no number")
@@ -93,28 +93,28 @@ def _float(frame: Frame, value: Any) -> float:
         raise TemplateError(f"{value!r:.60} is no number") from None
 
 
-def _real(value: Any) -> int | float:
+def _real(value: object) -> int | float:
     value = present(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TemplateError(f"a number is wanted here, not a {type(value).__name__}")
     return value
 
 
-def _whole(value: Any) -> int:
+def _whole(value: object) -> int:
     value = present(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise TemplateError(f"a whole number is wanted here, not a {type(value).__name__}")
     return value
 
 
-def _truncate(frame: Frame, value: Any, length: int = 255, end: str = "…") -> str:
+def _truncate(frame: Frame, value: object, length: int = 255, end: str = "…") -> str:
     text, limit, tail = _text(frame, value), _whole(length), _text(frame, end)
     if limit < 0:
         raise TemplateError("`truncate` takes a length of 0 or more")
     return text if len(text) <= limit else text[: max(0, limit - len(tail))] + tail
 
 
-def _indent(frame: Frame, value: Any, width: int = 4, first: bool = False) -> str:
+def _indent(frame: Frame, value: object, width: int = 4, first: bool = False) -> str:
     text, by = _text(frame, value), _whole(width)
     lines = text.split("\n")
     if not 0 <= by <= 200:
@@ -124,7 +124,7 @@ def _indent(frame: Frame, value: Any, width: int = 4, first: bool = False) -> st
     return (gap if first else "") + ("\n" + gap).join(lines)
 
 
-def _replace(frame: Frame, value: Any, old: str, new: str) -> str:
+def _replace(frame: Frame, value: object, old: str, new: str) -> str:
     text, before, after = (_text(frame, each) for each in (value, old, new))
     if not before:
         raise TemplateError("`replace` needs a text to look for")
@@ -132,7 +132,7 @@ def _replace(frame: Frame, value: Any, old: str, new: str) -> str:
     return text.replace(before, after)
 
 
-def _sort(frame: Frame, value: Any, reverse: bool = False, attribute: str | None = None) -> list[Any]:
+def _sort(frame: Frame, value: object, reverse: bool = False, attribute: str | None = None) -> list[object]:
     items = items_of(frame, value)
     frame.charge(10 * len(items))
     key = (lambda each: each) if attribute is None else (lambda each: present(_field(each, attribute)))
@@ -140,25 +140,25 @@ def _sort(frame: Frame, value: Any, reverse: bool = False, attribute: str | None
     return ordered
 
 
-def _compared(work: Callable[[], Any]) -> Any:
+def _compared(work: Callable[[], object]) -> Any:
     try:
         return work()
     except TypeError as error:
         raise TemplateError(f"these values cannot be compared: {error}") from None
 
 
-def _unique(frame: Frame, value: Any) -> list[Any]:
-    seen: dict[str, Any] = {}
+def _unique(frame: Frame, value: object) -> list[object]:
+    seen: dict[str, object] = {}
     for each in items_of(frame, value):
         seen.setdefault(f"{type(each).__name__}:{json_of(frame, each)}", each)
     return list(seen.values())
 
 
-def _map(frame: Frame, value: Any, *, attribute: str) -> list[Any]:
+def _map(frame: Frame, value: object, *, attribute: str) -> list[object]:
     return _picked(frame, value, attribute)
 
 
-def _sum(frame: Frame, value: Any, attribute: str | None = None) -> Any:
+def _sum(frame: Frame, value: object, attribute: str | None = None) -> object:
     return number(
         math.fsum(numbers)
         if _has_fraction(numbers := [*map(_real, _picked(frame, value, attribute))])
@@ -170,19 +170,19 @@ def _has_fraction(numbers: list[int | float]) -> bool:
     return any(isinstance(each, float) for each in numbers)
 
 
-def _least(frame: Frame, value: Any, attribute: str | None = None) -> Any:
+def _least(frame: Frame, value: object, attribute: str | None = None) -> object:
     items = items_of(frame, value)
     key = (lambda each: each) if attribute is None else (lambda each: present(_field(each, attribute)))
     return _compared(lambda: min(items, key=key)) if items else Missing("the list is empty, it has no least item")
 
 
-def _most(frame: Frame, value: Any, attribute: str | None = None) -> Any:
+def _most(frame: Frame, value: object, attribute: str | None = None) -> object:
     items = items_of(frame, value)
     key = (lambda each: each) if attribute is None else (lambda each: present(_field(each, attribute)))
     return _compared(lambda: max(items, key=key)) if items else Missing("the list is empty, it has no greatest item")
 
 
-def _tojson(frame: Frame, value: Any, indent: int | None = None) -> str:
+def _tojson(frame: Frame, value: object, indent: int | None = None) -> str:
     wide = None if indent is None else _whole(indent)
     if wide is not None and not 0 <= wide <= 16:
         raise TemplateError("`tojson` takes an indent between 0 and 16")
@@ -192,7 +192,7 @@ def _tojson(frame: Frame, value: Any, indent: int | None = None) -> str:
     return written
 
 
-FILTERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+FILTERS: Mapping[str, Callable[..., object]] = MappingProxyType(
     {
         "join": _join,
         "upper": lambda frame, value: _text(frame, value).upper(),
@@ -262,7 +262,7 @@ def _ends(frame: Frame, value: Any, ending: str) -> bool:
     return isinstance(present(value), str) and value.endswith(_text(frame, ending))
 
 
-def contains(frame: Frame, value: Any, container: Any) -> bool:
+def contains(frame: Frame, value: object, container: object) -> bool:
     """Whether a value is an item of a list, a key of a mapping or part of a text."""
     value, container = present(value), present(container)
     if isinstance(container, str):
@@ -276,7 +276,7 @@ def contains(frame: Frame, value: Any, container: Any) -> bool:
     return _compared(lambda: value in container) is True
 
 
-def _is_number(frame: Frame, value: Any) -> bool:
+def _is_number(frame: Frame, value: object) -> bool:
     return isinstance(present(value), int | float) and not isinstance(value, bool)
 
 
@@ -298,6 +298,6 @@ TESTS: Mapping[str, Callable[..., bool]] = MappingProxyType(
 """Every test, called as filters are."""
 
 
-def as_key(value: Any) -> str:
+def as_key(value: object) -> str:
     """What a result is called where branches are chosen by it: texts as they are, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

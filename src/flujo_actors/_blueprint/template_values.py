@@ -74,7 +74,7 @@ class Frame:
         self.charge(characters // 100)
 
 
-def present(value: Any) -> Any:
+def present(value: object) -> Any:
     """The value; raises if there is none."""
     if type(value) is Missing:
         raise TemplateError(value.message)
@@ -84,7 +84,7 @@ def present(value: Any) -> Any:
 # --- looking into values ------------------------------------------------------------------------------------
 
 
-def attribute(value: Any, name: str) -> Any:
+def attribute(value: object, name: str) -> object:
     """`value.name` (rule 1)."""
     if isinstance(value, dict):
         found = value.get(name, _NOTHING)
@@ -98,7 +98,7 @@ def attribute(value: Any, name: str) -> Any:
     return _missing(name, value)
 
 
-def item(frame: Frame, value: Any, key: Any) -> Any:
+def item(frame: Frame, value: Any, key: Any) -> object:
     """`value[key]`: a key, a place in a list or a text, or a declared field."""
     if isinstance(key, str):
         if key.startswith("_") and not isinstance(value, Mapping):
@@ -118,23 +118,23 @@ def item(frame: Frame, value: Any, key: Any) -> Any:
 _NOTHING = object()
 
 
-def _missing(name: Any, value: Any) -> Missing:
+def _missing(name: Any, value: object) -> Missing:
     known = _names_of(value)
     has = ", ".join(known[:20]) if known else "nothing by name"
     return Missing(f"there is no {str(name)[:60]!r} in {_kind(value)}, which has {has}")
 
 
-def _names_of(value: Any) -> list[str]:
+def _names_of(value: object) -> list[str]:
     if isinstance(value, Mapping):
         return [str(key)[:60] for key in list(value)[:20]]
     return sorted({*declared_names(type(value)), *_own_values(value)})
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return "a text" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
-def _own_values(value: Any) -> Iterable[str]:
+def _own_values(value: object) -> Iterable[str]:
     """The names in a free-form context, and the extra fields of a pydantic model."""
     if hasattr(type(value), "__flujo_data__"):
         return [name for name in vars(value) if not name.startswith("_")]
@@ -170,7 +170,7 @@ def _declared(kind: type) -> Iterable[str]:
 # --- truth, text, numbers ------------------------------------------------------------------------------------
 
 
-def truth(value: Any) -> bool:
+def truth(value: object) -> bool:
     """Whether a value counts as true; an object of a class does."""
     if isinstance(value, (*PLAIN, list, tuple, dict)):
         return bool(value)
@@ -179,7 +179,7 @@ def truth(value: Any) -> bool:
     return bool(present(value) is not None)
 
 
-def text_of(frame: Frame, value: Any) -> str:
+def text_of(frame: Frame, value: object) -> str:
     """A value as it stands in a text (rule 4)."""
     if isinstance(value, str):
         frame.moved(len(value))
@@ -189,7 +189,7 @@ def text_of(frame: Frame, value: Any) -> str:
     return json_of(frame, present(value))
 
 
-def json_of(frame: Frame, value: Any, indent: int | None = None) -> str:
+def json_of(frame: Frame, value: object, indent: int | None = None) -> str:
     """A value as JSON, if it is not too large to be written."""
     frame.moved(_weight(value))
     try:
@@ -200,20 +200,20 @@ def json_of(frame: Frame, value: Any, indent: int | None = None) -> str:
     return written
 
 
-def _jsonable(value: Any) -> Any:
+def _jsonable(value: object) -> object:
     from pydantic_core import to_jsonable_python  # only for what is no plain data
 
     return to_jsonable_python(value, fallback=_by_fields)
 
 
-def _by_fields(value: Any) -> Any:
+def _by_fields(value: object) -> object:
     names = _names_of(value)
     if not names:
         raise TemplateError(f"{_kind(value)} cannot be written as JSON")
     return {name: getattr(value, name) for name in names}
 
 
-def _weight(value: Any) -> int:
+def _weight(value: object) -> int:
     """About how many characters a value has as JSON; raises if it is too many, or goes in a circle."""
     weight = values = 0
     pending = [value]
@@ -238,7 +238,7 @@ def number(value: Any) -> Any:
     return value
 
 
-def items_of(frame: Frame, value: Any) -> list[Any]:
+def items_of(frame: Frame, value: object) -> list[object]:
     """The items of a list, the keys of a mapping; a text is no list."""
     value = present(value)
     if isinstance(value, str | bytes) or not isinstance(value, Sequence | Mapping | set | frozenset):

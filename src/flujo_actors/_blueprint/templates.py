@@ -62,7 +62,7 @@ class Input(_Evaluated):
     source: Any = attrs.field(default=None, repr=False)
     """The text or the data as it was written."""
 
-    def __call__(self, previous: Any, context: Any, /, **scope: Any) -> Any:
+    def __call__(self, previous: object, context: Any, /, **scope: object) -> object:
         return self.value(previous, context, scope)
 
 
@@ -70,7 +70,7 @@ class Input(_Evaluated):
 class Items(_Evaluated):
     """An `iterable_input`."""
 
-    def __call__(self, previous: Any, context: Any, /, **scope: Any) -> Any:
+    def __call__(self, previous: object, context: Any, /, **scope: object) -> object:
         return self.value(previous, context, scope)
 
 
@@ -78,7 +78,7 @@ class Items(_Evaluated):
 class Choice(_Evaluated):
     """A `condition_expression`: the name of a branch."""
 
-    def __call__(self, previous: Any, context: Any, /, **scope: Any) -> str:
+    def __call__(self, previous: object, context: Any, /, **scope: object) -> str:
         return as_key(self.value(previous, context, scope))
 
 
@@ -86,7 +86,7 @@ class Choice(_Evaluated):
 class Exit(_Evaluated):
     """An `exit_expression`: whether a loop is done."""
 
-    def __call__(self, previous: Any, context: Any, /, **scope: Any) -> bool:
+    def __call__(self, previous: object, context: Any, /, **scope: object) -> bool:
         return truth(self.value(previous, context, scope))
 
 
@@ -94,7 +94,7 @@ class Exit(_Evaluated):
 class Message(_Evaluated):
     """A `message`: always a text."""
 
-    def __call__(self, previous: Any, context: Any, /, **scope: Any) -> str:
+    def __call__(self, previous: object, context: Any, /, **scope: object) -> str:
         return text_of(Frame({}), self.value(previous, context, scope))
 
 
@@ -132,7 +132,7 @@ def message_of(text: str) -> Message | str:
     return constant if constant is not None else _of(Message, parsed)
 
 
-def input_of(value: Any) -> Any:
+def input_of(value: object) -> object:
     """What a step is given; what refers to nothing is itself."""
     parsed: list[Parsed] = []
     evaluate = _data(value, parsed)
@@ -142,7 +142,7 @@ def input_of(value: Any) -> Any:
     return Input(text, evaluate, _asks(parsed), value)
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: object) -> object:
     """Data without templates: of a text, what it says without `raw`."""
     match value:
         case str():

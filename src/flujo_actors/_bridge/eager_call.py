@@ -51,13 +51,15 @@ class EagerCall(Generic[T]):
         "_task",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rounds: Rounds, coroutine: Coroutine[Any, Any, T]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, rounds: Rounds, coroutine: Coroutine[object, object, T]
+    ) -> None:
         self._loop, self._rounds, self._coroutine = loop, rounds, coroutine
         self._caller = current_task()
         self._begun = self._parked = False
         self._result: Value[T] | Error | None = None
         self._task: asyncio.Task[None] | None = None
-        self._raise_cancel: Callable[[], Any] | None = None
+        self._raise_cancel: Callable[[], object] | None = None
 
     async def run(self) -> T:
         """The trio side of what most often answers at once (rule 2)."""
@@ -89,7 +91,7 @@ class EagerCall(Generic[T]):
         if self._raise_cancel is not None and was_cancelled(self._result):
             self._raise_cancel()
 
-    def _abort(self, raise_cancel: Callable[[], Any]) -> Abort:
+    def _abort(self, raise_cancel: Callable[[], object]) -> Abort:
         if self._loop.is_closed():
             self._parked = False
             return Abort.SUCCEEDED  # nobody is left to answer
@@ -136,7 +138,7 @@ class EagerCall(Generic[T]):
             return
         await _the_end_of_the_first_part
 
-    async def _finish(self, awaited: Any) -> None:
+    async def _finish(self, awaited: object) -> None:
         if self._raise_cancel is not None and (task := asyncio.current_task()) is not None:
             cancel_once(task)  # whose caller was cancelled before it began
         try:
@@ -165,7 +167,7 @@ def _run_inside(
     loop: asyncio.AbstractEventLoop,
     task: asyncio.Task[None],
     context: contextvars.Context,
-    coroutine: Coroutine[Any, Any, None],
+    coroutine: Coroutine[object, object, None],
 ) -> None:
     """Run the first part of a task's coroutine without waiting for the loop, with the task as the current one."""
     _enter_task(loop, task)
@@ -198,8 +200,8 @@ def _rest(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Non
 
 
 def _wait(
-    coroutine: Coroutine[Any, Any, T], awaited: Any, owed: BaseException | None = None
-) -> Generator[Any, None, T]:
+    coroutine: Coroutine[object, object, T], awaited: object, owed: BaseException | None = None
+) -> Generator[object, None, T]:
     try:
         yield awaited
     except BaseException as error:  # meant for the coroutine, which gets it
@@ -207,7 +209,7 @@ def _wait(
     return (yield from _resume(coroutine, owed))
 
 
-def _resume(coroutine: Coroutine[Any, Any, T], owed: BaseException | None) -> Generator[Any, None, T]:
+def _resume(coroutine: Coroutine[object, object, T], owed: BaseException | None) -> Generator[object, None, T]:
     if owed is None:
         return (yield from coroutine.__await__())
     try:

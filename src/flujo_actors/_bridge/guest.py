@@ -139,7 +139,7 @@ class Guest:
 
     # --- calls ---
 
-    async def call(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
+    async def call(self, fn: Callable[..., Awaitable[T]], *args: object) -> T:
         """Await a trio function from asyncio; see the module's rules."""
         call: TrioCall[T] = TrioCall(self, self._loop, fn, args)
         self.spawn(call.work)
@@ -177,7 +177,7 @@ class Guest:
         finally:
             box.withdraw(deliver)
 
-    def spawn(self, fn: Callable[..., Awaitable[object]], *args: Any) -> None:
+    def spawn(self, fn: Callable[..., Awaitable[object]], *args: object) -> None:
         """Start a trio task with the caller's contextvars."""
         if self._ended.is_set():
             raise asyncio.CancelledError("the loop is shutting down: its trio run has ended")

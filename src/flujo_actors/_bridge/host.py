@@ -41,10 +41,10 @@ class Box(Protocol[T_co]):
 class Host(Protocol):
     """How the trio runtime and its host reach each other."""
 
-    def enter(self, fn: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+    def enter(self, fn: Callable[..., Awaitable[T]], *args: object) -> Awaitable[T]:
         """From the host's side: await a trio function; the host's cancellation is its cancellation."""
 
-    def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
+    def spawn(self, fn: Callable[..., Awaitable[None]], *args: object) -> None:
         """From the host's side: start a trio task that outlives the caller."""
 
     def receive(self, box: Box[T]) -> Awaitable[T]:
@@ -53,10 +53,10 @@ class Host(Protocol):
     def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         """From the runtime's side: await something of the user's on the library the user wrote it for."""
 
-    def call(self, fn: Callable[[Any], Any], data: Any) -> Awaitable[Any]:
+    def call(self, fn: Callable[[Any], object], data: object) -> Awaitable[Any]:
         """From the runtime's side: call a function of the user's that answers, or leads to an answer."""
 
-    def stream(self, make: Callable[[], Any]) -> AsyncIterator[Any]:
+    def stream(self, make: Callable[[], object]) -> AsyncIterator[object]:
         """From the runtime's side: the pieces of a user's asynchronous iterator."""
 
     def asyncio(self) -> AsyncioLoop:
@@ -66,10 +66,10 @@ class Host(Protocol):
 class TrioHost:
     """A trio program (or anyio on trio, or `run()`): the runtime is part of it."""
 
-    def enter(self, fn: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+    def enter(self, fn: Callable[..., Awaitable[T]], *args: object) -> Awaitable[T]:
         return fn(*args)
 
-    def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
+    def spawn(self, fn: Callable[..., Awaitable[None]], *args: object) -> None:
         trio.lowlevel.spawn_system_task(fn, *args, context=contextvars.copy_context())
 
     def receive(self, box: Box[T]) -> Awaitable[T]:
@@ -78,11 +78,11 @@ class TrioHost:
     async def finish(self, awaitable: Awaitable[T]) -> T:
         return await awaitable
 
-    def call(self, fn: Callable[[Any], Any], data: Any) -> Awaitable[Any]:
+    def call(self, fn: Callable[[Any], object], data: object) -> Awaitable[Any]:
         answer = fn(data)
         return answer if type(answer) is CoroutineType or isinstance(answer, Awaitable) else _ready(answer)
 
-    def stream(self, make: Callable[[], Any]) -> AsyncIterator[Any]:
+    def stream(self, make: Callable[[], object]) -> AsyncIterator[object]:
         return _pieces(make)
 
     def asyncio(self) -> AsyncioLoop:
@@ -129,10 +129,10 @@ class AsyncioHost:
     guest: Guest
     loop: AsyncioLoop
 
-    def enter(self, fn: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+    def enter(self, fn: Callable[..., Awaitable[T]], *args: object) -> Awaitable[T]:
         return self.guest.call(fn, *args)
 
-    def spawn(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
+    def spawn(self, fn: Callable[..., Awaitable[None]], *args: object) -> None:
         self.guest.spawn(fn, *args)
 
     def receive(self, box: Box[T]) -> Awaitable[T]:
@@ -146,7 +146,7 @@ class AsyncioHost:
         awaitable = type(answer) is CoroutineType or isinstance(answer, Awaitable)
         return self.finish(answer) if awaitable else _ready(answer)
 
-    def stream(self, make: Callable[[], Any]) -> AsyncIterator[Any]:
+    def stream(self, make: Callable[[], Any]) -> AsyncIterator[object]:
         return self.loop.stream(make)
 
     def asyncio(self) -> AsyncioLoop:

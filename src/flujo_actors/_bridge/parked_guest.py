@@ -22,7 +22,7 @@ import os
 import re
 import select
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import sniffio
 import trio
@@ -66,6 +66,10 @@ def _has(part: object, names: tuple[str, ...]) -> bool:
     return all(hasattr(part, name) for name in names)
 
 
+class _Queue(Protocol):
+    def fileno(self) -> int: ...
+
+
 class ParkedGuest:
     """Drives the rounds of one guest run; see the module's rules."""
 
@@ -74,7 +78,7 @@ class ParkedGuest:
     ) -> None:
         self._runner, self._run, self._done = state.runner, state.unrolled_run_gen, state.done_callback
         self._get_events = state.runner.io_manager.get_events
-        self._events: Any = state.unrolled_run_next_send.value
+        self._events: object = state.unrolled_run_next_send.value
         self._broken: OSError | None = None
         self._loop, self._soon = loop, soon
         self._parked = False
@@ -170,6 +174,6 @@ class ParkedGuest:
         self._done(result)
 
 
-def _queue_of(io_manager: Any) -> Any | None:
+def _queue_of(io_manager: object) -> _Queue | None:
     """Through which the operating system tells trio of I/O; Windows has none that a loop could watch."""
     return getattr(io_manager, "_epoll", None) or getattr(io_manager, "_kqueue", None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -32,7 +32,7 @@ def abandoned_threads() -> tuple[str, ...]:
 
 async def in_thread(
     fn: Callable[..., T],
-    *args: Any,
+    *args: object,
     label: str,
     limit: int = SYNC_STEP_THREADS,
     if_left: Callable[[], None] | None = None,
@@ -58,7 +58,7 @@ class _Ticket:
         self.label = label
         self.running = self.void = False
 
-    def work(self, fn: Callable[..., T], args: tuple[Any, ...]) -> tuple[T]:
+    def work(self, fn: Callable[..., T], args: tuple[object, ...]) -> tuple[T]:
         with _lock:
             if self.void:  # cancelled while the thread was starting: then the step never begins
                 raise RuntimeError(f"step {self.label!r} was cancelled before it began")

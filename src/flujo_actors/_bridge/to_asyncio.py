@@ -89,7 +89,7 @@ class ThreadCall(Generic[T]):
         self._result: Value[T] | Error | None = None
         self._running: asyncio.Task[None] | None = None
         self._begun = self._cancelled = False
-        self._raise_cancel: Callable[[], Any] | None = None
+        self._raise_cancel: Callable[[], object] | None = None
 
     async def run(self) -> T:
         """The trio side."""
@@ -110,7 +110,7 @@ class ThreadCall(Generic[T]):
             self._raise_cancel()
         return self._result.unwrap()
 
-    def _abort(self, raise_cancel: Callable[[], Any]) -> Abort:
+    def _abort(self, raise_cancel: Callable[[], object]) -> Abort:
         if self._loop.is_closed():
             return Abort.SUCCEEDED  # nobody is left to answer
         self._raise_cancel = raise_cancel
@@ -148,7 +148,7 @@ class ThreadCall(Generic[T]):
             self._token.run_sync_soon(self._arrive, Error(asyncio.CancelledError("cancelled before it began")))
 
 
-def _dismiss(make: Callable[[], Awaitable[Any]]) -> None:
+def _dismiss(make: Callable[[], Awaitable[object]]) -> None:
     """Let go of what will never be awaited, without a warning about it."""
     close = getattr(make(), "close", None)
     if close is not None:

@@ -43,7 +43,7 @@ class TrioCall(Generic[T]):
     __slots__ = ("_args", "_fn", "_loop", "_reply", "_scope", "_waiter", "_way")
 
     def __init__(
-        self, way: Way, loop: asyncio.AbstractEventLoop, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]
+        self, way: Way, loop: asyncio.AbstractEventLoop, fn: Callable[..., Awaitable[T]], args: tuple[object, ...]
     ) -> None:
         self._way, self._loop, self._fn, self._args = way, loop, fn, args
         self._scope = trio.CancelScope()
@@ -112,7 +112,7 @@ class TrioCaller:
         self._keep_awake = keep_awake
         self._token = trio.lowlevel.current_trio_token()
 
-    async def call(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
+    async def call(self, fn: Callable[..., Awaitable[T]], *args: object) -> T:
         """Await `fn(*args)` on trio, from asyncio; see the module's rules."""
         call: TrioCall[T] = TrioCall(self, asyncio.get_running_loop(), fn, args)
         self.into_trio(self._start, call, contextvars.copy_context())

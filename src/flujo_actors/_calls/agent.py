@@ -90,7 +90,7 @@ class PlainCaller:
         """There is no model behind a plain agent."""
         return Failed(error=None, feedback="there is no model to repair with")
 
-    async def judge(self, value: Any) -> Attempt:
+    async def judge(self, value: object) -> Attempt:
         """A plain agent does not judge its outputs."""
         return Done(output=value, context=self.work.context)
 
@@ -152,8 +152,8 @@ def _content_errors(error: object) -> Any:
     return provider_errors
 
 
-def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, Any]:
-    keywords: dict[str, Any] = {}
+def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, object]:
+    keywords: dict[str, object] = {}
     if "context" in plan.keywords:
         keywords["context"] = work.context
     if "resources" in plan.named or ("resources" in plan.keywords and run.resources is not None):
@@ -176,18 +176,18 @@ def _keywords(run: Run, plan: CallPlan, work: Work) -> dict[str, Any]:
     return keywords
 
 
-def _beside(plan: CallPlan, work: Work) -> dict[str, Any]:
+def _beside(plan: CallPlan, work: Work) -> dict[str, object]:
     """What is asked for of a handler's failure and a compensation's undo; a default is left where there is none."""
     found = {name: getattr(work.aside, name, None) for name in ("failure", "undo") if name in plan.named}
     return {name: each for name, each in found.items() if each is not None or name in plan.required}
 
 
-async def _call_async(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+async def _call_async(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any]) -> object:
     answer = plan.target(*args, **keywords)
     return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
 
 
-async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any], work: Work) -> Any:
+async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any], work: Work) -> object:
     call = functools.partial(plan.target, *args, **keywords)
     left = functools.partial(report_left_thread, run, work.name, work.span)
     answer = await in_thread(call, label=work.name, limit=run.sync_step_threads, if_left=left)
@@ -197,7 +197,7 @@ async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: 
 # --- streams ------------------------------------------------------------------------------------------------
 
 
-async def _call_stream(run: Run, make: Callable[[], Any], work: Work, numbers: Iterator[int]) -> Any:
+async def _call_stream(run: Run, make: Callable[[], object], work: Work, numbers: Iterator[int]) -> object:
     source: Any = run.host.stream(make)
     pieces = work.tally.pieces
     outlet, chunk_of = run.outlet, chunk_maker(work.name, work.attempt, numbers, work.span)
@@ -214,7 +214,7 @@ async def _call_stream(run: Run, make: Callable[[], Any], work: Work, numbers: I
     return joined(pieces)
 
 
-async def _call_aggregated(run: Run, make: Callable[[], Any], work: Work, numbers: Iterator[int]) -> Any:
+async def _call_aggregated(run: Run, make: Callable[[], object], work: Work, numbers: Iterator[int]) -> object:
     from .aggregator import Aggregator  # loads pydantic, which only structured steps need
 
     source: Any = run.host.stream(make)
@@ -242,7 +242,7 @@ def _with_partial(failed: Failed, tally: Tally) -> Failed:
 # --- answers ------------------------------------------------------------------------------------------------
 
 
-def answer_of(run: Run, name: str, value: Any, work: Work) -> Attempt:
+def answer_of(run: Run, name: str, value: object, work: Work) -> Attempt:
     """What an agent's answer means: an output, or an outcome that it decided on itself."""
     if type(value) in PLAIN:
         return Done(output=value, context=work.context)
@@ -305,7 +305,7 @@ def _usage_of(result: StepResult) -> Usage:
     return Usage(input_tokens=result.token_counts, cost_usd=result.cost_usd)
 
 
-def _reported_usage(value: Any) -> Usage:
+def _reported_usage(value: object) -> Usage:
     """The usage that an output object carries as `token_counts` and `cost_usd`."""
     tokens, cost = getattr(value, "token_counts", 0), getattr(value, "cost_usd", 0.0)
     if isinstance(tokens, int) and isinstance(cost, int | float) and (tokens or cost):
@@ -313,7 +313,7 @@ def _reported_usage(value: Any) -> Usage:
     return NO_USAGE
 
 
-def _is_run_result(value: Any) -> bool:
+def _is_run_result(value: object) -> bool:
     """Whether a function returned the result of a pydantic-ai agent it called itself."""
     pydantic_ai = sys.modules.get("pydantic_ai")
     return pydantic_ai is not None and isinstance(value, pydantic_ai.AgentRunResult)

@@ -40,12 +40,12 @@ class Aggregator:
         self._chunk_of = chunk_maker(work.name, work.attempt, numbers, work.span)
         self._settings = settings = run.settings.aros.streaming
         self._buffer = StreamBuffer(max_bytes=settings.max_bytes, max_chunks=settings.max_chunks)
-        self._values: list[Any] = []
+        self._values: list[object] = []
         self._preview = Preview()
         self._box: Mailbox[Any] = Mailbox(_MAILBOX)
         self._error: StructuredOutputError | None = None
 
-    async def gather(self, source: AsyncIterator[Any], *, last: type | tuple[type, ...] = ()) -> Any:
+    async def gather(self, source: AsyncIterator[Any], *, last: type | tuple[type, ...] = ()) -> object:
         """Read the source to its end. A piece of type `last` ends it and is returned; else what it delivered is."""
         pumped: Value[Any] | Error = Value(None)
         try:
@@ -62,7 +62,7 @@ class Aggregator:
         final = pumped.unwrap()
         return self._whole() if final is None else final
 
-    async def _pump(self, source: AsyncIterator[Any], last: type | tuple[type, ...]) -> Any:
+    async def _pump(self, source: AsyncIterator[Any], last: type | tuple[type, ...]) -> object:
         """The producer's side: the box is closed whatever happens, so that the aggregator ends by itself."""
         try:
             async for piece in source:
@@ -90,7 +90,7 @@ class Aggregator:
             if outlet is not None and not outlet.offer(chunk := self._chunk_of(piece, self._previewed())):
                 await outlet.put(chunk)
 
-    def _keep(self, piece: Any) -> None:
+    def _keep(self, piece: object) -> None:
         if isinstance(piece, _TEXT) and not self._values:
             self._buffer.feed(piece)
             return
@@ -105,12 +105,12 @@ class Aggregator:
         self._error = error
         self._box.break_off()
 
-    def _arrived(self) -> list[Any]:
+    def _arrived(self) -> list[object]:
         if self._values:
             return self._values
         return [self._buffer.text] if self._buffer.chars else []
 
-    def _whole(self) -> Any:
+    def _whole(self) -> object:
         if self._values:
             return self._values
         try:
@@ -119,7 +119,7 @@ class Aggregator:
             error.stage = "stream"
             raise
 
-    def _previewed(self) -> Any:
+    def _previewed(self) -> object:
         chars = self._buffer.chars
         if chars < self._preview.next_at or chars > _PREVIEWED_CHARS or self._values:
             return None

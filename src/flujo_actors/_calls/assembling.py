@@ -65,7 +65,7 @@ async def assembled_for(run: Run, step: Step, work: Work) -> Assembly | Failed:
     return work.tally.assembly
 
 
-def noted(assembly: Assembly) -> dict[str, Any]:
+def noted(assembly: Assembly) -> dict[str, object]:
     """What a step's metadata says of its context."""
     context = assembly.context
     return {
@@ -154,7 +154,9 @@ class Assembling:
         shown, dropped, tokens = fitted.value
         return AssembledContext(segments=shown, dropped=dropped, skipped=skipped, tokens=tokens)
 
-    async def _within_budget(self, segments: tuple[ContextSegment, ...]) -> tuple[Any, Any, int]:
+    async def _within_budget(
+        self, segments: tuple[ContextSegment, ...]
+    ) -> tuple[tuple[ContextSegment, ...], tuple[Dropped, ...], int]:
         sources, dropped = self.sources, _NOTHING_DROPPED
         if sources.max_tokens is not None:
             segments, dropped = within_budget(

@@ -19,7 +19,7 @@ class Caller(Protocol):
     async def repair(self, prompt: str) -> Attempt:
         """One call of the bare model with nothing but the prompt; its output is text."""
 
-    async def judge(self, value: Any) -> Attempt:
+    async def judge(self, value: object) -> Attempt:
         """What the agent itself makes of a value that fits the schema: an output, or a failure that says why not."""
 
     @property

@@ -36,7 +36,7 @@ def spend_rest(run: Run, work: Work, call: AgentCall) -> None:
         _tell_rest(run, work, call, used - call.told)
 
 
-def noted(call: AgentCall) -> dict[str, Any]:
+def noted(call: AgentCall) -> dict[str, object]:
     """What a step's metadata says of a call: who answered, and how often without saying what it cost."""
     said: dict[str, Any] = {"model": call.model_name} if call.model_name else {}
     return said | ({"unmeasured_responses": call.unmeasured} if call.unmeasured else {})
@@ -74,7 +74,7 @@ def _emitter(run: Run, work: Work) -> Emit:
         return tell
     token = trio.lowlevel.current_trio_token()
 
-    def tell_from_afar(kind: type[Any], **facts: Any) -> None:
+    def tell_from_afar(kind: type[Any], **facts: object) -> None:
         # In a copy of the teller's context: what a sink makes current there is current in no task.
         token.run_sync_soon(functools.partial(contextvars.copy_context().run, tell, kind, **facts))
 

@@ -168,7 +168,7 @@ class ModelCaller:
             return self.kept.repair(agent, prompt, call)
         return AgentRequest(agent=agent, prompt=prompt, call=call)
 
-    async def judge(self, value: Any) -> Attempt:
+    async def judge(self, value: object) -> Attempt:
         """What the agent's own validators make of a value that its model did not say like this."""
         if not has_own_validators(self.agent):
             return Done(output=value, context=self.work.context)
@@ -178,7 +178,7 @@ class ModelCaller:
             return Failed(error=got.error, feedback=self.run.redact(refusal_of(got.error)))
         return Done(output=got.value, context=self.work.context)
 
-    def _options(self, *, as_text: bool) -> dict[str, Any]:
+    def _options(self, *, as_text: bool) -> dict[str, object]:
         """Structured answers are not asked for again by pydantic-ai: the stages do that, the cheap ones first."""
         standing = self.standing.options()
         if self.schema is None:

@@ -22,7 +22,7 @@ def history_in(context: Any, source: FromHistory) -> list[ModelMessage]:
     return shortened(messages_of(_kept(context, source), what=f"context field {source.where!r}"), source.keep_last)
 
 
-def remembered(step: Step, context: Any, assembly: Assembly) -> Any:
+def remembered(step: Step, context: Any, assembly: Assembly) -> object:
     """The context with what the step's agent has said and heard."""
     source = None if step.context_sources is None else step.context_sources.history
     assert source is not None
@@ -31,7 +31,7 @@ def remembered(step: Step, context: Any, assembly: Assembly) -> Any:
     return with_value(context, source.where, messages, step_name=step.name)
 
 
-def _kept(context: Any, source: FromHistory) -> Any:
+def _kept(context: Any, source: FromHistory) -> object:
     """A conversation that will be remembered may not have begun yet."""
     if source.remember and not has_path(context, source.where):
         return None

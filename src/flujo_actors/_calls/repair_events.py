@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from .._core.event_kinds import EventKind
@@ -61,7 +59,7 @@ class RepairEvents:
             self._emit("aros.repair.started", "deterministic", text)
         self._emit("aros.repair.failed", _TAG[stage_of(decision)], text, feedback=self.run.redact(reason))
 
-    def _emit(self, kind: EventKind, stage: str, text: str, **facts: Any) -> None:
+    def _emit(self, kind: EventKind, stage: str, text: str, **facts: object) -> None:
         self.run.emit(
             kind,
             self.work.span,

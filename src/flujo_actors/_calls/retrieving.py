@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -75,7 +75,7 @@ class Retrieving:
         finally:
             self._emit("retrieval.ended", **said, **facts)
 
-    def _told_of(self, got: Value[_Found] | Error) -> dict[str, Any]:
+    def _told_of(self, got: Value[_Found] | Error) -> dict[str, object]:
         """What telemetry hears of a search that ended."""
         if isinstance(got, Error):
             return {"status": "failure", "feedback": self.run.redact(told_of(self.run, got.error))}
@@ -117,7 +117,9 @@ class Retrieving:
         again = await self._reranked(source.rerank, list(results), search)
         return keeps(again, in_order=False)
 
-    async def _reranked(self, rerank: Callable[..., Any], results: list[RetrievalResult], search: Search) -> Any:
+    async def _reranked(
+        self, rerank: Callable[..., object], results: list[RetrievalResult], search: Search
+    ) -> Sequence[RetrievalResult]:
         """The passages as a function orders them: in a thread if it is synchronous, since it may be a model."""
         keywords = {"query": search.query} if accepts(rerank, "query") else {}
         call = functools.partial(rerank, results, **keywords)
@@ -126,7 +128,7 @@ class Retrieving:
             answer = await self.run.host.finish(answer)
         return read_found(answer, collection=search.collection).results
 
-    async def _aside(self, call: Callable[[], Any]) -> Any:
+    async def _aside(self, call: Callable[[], object]) -> object:
         run, work = self.run, self.work
         left = functools.partial(report_left_thread, run, work.name, work.span)
         return await in_thread(call, label=work.name, limit=run.sync_step_threads, if_left=left)
@@ -154,7 +156,7 @@ class Retrieving:
         why = f"a query must be a text, and {whose} is a {type(asked).__name__}{cure}"
         raise Unassembled(f"the query of {what}", RetrievalError(why))
 
-    async def _filter(self, source: FromRetrieval, field: str, *, what: str) -> Any:
+    async def _filter(self, source: FromRetrieval, field: str, *, what: str) -> object:
         value = source.filters[field]
         if isinstance(value, FromState) or (callable(value) and not isinstance(value, type)):
             value = await state_of(self.run, self.work, value, what=f"filter {field!r} of {what}")

@@ -36,7 +36,7 @@ class Standing:
         shown = {"capabilities": [ShownContext(self.shown)]} if self.shown else {}
         return with_options(history_options(self.history), shown)
 
-    def shortened(self, options: dict[str, Any], keep_last: int | None) -> dict[str, Any]:
+    def shortened(self, options: dict[str, Any], keep_last: int | None) -> dict[str, object]:
         """The same arguments, of a conversation of which the model is shown the end; what was said before it stays."""
         return with_options(options, shortened_history(keep_last, after=len(self.history)))
 
@@ -63,7 +63,7 @@ async def standing_for(run: Run, step: Step, work: Work) -> Standing | Failed:
     return Standing(deps=deps, history=read.value, shown=shown)
 
 
-async def _messages(step: Step, work: Work, given: Any) -> list[ModelMessage]:
+async def _messages(step: Step, work: Work, given: object) -> list[ModelMessage]:
     source = None if step.context_sources is None else step.context_sources.history
     if source is not None:
         return history_in(work.context, source)

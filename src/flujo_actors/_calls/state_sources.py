@@ -24,7 +24,7 @@ class Unassembled(Exception):
         super().__init__(what)
 
 
-async def state_of(run: Run, work: Work, source: FromState | Callable[..., Any], *, what: str) -> Any:
+async def state_of(run: Run, work: Work, source: FromState | Callable[..., Any], *, what: str) -> object:
     """What a source, a query or a filter comes to; `Unassembled` if it cannot be had."""
     where = source.where if isinstance(source, FromState) else source
     if isinstance(where, str):
@@ -36,5 +36,5 @@ async def state_of(run: Run, work: Work, source: FromState | Callable[..., Any],
     return got.value
 
 
-async def _read(context: Any, where: str) -> Any:
+async def _read(context: Any, where: str) -> object:
     return own(read_path(context, where))

@@ -55,7 +55,7 @@ from .repair_events import RepairEvents
 T = TypeVar("T")
 
 
-async def structured_attempt(run: Run, step: Step, work: Work, caller: Caller, schema: Any) -> Attempt:
+async def structured_attempt(run: Run, step: Step, work: Work, caller: Caller, schema: object) -> Attempt:
     """One attempt of a step whose output must fit a schema."""
     try:
         compiled = compile_schema(schema)
@@ -92,7 +92,7 @@ class StructuredStep:
     run: Run
     work: Work
     caller: Caller
-    declared: Any
+    declared: object
     """The schema as the user gave it."""
     schema: Schema
     processing: Processing
@@ -105,8 +105,8 @@ class StructuredStep:
     """Whether the connection broke before there was anything of the first answer: the model did nothing wrong."""
     _read_last: str = ""
     """The text that was read last, which need not be read again."""
-    _metadata: dict[str, Any] = attrs.field(factory=dict)
-    _error: Any = None
+    _metadata: dict[str, object] = attrs.field(factory=dict)
+    _error: object = None
     _events: RepairEvents = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -57,7 +57,7 @@ class ToolApprovals:
         batch = {"messages": messages.decode(), "calls": [attrs.asdict(call) for call in calls]}
         return self._question(calls[0], batch)
 
-    def _answers(self) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
+    def _answers(self) -> tuple[dict[str, Any] | None, dict[str, dict[str, object]]]:
         """The last batch of calls that was asked about, and what was answered; what it used is counted."""
         batch: dict[str, Any] | None = None
         verdicts: dict[str, dict[str, Any]] = {}

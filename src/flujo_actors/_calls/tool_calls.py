@@ -27,7 +27,7 @@ def _tell_tool(
     *,
     tool_name: str,
     tool_call_id: str,
-    arguments: Any = None,
+    arguments: object = None,
     result: Any = None,
     status: str | None = None,
     feedback: str | None = None,

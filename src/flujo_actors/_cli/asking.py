@@ -25,7 +25,7 @@ def asked(flujo: Flujo[Any, Any, Any], result: PipelineResult) -> list[Any] | No
     return answers(line.rstrip("\r\n"), _schema(flujo, str(result.state_token)))
 
 
-def _schema(flujo: Flujo[Any, Any, Any], token: str) -> Any:
+def _schema(flujo: Flujo[Any, Any, Any], token: str) -> object:
     """The JSON Schema of an answer, as far as the pipeline tells."""
     from .._dsl.tree import find_step
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import attrs
 import click
@@ -43,7 +42,7 @@ def _named(name: str) -> Rule:
     return found
 
 
-def _as_data(rule: Rule) -> dict[str, Any]:
+def _as_data(rule: Rule) -> dict[str, object]:
     return attrs.asdict(rule) | {"can_be_ignored": rule.can_be_ignored}
 
 

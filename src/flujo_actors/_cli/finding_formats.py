@@ -52,7 +52,7 @@ def as_json(report: Report) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _as_data(finding: Finding) -> dict[str, Any]:
+def _as_data(finding: Finding) -> dict[str, object]:
     return {
         "rule": finding.rule,
         "severity": finding.severity,
@@ -97,7 +97,7 @@ def as_sarif(report: Report) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _declared(rule_id: str) -> dict[str, Any]:
+def _declared(rule_id: str) -> dict[str, object]:
     rule = RULES[rule_id]
     return {
         "id": rule.id,
@@ -124,7 +124,7 @@ def _result(finding: Finding) -> dict[str, Any]:
     return result if finding.fix is None else result | {"fixes": [_sarif_fix(finding)]}
 
 
-def _sarif_fix(finding: Finding) -> dict[str, Any]:
+def _sarif_fix(finding: Finding) -> dict[str, object]:
     assert finding.fix is not None
     replacements = [
         {

@@ -40,7 +40,7 @@ class Part:
     run_id: str
     token: str | None = None
     """The id of a run to go on with, or the token of a question."""
-    answers: list[Any] = attrs.Factory(list)
+    answers: list[object] = attrs.Factory(list)
     """What the answer to that question may mean, the likeliest first."""
     mode: Any = "strict"
 
@@ -48,7 +48,7 @@ class Part:
         """The run, or the rest of it."""
         if self.token is None:
             return flujo.run_async(self.data, run_id=self.run_id, context=self.context, started=True, tools=True)
-        answer = {"answer": self.answers[0]} if self.answers else {}
+        answer: dict[str, Any] = {"answer": self.answers[0]} if self.answers else {}
         return flujo.resume_async(self.token, mode=self.mode, started=True, tools=True, **answer)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from .call import Call, pass_call
 
+C = TypeVar("C", bound=Callable[..., object] | click.Command)
+
 AS_JSON = "\0"
 """Stands for `--input-json` without a value: what `--input` says is JSON."""
 
 
-def run_options(command: Any) -> Any:
+def run_options(command: C) -> C:
     """The options of everything that runs a pipeline here."""
     for option in reversed(_OPTIONS):
         command = option(command)
@@ -76,7 +79,7 @@ def run(
     return play(call, target, first, options)
 
 
-def _given(text: str | None, json_text: str | None) -> Any:
+def _given(text: str | None, json_text: str | None) -> object:
     from .values import content, from_json_text
 
     if json_text is None:

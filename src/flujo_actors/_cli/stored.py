@@ -32,7 +32,7 @@ def document(**parts: Any) -> str:
     return json.dumps({"schema_version": SCHEMA_VERSION, **parts}, ensure_ascii=False, indent=2)
 
 
-def run_data(run: RunInfo) -> dict[str, Any]:
+def run_data(run: RunInfo) -> dict[str, object]:
     """A run as JSON data."""
     return attrs.asdict(run)
 
@@ -93,7 +93,7 @@ def outline_of(client: RunClient, run_id: str, *, at: int | None) -> Outline:
     return Outline(record for record in client.records(run_id) if at is None or record.seq <= at)
 
 
-def state_data(client: RunClient, run_id: str, *, at: int | None) -> dict[str, Any]:
+def state_data(client: RunClient, run_id: str, *, at: int | None) -> dict[str, object]:
     """What is known of a run, as JSON data."""
     from .._json_text import to_json
 

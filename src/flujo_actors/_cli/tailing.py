@@ -28,7 +28,7 @@ def _interrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def follow(call: Call, client: RunClient, run_id: str, *, progress: Any, after: int, out: bool) -> int:
+def follow(call: Call, client: RunClient, run_id: str, *, progress: object, after: int, out: bool) -> int:
     """Show a run until it has ended or asks somebody; the exit code is the run's own."""
     client.get(run_id)  # before anything is drawn
     wanted: Any = "quiet" if call.quiet else progress

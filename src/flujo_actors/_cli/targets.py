@@ -44,7 +44,7 @@ def target_of(target: str, *, allow: Iterable[str] = (), config: Path | None = N
     return object_of(target) if is_python(target) else pipeline_of(target, allow=allow, config=config)
 
 
-def object_of(target: str) -> Any:
+def object_of(target: str) -> object:
     """What stands at `file.py:name` or `package.module:name`."""
     place, _, name = target.rpartition(":")
     if not place or not name:

@@ -52,7 +52,7 @@ def content(text: str) -> str:
         raise DeclarationError(f"{text[1:]} cannot be read: {reason}") from error
 
 
-def from_json_text(text: str, *, what: str) -> Any:
+def from_json_text(text: str, *, what: str) -> object:
     """A value from JSON; a text that is none is refused with the place."""
     try:
         return json.loads(text)
@@ -60,7 +60,7 @@ def from_json_text(text: str, *, what: str) -> Any:
         raise DeclarationError(f"{what} is not JSON: {error}") from error
 
 
-def assignments(pairs: Iterable[str]) -> dict[str, Any]:
+def assignments(pairs: Iterable[str]) -> dict[str, object]:
     """`name=value` pairs; a value is JSON if it can be, else a text."""
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -71,7 +71,7 @@ def assignments(pairs: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def either(text: str) -> Any:
+def either(text: str) -> object:
     """The value of a text that is JSON, and any other text as it is."""
     try:
         return json.loads(text)
@@ -79,7 +79,7 @@ def either(text: str) -> Any:
         return text
 
 
-def answers(text: str, schema: Any) -> list[Any]:
+def answers(text: str, schema: object) -> list[object]:
     """What a typed answer may mean, the likeliest first: JSON, or a text where the question wants text."""
     value = either(text)
     wants_text = isinstance(schema, dict) and schema.get("type") == "string"
@@ -87,11 +87,11 @@ def answers(text: str, schema: Any) -> list[Any]:
     return [each for place, each in enumerate(meanings) if not any(_same(each, other) for other in meanings[:place])]
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _yes_or_no(text: str, schema: Any) -> list[bool]:
+def _yes_or_no(text: str, schema: object) -> list[bool]:
     if not isinstance(schema, dict) or schema.get("type") != "boolean":
         return []
     said = text.strip().lower()

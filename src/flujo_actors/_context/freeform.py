@@ -14,7 +14,7 @@ class Context:
 
     __module__ = "flujo_actors"  # it is stored under its public name, wherever it is defined
 
-    def __init__(self, /, **values: Any) -> None:
+    def __init__(self, /, **values: object) -> None:
         self.__dict__.update(values)
 
     def __getattr__(self, name: str) -> Any:
@@ -41,14 +41,14 @@ class Context:
         """The value called `name`, or `default`."""
         return vars(self).get(name, default)
 
-    def __flujo_data__(self) -> dict[str, Any]:
+    def __flujo_data__(self) -> dict[str, object]:
         """What is stored of a context."""
         return dict(vars(self))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return vars(self)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
 
 

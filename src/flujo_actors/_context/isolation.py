@@ -31,6 +31,7 @@ class FirstContext:
     def __init__(self, model: type | None, data: Mapping[str, Any] | None) -> None:
         self._model, self._data = model or Context, data
         self._wanting: DeclarationError | None = None
+        self._usual: object
         try:
             self._usual = make_context(self._model, data, what="initial_context_data")
         except IncompleteContext as error:  # the rest may come with the runs
@@ -41,7 +42,7 @@ class FirstContext:
         """The class of the context."""
         return self._model
 
-    def of_run(self, own: Mapping[str, Any] | None) -> Any:
+    def of_run(self, own: Mapping[str, object] | None) -> object:
         """The context of a run with these fields of its own, to be copied; `DeclarationError` if they do not fit."""
         if own is None:
             if self._wanting is not None:
@@ -76,7 +77,7 @@ def _misses_fields(error: Exception) -> bool:
     return "missing" in str(error) and "required" in str(error)
 
 
-def _refuse_unheard(model: type, data: Mapping[str, Any], what: str) -> None:
+def _refuse_unheard(model: type, data: Mapping[str, object], what: str) -> None:
     """Pydantic ignores keys that a model does not have; a misspelt one would vanish without a word."""
     taken = _keys_taken(model)
     unheard = None if taken is None else next((key for key in data if key not in taken), None)
@@ -98,7 +99,7 @@ def _keys_taken(model: Any) -> list[str] | None:
     return [key for name, field in model.model_fields.items() for key in _keys_of(model.model_config, name, field)]
 
 
-def _keys_of(config: Mapping[str, Any], name: str, field: Any) -> list[str]:
+def _keys_of(config: Mapping[str, object], name: str, field: Any) -> list[str]:
     alias = field.validation_alias or field.alias
     if alias is None:
         return [name]
@@ -120,7 +121,7 @@ def check_context_model(model: type | None) -> None:
     raise DeclarationError(f"context_model must be a pydantic model, an attrs class or a dataclass, not {model!r}")
 
 
-def isolated(context: Any) -> Any:
+def isolated(context: Any) -> object:
     """A deep copy for one attempt or branch."""
     if type(context) is Context and not vars(context):
         return Context.__new__(Context)  # every run begins with a copy, most often of nothing
@@ -133,7 +134,7 @@ def isolated(context: Any) -> Any:
     return copied.value
 
 
-def own(data: Any) -> Any:
+def own(data: object) -> object:
     """The data for one of several who read it, so that nobody sees what another made of it.
 
     What cannot be copied, such as a lock or a socket, is there to be shared: everybody gets it as it is.
@@ -164,7 +165,7 @@ def values_of(context: Any) -> dict[str, Any]:
     return values.value
 
 
-def _values_of(context: Any) -> dict[str, Any]:
+def _values_of(context: Any) -> dict[str, object]:
     if isinstance(context, Mapping):
         return dict(context)
     if isinstance(context, Context):

@@ -17,7 +17,7 @@ from .isolation import has_fields
 _PLAIN = (str, bytes, int, float, bool)
 
 
-def check_path(model: type, where: str, *, what: str) -> Any:
+def check_path(model: type, where: str, *, what: str) -> object:
     """Refuse a path that the model has not, with the nearest name; its annotation, or `Any` where nobody knows."""
     at: Any = model
     for name in where.split("."):
@@ -49,7 +49,7 @@ def _named(kind: Any) -> str:
     return getattr(kind, "__name__", None) or str(kind)
 
 
-def _fields_of(kind: Any) -> Mapping[str, Any] | None:
+def _fields_of(kind: Any) -> Mapping[str, object] | None:
     """The annotations of a model's fields; `None` where any name may do."""
     if not isinstance(kind, type) or not has_fields(kind):
         return None
@@ -65,7 +65,7 @@ def _fields_of(kind: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def _properties(kind: type) -> dict[str, Any]:
+def _properties(kind: type) -> dict[str, object]:
     """What can be read although it is no field."""
     return {
         name: Any
@@ -75,14 +75,14 @@ def _properties(kind: type) -> dict[str, Any]:
     }
 
 
-def _resolved(kind: type, name: str) -> Any:
+def _resolved(kind: type, name: str) -> object:
     try:
         return typing.get_type_hints(kind).get(name, Any)
     except (NameError, TypeError, AttributeError):  # a forward reference that only a type checker can follow
         return Any
 
 
-def _without_none(kind: Any) -> Any:
+def _without_none(kind: Any) -> object:
     """What an optional field holds if it holds something; of other unions nobody knows."""
     if typing.get_origin(kind) is typing.Annotated:
         kind = typing.get_args(kind)[0]

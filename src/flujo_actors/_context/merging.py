@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 from outcome import Error
@@ -29,7 +29,9 @@ from .freeform import Context
 from .isolation import has_fields, own, values_of
 from .reducing import reducers_of
 
-Changes: TypeAlias = dict[str, Any]
+K = TypeVar("K")
+
+Changes: TypeAlias = dict[str, object]
 """New values by context key."""
 
 _Write: TypeAlias = tuple[str, Any]
@@ -41,7 +43,7 @@ _LOOKING_ONLY = (Add, Append, Merge)
 """Reducers that leave what they are given as it is."""
 
 
-def updated(context: Any, output: Any, *, step_name: str) -> Any:
+def updated(context: Any, output: Any, *, step_name: str) -> object:
     """The context with a step's output merged in (`updates_context=True`)."""
     if not isinstance(output, Mapping) and not has_fields(type(output)):
         raise ContextError(
@@ -99,7 +101,7 @@ class _Conflicts:
         declared = self.strategy if isinstance(self.strategy, Mapping) else {}
         return declared.get(key) or reducers_of(self.model).get(key)
 
-    def _reduced(self, reducer: Reducer, key: str, before: Any, writes: list[_Write]) -> Any:
+    def _reduced(self, reducer: Reducer, key: str, before: object, writes: list[_Write]) -> object:
         value = writes[0][1]
         for name, each in writes[1:]:
             if value is _MISSING or each is _MISSING:  # what one removed cannot be combined with what another made
@@ -107,7 +109,7 @@ class _Conflicts:
             value = self._combined(reducer, key, before, value, each)
         return value
 
-    def _combined(self, reducer: Reducer, key: str, before: Any, one: Any, other: Any) -> Any:
+    def _combined(self, reducer: Reducer, key: str, before: object, one: object, other: object) -> object:
         combined = tried(reducer, before if reducer in _LOOKING_ONLY else own(before), one, other)
         if isinstance(combined, Error):
             raise ContextError(
@@ -116,7 +118,7 @@ class _Conflicts:
             ) from combined.error
         return combined.value
 
-    def _filled_together(self, key: str, before: dict[Any, Any], writes: list[_Write]) -> Any:
+    def _filled_together(self, key: str, before: dict[object, object], writes: list[_Write]) -> object:
         """The dict with every branch's part in it (rule 4)."""
         parts: dict[Any, _Write] = {}
         for name, each in writes:
@@ -130,11 +132,11 @@ class _Conflicts:
         return MergeConflict(key, one[0], other[0], self.where)
 
 
-def _all_dicts(before: Any, writes: list[_Write]) -> bool:
+def _all_dicts(before: object, writes: list[_Write]) -> bool:
     return isinstance(before, dict) and all(isinstance(value, dict) for _, value in writes)
 
 
-def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+def _changed(before: Mapping[K, object], after: Mapping[K, object]) -> Iterator[tuple[K, object]]:
     """Every key with a new value; `_MISSING` is the new value of a key that was removed."""
     for key, value in after.items():
         if not _same(before.get(key, _MISSING), value):
@@ -147,7 +149,7 @@ def _without_missing(values: Mapping[Any, Any]) -> dict[Any, Any]:
     return {key: value for key, value in values.items() if value is not _MISSING}
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     """Whether a copy still says what the original says."""
     if one is other:
         return True
@@ -172,7 +174,7 @@ def _equal(one: Any, other: Any) -> bool:
 # --- one way to set values for each kind of model ------------------------------------------------------------
 
 
-def _kind(cls: type) -> Callable[[Any, Changes], Any] | None:
+def _kind(cls: type) -> Callable[[Any, Changes], object] | None:
     if issubclass(cls, Context):
         return _replace_freeform
     if hasattr(cls, "model_fields"):
@@ -225,14 +227,14 @@ def _replace_pydantic(context: Any, changes: Changes) -> Any:
     return fresh
 
 
-def _replace_attrs(context: Any, changes: Changes) -> Any:
+def _replace_attrs(context: Any, changes: Changes) -> object:
     fields = attrs.fields(type(context))
     given = {field.alias or field.name: changes[field.name] for field in fields if field.init and field.name in changes}
     own = [field.name for field in fields if not field.init]
     return _with_own(own, context, changes, attrs.evolve(context, **given), attrs.evolve)
 
 
-def _replace_dataclass(context: Any, changes: Changes) -> Any:
+def _replace_dataclass(context: Any, changes: Changes) -> object:
     own = [field.name for field in dataclasses.fields(context) if not field.init]
     given = {key: value for key, value in changes.items() if key not in own}
     return _with_own(own, context, changes, dataclasses.replace(context, **given), dataclasses.replace)

@@ -10,7 +10,7 @@ from ..errors import ContextError
 from .isolation import has_fields, isolated, values_of
 
 
-def read_path(context: Any, where: str) -> Any:
+def read_path(context: Any, where: str) -> object:
     """The value at a path; `None` below a value that is `None`, and `ContextError` if there is no such place."""
     value = context
     for place, name in enumerate(where.split(".")):
@@ -20,7 +20,7 @@ def read_path(context: Any, where: str) -> Any:
     return value
 
 
-def _part(value: Any, name: str, where: str) -> Any:
+def _part(value: object, name: str, where: str) -> object:
     if isinstance(value, Mapping):
         if name in value:
             return value[name]
@@ -48,7 +48,7 @@ def has_path(context: Any, where: str) -> bool:
     return True
 
 
-def with_value(context: Any, where: str, value: Any, *, step_name: str) -> Any:
+def with_value(context: Any, where: str, value: object, *, step_name: str) -> object:
     """The context with another value at a path; the original stays as it is."""
     from .merging import updated  # only for those who change the context
 

@@ -32,7 +32,7 @@ def _metadata_of(model: type) -> Iterator[tuple[str, Iterable[Any]]]:
         yield name, getattr(hint, "__metadata__", ())
 
 
-def _hints_of(model: type) -> Mapping[str, Any]:
+def _hints_of(model: type) -> Mapping[str, object]:
     try:
         return typing.get_type_hints(model, include_extras=True)
     except NameError as error:
@@ -50,7 +50,7 @@ def _is_meant_as_reducer(value: object) -> bool:
     return inspect.isroutine(value) or (is_reducer(value) and not isinstance(value, type))
 
 
-def _checked(model: type, name: str, value: Any) -> bool:
+def _checked(model: type, name: str, value: object) -> bool:
     if not is_reducer(value):
         raise DeclarationError(
             f"field {name!r} of context_model {model.__name__} is annotated with the function "

@@ -21,7 +21,7 @@ OptionKind: TypeAlias = Literal["approve", "reject", "defer"]
 """What choosing an option does."""
 
 
-def _checked_text(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_text(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, str) or (attribute.name == "name" and not value):
         raise DeclarationError(f"Option: {attribute.name} must be a text, not {value!r}")
 
@@ -37,7 +37,7 @@ class Option:
     description: str = attrs.field(default="", kw_only=True, validator=_checked_text)
 
     @kind.default
-    def _by_name(self) -> Any:
+    def _by_name(self) -> object:
         return self.name if self.name in get_args(OptionKind) else None
 
     def __attrs_post_init__(self) -> None:
@@ -72,7 +72,7 @@ def as_options(given: Mapping[str, str | Option] | Iterable[Option | str], *, wh
     return options
 
 
-def _listed(given: Any) -> Iterable[Option]:
+def _listed(given: object) -> Iterable[Option]:
     if isinstance(given, Mapping):
         return [_named(name, each) for name, each in given.items()]
     if isinstance(given, str) or not isinstance(given, Iterable):
@@ -97,7 +97,7 @@ def option_of_kind(kind: OptionKind, options: Iterable[Option]) -> Option | None
 
 
 def checked_decision(
-    answer: Any, options: tuple[Option, ...], *, step_name: str, deferrals: int = 0, max_deferrals: int = 0
+    answer: object, options: tuple[Option, ...], *, step_name: str, deferrals: int = 0, max_deferrals: int = 0
 ) -> Decision:
     """What an answer decides; `InvalidAnswer` names the options if it is none of them."""
     decision = _decision_of(answer, options)
@@ -121,8 +121,8 @@ def _decision_of(answer: Any, options: tuple[Option, ...]) -> Decision | None:
         case Decision():
             return answer
         case bool():
-            option = option_of_kind("approve" if answer else "reject", options)
-            return None if option is None else Decision(option.name)
+            meant = option_of_kind("approve" if answer else "reject", options)
+            return None if meant is None else Decision(meant.name)
         case str():
             return Decision(answer)
         case {"option": str() as option} if set(answer) <= {"option", "by", "comment"}:
@@ -133,7 +133,7 @@ def _decision_of(answer: Any, options: tuple[Option, ...]) -> Decision | None:
 
 # --- tools --------------------------------------------------------------------------------------------------
 
-TOOL_ANSWERS: dict[str, Any] = {
+TOOL_ANSWERS: dict[str, object] = {
     "anyOf": [
         {"type": "boolean"},
         {"enum": ["approve", "deny", "reject"]},
@@ -155,7 +155,7 @@ TOOL_ANSWERS: dict[str, Any] = {
 """What can be answered about a tool call, as a JSON Schema: yes, no with a reason, or other arguments."""
 
 
-def checked_tool_answer(answer: Any, *, step_name: str) -> dict[str, Any]:
+def checked_tool_answer(answer: object, *, step_name: str) -> dict[str, Any]:
     """What an answer says about a tool call: `approved`, `reason`, `arguments`, `by`; `InvalidAnswer` if nothing."""
     match answer:
         case bool():
@@ -177,7 +177,7 @@ def checked_tool_answer(answer: Any, *, step_name: str) -> dict[str, Any]:
             )
 
 
-def _tool_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _tool_answer(answer: Mapping[str, object]) -> dict[str, object]:
     approved = answer.get("approved", answer.get("option", "approve") == "approve")
     reason = answer.get("reason") or answer.get("comment")
     return {

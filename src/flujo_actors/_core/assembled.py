@@ -33,7 +33,7 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text.encode("utf-8", "surrogatepass")) // 4)
 
 
-def prompt_text(value: Any) -> str:
+def prompt_text(value: object) -> str:
     """A value as a model is shown it (rule 3)."""
     if isinstance(value, str):
         return value

@@ -19,7 +19,7 @@ from .assembled import (
 from .json_codec import from_data, value_data
 
 
-def assembled_to_data(context: AssembledContext) -> dict[str, Any]:
+def assembled_to_data(context: AssembledContext) -> dict[str, object]:
     """The context as JSON data. A state that has no JSON form is kept as the text that is shown of it."""
     return {
         "segments": [_segment_data(segment) for segment in context.segments],
@@ -29,7 +29,7 @@ def assembled_to_data(context: AssembledContext) -> dict[str, Any]:
     }
 
 
-def _segment_data(segment: ContextSegment) -> dict[str, Any]:
+def _segment_data(segment: ContextSegment) -> dict[str, object]:
     match segment:
         case StateSegment(name=name, value=value):
             return {"state": name, "value": _state_data(value)}
@@ -47,14 +47,14 @@ def _segment_data(segment: ContextSegment) -> dict[str, Any]:
             }
 
 
-def _state_data(value: Any) -> Any:
+def _state_data(value: object) -> object:
     try:
         return value_data(value)
     except NotSerializable:
         return prompt_text(value)
 
 
-def _metadata_data(metadata: dict[str, Any]) -> Any:
+def _metadata_data(metadata: dict[str, Any]) -> object:
     try:
         return value_data(metadata)
     except NotSerializable:

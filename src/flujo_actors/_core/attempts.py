@@ -41,7 +41,7 @@ class Failed:
     metadata: Mapping[str, Any] = NOTHING
     refusal: str | None = None
     """Why an answer was refused, for whoever gave it; `None` if it was no answer that failed."""
-    redirect: Any = None
+    redirect: object = None
     """The agent that shall have the next attempt, if a validator named one."""
     of_child: bool = False
     """Whether it is a step inside that failed, and that has been said of it already."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import attrs
 
@@ -34,7 +33,7 @@ class ByBudget:
         critical = self.critical or scarce
         return {"abundant": self.abundant, "normal": normal, "scarce": scarce, "critical": critical}
 
-    def choose(self, candidates: Sequence[str], beliefs: Mapping[str, Belief], budget: Budget, rng: Any) -> Choice:
+    def choose(self, candidates: Sequence[str], beliefs: Mapping[str, Belief], budget: Budget, rng: object) -> Choice:
         """The arm of the budget's level; the first other one if that was tried already."""
         arm = self.arms[budget.level]
         return Choice(arm=arm if arm in candidates else candidates[0])

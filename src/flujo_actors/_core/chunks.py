@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
@@ -24,7 +24,7 @@ def chunk_maker(step_name: str, attempt: int, numbers: Iterator[int], path: str 
     set_path, set_data, set_step_name, set_attempt, set_seq, set_partial_value = _SLOTS
     blank = object.__new__
 
-    def make(data: Any, partial_value: Any = None) -> Chunk:
+    def make(data: object, partial_value: object = None) -> Chunk:
         chunk = blank(Chunk)
         set_data(chunk, data)
         set_step_name(chunk, step_name)

@@ -27,7 +27,7 @@ def degraded_texts(result: StepResult) -> frozenset[str]:
     return frozenset(each for key, each in _items(output) if str(key) in items and isinstance(each, str))
 
 
-def marks(output: Any, texts: frozenset[str]) -> Mapping[str, Any]:
+def marks(output: Any, texts: frozenset[str]) -> Mapping[str, object]:
     """What the metadata of an output says of the texts in it that stand for values."""
     if not texts:
         return NOTHING
@@ -37,7 +37,7 @@ def marks(output: Any, texts: frozenset[str]) -> Mapping[str, Any]:
     return {"degraded_items": items} if items else NOTHING
 
 
-def _items(output: Any) -> Iterable[tuple[Any, Any]]:
+def _items(output: Any) -> Iterable[tuple[object, object]]:
     if isinstance(output, dict):
         return output.items()
     return enumerate(output) if isinstance(output, list) else ()

@@ -20,7 +20,7 @@ class Cause:
     name: str
     path: StepPath
     attempts: int
-    input: Any
+    input: object
     feedback: str
     at: dt.datetime
     error: BaseException | ErrorInfo | None = None

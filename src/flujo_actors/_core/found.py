@@ -32,7 +32,7 @@ def read_found(answer: Any, *, collection: str) -> Retrieved:
     return found
 
 
-def _listed(answer: Any, collection: str) -> tuple[Any, ...]:
+def _listed(answer: object, collection: str) -> tuple[Any, ...]:
     if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
         raise RetrievalError(
             f"the retriever of {collection!r} returned a {type(answer).__name__}, not a list of RetrievalResult(…)"
@@ -82,7 +82,7 @@ def is_relevance(score: object) -> bool:
     return math.isfinite(score) and 0 <= float(score) <= 1
 
 
-def lets_through(wanted: Any, value: Any) -> bool:
+def lets_through(wanted: Any, value: object) -> bool:
     """Whether a filter lets a value through: it is the one that is wanted, or one of them. `1` is not `True`."""
     allowed = wanted if isinstance(wanted, list | tuple) else (wanted,)
     return any(isinstance(each, bool) is isinstance(value, bool) and each == value for each in allowed)

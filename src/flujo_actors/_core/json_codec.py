@@ -65,21 +65,21 @@ _DEEPEST = 250
 # --- values -----------------------------------------------------------------------------------------------
 
 
-def _tagged(tag: str, value: Any) -> dict[str, Any]:
+def _tagged(tag: str, value: object) -> dict[str, object]:
     return {TAG: tag, "value": value}
 
 
-def _encode_dict(value: Mapping[Any, Any]) -> dict[str, Any]:
+def _encode_dict(value: Mapping[Any, Any]) -> dict[str, object]:
     if TAG not in value and all(type(key) is str for key in value):
         return {key: encode(each) for key, each in value.items()}
     return _tagged("dict", [[encode(key), encode(each)] for key, each in value.items()])
 
 
-def _encode_float(value: float) -> Any:
+def _encode_float(value: float) -> object:
     return value if math.isfinite(value) else _tagged("float", repr(value))
 
 
-def _encode_int(value: int) -> Any:
+def _encode_int(value: int) -> object:
     return value if -_LARGEST_PLAIN_INT < value < _LARGEST_PLAIN_INT else _tagged("int", hex(value))
 
 
@@ -87,11 +87,11 @@ def _same(value: T) -> T:
     return value
 
 
-def _encode_list(value: list[Any]) -> list[Any]:
+def _encode_list(value: list[object]) -> list[object]:
     return [encode(each) for each in value]
 
 
-def _encode_unordered(value: Iterable[Any]) -> list[Any]:
+def _encode_unordered(value: Iterable[object]) -> list[object]:
     """In an order that does not depend on the process, so that equal sets make equal texts."""
     return sorted((encode(each) for each in value), key=json.dumps)
 
@@ -120,7 +120,7 @@ _ENCODERS: dict[type, Callable[[Any], Any]] = {
 _SUBCLASSED: tuple[type[Any], ...] = (str, int, float, list, tuple, bytes)
 """Built-in types whose subclasses are stored as the built-in."""
 
-_DECODERS: dict[str, Callable[[Any], Any]] = {
+_DECODERS: dict[str, Callable[[Any], object]] = {
     "dict": lambda pairs: _dict_from([[decode(key), decode(each)] for key, each in pairs]),
     "tuple": lambda items: tuple(decode(each) for each in items),
     "set": lambda items: _set_from(set, [decode(each) for each in items]),
@@ -146,11 +146,11 @@ def _dict_from(pairs: list[list[Any]]) -> dict[Any, Any]:
     return _tagged("dict", pairs) if any(_is_unread(key) for key, _ in pairs) else dict(pairs)
 
 
-def _set_from(kind: type[set[Any] | frozenset[Any]], items: list[Any]) -> Any:
+def _set_from(kind: type[set[Any] | frozenset[Any]], items: list[object]) -> object:
     return _tagged(kind.__name__, items) if any(map(_is_unread, items)) else kind(items)
 
 
-def _is_unread(value: Any) -> bool:
+def _is_unread(value: object) -> bool:
     """Whether it is, or holds, plain data in place of an object: nothing that could be a key."""
     if isinstance(value, tuple):
         return any(map(_is_unread, value))
@@ -165,7 +165,7 @@ def _bytes_from(text: str) -> bytes:
     return data
 
 
-def encode(value: Any) -> Any:
+def encode(value: object) -> object:
     """The JSON form of any value the library knows how to keep."""
     encoder = _ENCODERS.get(type(value))
     return encoder(value) if encoder else _encode_other(value)
@@ -190,7 +190,7 @@ def _encode_other(value: Any) -> Any:
     )
 
 
-def _model_data(value: Any) -> Any:
+def _model_data(value: object) -> object:
     if isinstance(value, enum.Enum):
         return encode(value.value)
     data = {name: _part_data(value, name, part) for name, part in parts_of(value).items()}
@@ -200,7 +200,7 @@ def _model_data(value: Any) -> Any:
     return data
 
 
-def _part_data(model: Any, name: str, part: Any) -> Any:
+def _part_data(model: object, name: str, part: object) -> object:
     try:
         return encode(part)
     except NotSerializable:
@@ -209,7 +209,7 @@ def _part_data(model: Any, name: str, part: Any) -> Any:
         return encode(written_by_pydantic(model, name))
 
 
-def decode(data: Any) -> Any:
+def decode(data: object) -> Any:
     """The value behind its JSON form."""
     if isinstance(data, list):
         return [decode(each) for each in data]
@@ -220,7 +220,7 @@ def decode(data: Any) -> Any:
     return _decode_tagged(data)
 
 
-def _decode_tagged(data: dict[str, Any]) -> Any:
+def _decode_tagged(data: dict[str, object]) -> object:
     tag, value = data[TAG], data.get("value")
     if tag == "model":
         cls = known_type(data.get("type"), is_model)
@@ -243,7 +243,7 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         raise NotSerializable(f"stored {tag} cannot be read from {value!r:.100}: {error}") from error
 
 
-def _model_from(cls: type, data: Any) -> Any:
+def _model_from(cls: type, data: object) -> object:
     if issubclass(cls, enum.Enum):
         return put_together(cls, {"value": decode(data)})
     if not isinstance(data, dict):
@@ -269,14 +269,14 @@ _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
 _WRITTEN = (ErrorInfo, Usage, StepResult, Success, Failure, Paused, Aborted, Chunk, Started, ToolCalled, PipelineResult)
 
 
-def _error_to_json(error: BaseException | ErrorInfo | None) -> Any:
+def _error_to_json(error: BaseException | ErrorInfo | None) -> object:
     if error is None:
         return None
     info = error if isinstance(error, ErrorInfo) else describe_error(error)
     return _converter().unstructure(info)
 
 
-def _error_from_json(data: Any, _: object) -> ErrorInfo | None:
+def _error_from_json(data: object, _: object) -> ErrorInfo | None:
     return None if data is None else _converter().structure(data, ErrorInfo)
 
 
@@ -304,7 +304,7 @@ def _converter(*, brief: bool = False) -> cattrs.Converter:
     return converter
 
 
-def _brief_overrides(cls: type) -> dict[str, Any]:
+def _brief_overrides(cls: type) -> dict[str, object]:
     if cls is not StepResult:
         return {}
     return {
@@ -314,33 +314,33 @@ def _brief_overrides(cls: type) -> dict[str, Any]:
     }
 
 
-def _decode_hook(data: Any, _: object) -> Any:
+def _decode_hook(data: object, _: object) -> object:
     return decode(data)
 
 
-def json_of(value: Any) -> str:
+def json_of(value: object) -> str:
     """An outcome, a result or any value the library can keep, as JSON text and as it is: `to_json` hides secrets."""
     return _written(value, lambda: json.dumps(_data_of(value), allow_nan=False, separators=(",", ":")))
 
 
-def to_data(value: Any, *, brief: bool = False) -> Any:
+def to_data(value: object, *, brief: bool = False) -> Any:
     """The same as JSON data, for whoever makes it part of a larger text; briefly, what is as by default is left out."""
     return _written(value, lambda: _data_of(value, brief=brief))
 
 
-def value_data(value: Any) -> Any:
+def value_data(value: object) -> object:
     """A value of the user's as JSON data; `NotSerializable` whatever is wrong with it."""
     return _written(value, lambda: _not_too_deep(encode(value)))
 
 
-def _data_of(value: Any, *, brief: bool = False) -> Any:
+def _data_of(value: object, *, brief: bool = False) -> object:
     kind = _KIND_OF.get(type(value))
     return _not_too_deep(
         encode(value) if kind is None else {"kind": kind, **_converter(brief=brief).unstructure(value)}
     )
 
 
-def _written(value: Any, write: Callable[[], T]) -> T:
+def _written(value: object, write: Callable[[], T]) -> T:
     try:
         return write()
     except RecursionError:
@@ -354,7 +354,7 @@ def _written(value: Any, write: Callable[[], T]) -> T:
         raise NotSerializable(f"this {type(value).__name__} cannot be written as JSON: {why}") from error
 
 
-def _not_too_deep(data: Any) -> Any:
+def _not_too_deep(data: Any) -> object:
     level = [data]
     for _ in range(_DEEPEST):
         below = [each.values() if type(each) is dict else each for each in level if type(each) in (dict, list)]
@@ -364,7 +364,7 @@ def _not_too_deep(data: Any) -> Any:
     raise RecursionError
 
 
-def from_json(text: str, type: type[T] | Any) -> T:
+def from_json(text: str, type: type[T] | object) -> T:
     """Read what `to_json` wrote; `type` is what is expected: an outcome type, a union of them, a result, a model."""
     try:
         return typing.cast("T", from_data(_parsed(text), type))
@@ -372,7 +372,7 @@ def from_json(text: str, type: type[T] | Any) -> T:
         raise NotSerializable("stored value is nested too deeply to be read") from None
 
 
-def from_data(data: Any, type: type[T] | Any) -> T:
+def from_data(data: object, type: type[T] | object) -> T:
     """Read what `to_data` made; the arguments are those of `from_json`, and the data is used up."""
     try:
         allowed = typing.get_args(type) or (type,)
@@ -384,20 +384,20 @@ def from_data(data: Any, type: type[T] | Any) -> T:
         raise NotSerializable("stored value is nested too deeply to be read") from None
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError as error:
         raise NotSerializable(f"not JSON: {error}") from error
 
 
-def _checked(value: Any, expected: Any) -> Any:
+def _checked(value: object, expected: object) -> Any:
     if isinstance(expected, type) and is_model(expected) and not isinstance(value, expected):
         raise NotSerializable(f"expected a stored {type_name(expected)}, found {type(value).__name__}")
     return value
 
 
-def _message_from(data: Any, allowed: tuple[Any, ...]) -> Any:
+def _message_from(data: object, allowed: tuple[Any, ...]) -> object:
     kind = data.pop("kind", None) if isinstance(data, dict) else None
     cls = _KINDS.get(kind) if isinstance(kind, str) else None
     if cls not in allowed:

@@ -95,7 +95,7 @@ def settled_gist(outcome: TerminalOutcome, *, of: int = 0) -> str:
     return gist(status="aborted", of=of)
 
 
-def _facts_of(result: StepResult) -> dict[str, Any]:
+def _facts_of(result: StepResult) -> dict[str, object]:
     return {
         "name": result.name,
         "latency_s": result.latency_s,
@@ -154,7 +154,7 @@ def _facts_in(kind: RecordKind, path: StepPath, text: str) -> dict[str, Any]:
     return _told_by(kind, path, body) if isinstance(body, dict) else {}
 
 
-def _told_by(kind: RecordKind, path: StepPath, body: dict[str, Any]) -> dict[str, Any]:
+def _told_by(kind: RecordKind, path: StepPath, body: dict[str, Any]) -> dict[str, object]:
     match kind:
         case "admitted":
             return origin_facts(body.get("origin"))
@@ -187,14 +187,14 @@ def _told_by(kind: RecordKind, path: StepPath, body: dict[str, Any]) -> dict[str
             return {}
 
 
-def origin_facts(origin: Any) -> dict[str, Any]:
+def origin_facts(origin: object) -> dict[str, object]:
     """Where a forked run comes from, out of its admission."""
     if not isinstance(origin, dict):
         return {}
     return {"origin": _text(origin.get("run_id")), "origin_seq": int(_number(origin.get("seq")))}
 
 
-def _settled(body: dict[str, Any]) -> dict[str, Any]:
+def _settled(body: dict[str, Any]) -> dict[str, object]:
     body = body.get("outcome") if isinstance(body.get("outcome"), dict) else body  # type: ignore[assignment]
     of = int(_number(body.get("of")))
     failed = body.get("failure")
@@ -236,14 +236,14 @@ def success_note(metadata: Any, attempts: int) -> str:
     return f"{attempts} attempts" if attempts > 1 else ""
 
 
-def _spent(usage: Any) -> dict[str, Any]:
+def _spent(usage: Any) -> dict[str, object]:
     if not isinstance(usage, dict):
         return {}
     tokens = _number(usage.get("input_tokens")) + _number(usage.get("output_tokens"))
     return {"tokens": int(tokens), "cost_usd": _number(usage.get("cost_usd"))}
 
 
-def _tool(intent: Any) -> str:
+def _tool(intent: object) -> str:
     try:
         told = json.loads(intent) if isinstance(intent, str) else None
     except (ValueError, RecursionError):
@@ -251,9 +251,9 @@ def _tool(intent: Any) -> str:
     return _text(told.get("tool")) if isinstance(told, dict) else ""
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else 0

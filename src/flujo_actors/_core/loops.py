@@ -53,7 +53,7 @@ class Found:
     times: int
 
 
-def canonical(value: Any) -> str | None:
+def canonical(value: object) -> str | None:
     """A value as canonical JSON, with numbers of different types apart; `None` if it has no such form."""
     try:
         return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
@@ -61,7 +61,7 @@ def canonical(value: Any) -> str | None:
         return None
 
 
-def entry_of(calls: Iterable[tuple[str, Any, Any, bool]]) -> Entry | None:
+def entry_of(calls: Iterable[tuple[str, object, object, bool]]) -> Entry | None:
     """The entry of a turn from its calls (name, arguments, result, failed); `None` if it made none."""
     listed = list(calls)
     if not listed:
@@ -73,31 +73,31 @@ def entry_of(calls: Iterable[tuple[str, Any, Any, bool]]) -> Entry | None:
     return Entry(signature, names, failed=all(failed for *_, failed in listed))
 
 
-def _checked_times(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _checked_times(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 2:
         raise DeclarationError(f"LoopGuard: {attribute.name} must be a whole number of at least 2, not {value!r}")
 
 
-def _as_names(value: Any) -> Any:
+def _as_names(value: Any) -> object:
     return frozenset((value,)) if isinstance(value, str) else frozenset(value)
 
 
-def _as_reactions(value: Any) -> Any:
+def _as_reactions(value: Any) -> object:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _checked_reactions(_: object, attribute: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
+def _checked_reactions(_: object, attribute: attrs.Attribute[Any], value: tuple[object, ...]) -> None:
     if not value or any(each not in get_args(Reaction) for each in value):
         allowed = ", ".join(map(repr, get_args(Reaction)))
         raise DeclarationError(f"LoopGuard: then must be one or more of {allowed}, not {value!r}")
 
 
-def _checked_share(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _checked_share(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise DeclarationError(f"LoopGuard: similar_at must be above 0 and at most 1, not {value!r}")
 
 
-def _checked_measure(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _checked_measure(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and not callable(value):
         raise DeclarationError(f"LoopGuard: similar must be a function of a list of texts, not {value!r}")
 

@@ -67,7 +67,7 @@ def is_pydantic(cls: type) -> bool:
 # --- apart and together -------------------------------------------------------------------------------------
 
 
-def parts_of(value: Any) -> dict[str, Any]:
+def parts_of(value: Any) -> dict[str, object]:
     """What the model's constructor takes, by field name."""
     cls: Any = type(value)
     if hasattr(cls, "__flujo_data__"):
@@ -79,13 +79,13 @@ def parts_of(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in _fields(cls) if field.init}
 
 
-def own_parts_of(value: Any) -> dict[str, Any]:
+def own_parts_of(value: Any) -> dict[str, object]:
     """What the model keeps beside its constructor's arguments: the fields with `init=False`."""
     own = [field.name for field in _fields(type(value)) if not field.init]
     return {name: getattr(value, name) for name in own if hasattr(value, name)}
 
 
-def written_by_pydantic(value: Any, name: str) -> Any:
+def written_by_pydantic(value: Any, name: str) -> object:
     """A field whose type only pydantic can write, as plain JSON data."""
     if hasattr(getattr(value, name), "get_secret_value"):
         raise NotSerializable(f"{type_name(type(value))}.{name} is a secret; keep secrets in resources")
@@ -95,7 +95,7 @@ def written_by_pydantic(value: Any, name: str) -> Any:
         raise NotSerializable(f"{type_name(type(value))}.{name} cannot be written as JSON: {error}") from error
 
 
-def put_together(cls: Any, parts: dict[str, Any]) -> Any:
+def put_together(cls: Any, parts: dict[str, Any]) -> object:
     """A model from its parts; `NotSerializable` if it does not take them."""
     made = tried(_pydantic_from if is_pydantic(cls) else _called_with, cls, parts)
     if isinstance(made, Error):
@@ -104,13 +104,13 @@ def put_together(cls: Any, parts: dict[str, Any]) -> Any:
     return made.value
 
 
-def _pydantic_from(cls: Any, parts: dict[str, Any]) -> Any:
+def _pydantic_from(cls: Any, parts: dict[str, Any]) -> object:
     if getattr(cls, "__pydantic_root_model__", False):
         return cls.model_validate(parts.get("root"))
     return cls.model_validate(parts, by_alias=False, by_name=True)
 
 
-def _called_with(cls: type, parts: dict[str, Any]) -> Any:
+def _called_with(cls: type, parts: dict[str, Any]) -> object:
     own = {field.name for field in _fields(cls) if not field.init}
     aliases = {field.name: getattr(field, "alias", None) or field.name for field in _fields(cls)}
     made = cls(**{aliases.get(name, name): part for name, part in parts.items() if name not in own})

@@ -35,7 +35,7 @@ _FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
 }
 
 
-def checked_outcome(outcome: Any) -> Any:
+def checked_outcome(outcome: Any) -> object:
     """The outcome; `TypeError` or `ValueError` that names the field if it says something that no outcome can say."""
     for name, kinds in _FIELDS[type(outcome)].items():
         part = getattr(outcome, name)

@@ -8,7 +8,6 @@ for an answer to a later one.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 from urllib.parse import quote, unquote
 
 from ..errors import NotPaused, NotSerializable
@@ -45,7 +44,7 @@ def _without_colon(text: str) -> str:
     return text.replace("%", "%25").replace(":", "%3A")
 
 
-def approval_hash(message: str, data: Any, *, before: int = 0) -> str:
+def approval_hash(message: str, data: object, *, before: int = 0) -> str:
     """What tells questions apart: the text, the data it is about, how often it was answered before."""
     from .json_codec import json_of  # loads cattrs, which only runs that pause need
 

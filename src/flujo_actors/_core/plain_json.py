@@ -18,7 +18,7 @@ TAG = "$"
 _LARGEST_SAFE_INT = 2**53
 
 
-def untagged(data: Any) -> Any:
+def untagged(data: object) -> object:
     """The plain form of tagged JSON data."""
     if isinstance(data, list):
         return [untagged(each) for each in data]
@@ -29,7 +29,7 @@ def untagged(data: Any) -> Any:
     return data
 
 
-def _object(data: dict[str, Any]) -> Any:
+def _object(data: dict[str, Any]) -> object:
     if TAG not in data:
         plain = {name: untagged(each) for name, each in data.items()}
         return _with_index(plain)
@@ -37,7 +37,7 @@ def _object(data: dict[str, Any]) -> Any:
     return write(data.get("value"))
 
 
-def _with_index(plain: dict[str, Any]) -> dict[str, Any]:
+def _with_index(plain: dict[str, Any]) -> dict[str, object]:
     """An outcome that says where its step stands also says which item of a map it belongs to."""
     if "kind" in plain and isinstance(plain.get("path"), str) and "index" not in plain:
         plain["index"] = index_of(StepPath(plain["path"]))
@@ -48,11 +48,11 @@ def _number(value: int) -> int | str:
     return value if -_LARGEST_SAFE_INT <= value <= _LARGEST_SAFE_INT else str(value)
 
 
-def _pairs(pairs: list[list[Any]]) -> dict[str, Any]:
+def _pairs(pairs: list[list[Any]]) -> dict[str, object]:
     return {_key(untagged(key)): untagged(each) for key, each in pairs}
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     if isinstance(key, bool) or key is None:
         return {True: "true", False: "false", None: "null"}[key]
     return ", ".join(map(_key, key)) if isinstance(key, list) else str(key)
@@ -62,7 +62,7 @@ def _complex(parts: list[Any]) -> str:
     return f"{untagged(parts[0])}+{untagged(parts[1])}j"
 
 
-_UNTAG: dict[str, Callable[[Any], Any]] = {
+_UNTAG: dict[str, Callable[[Any], object]] = {
     "dict": _pairs,
     "complex": _complex,
     "timedelta": lambda parts: dt.timedelta(*parts).total_seconds(),

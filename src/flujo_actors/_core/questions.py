@@ -45,7 +45,7 @@ def read_question(data: Any) -> Question | None:
 _NUMBER = {"type": ["number", "null"], "minimum": 0}
 _COUNT = {"type": ["integer", "null"], "minimum": 0}
 
-_LIMITS_SCHEMA: dict[str, Any] = {
+_LIMITS_SCHEMA: dict[str, object] = {
     "anyOf": [
         {"const": False},
         {
@@ -71,7 +71,7 @@ def about_limits(owner: StepPath, limits: tuple[str, ...]) -> Question:
     return Question(kind="limits", schema=_LIMITS_SCHEMA, facts={"owner": owner, "limits": list(limits)})
 
 
-def raised_by(answer: Any) -> dict[str, Any]:
+def raised_by(answer: object) -> dict[str, object]:
     """The limits that an answer sets; none if it was a refusal."""
     if isinstance(answer, UsageLimits):
         return attrs.asdict(answer)

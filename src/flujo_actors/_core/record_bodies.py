@@ -119,20 +119,20 @@ def number_in(body: dict[str, Any], name: str) -> int:
     return _of_type(int, body[name], name)
 
 
-def _of_type(expected: type[T], part: Any, name: str) -> T:
+def _of_type(expected: type[T], part: object, name: str) -> T:
     if not isinstance(part, expected):
         raise TypeError(f"its {name} is a {type(part).__name__}, not a {expected.__name__}")
     return part
 
 
-def read_value(data: Any, *, where: str) -> Any:
+def read_value(data: object, *, where: str) -> object:
     """A stored value."""
     with reading(where):
         return decode(data)
 
 
 @read_by("a fresh process")
-def stored_value(value: Any) -> Any:
+def stored_value(value: object) -> object:
     """A value as JSON data that a fresh process of the same program can read; `NotSerializable` if it cannot be."""
     return value_data(value)
 
@@ -181,7 +181,7 @@ def steps_inside(path: StepPath, body: dict[str, Any]) -> list[StepPath]:
     return [inside(path, part) for part in history if isinstance(part, str)] if isinstance(history, list) else []
 
 
-def _outcome_in(body: dict[str, Any], *, where: str) -> Any:
+def _outcome_in(body: dict[str, Any], *, where: str) -> object:
     if "outcome" in body:  # version 1
         return body["outcome"]
     if "success" in body:
@@ -191,7 +191,7 @@ def _outcome_in(body: dict[str, Any], *, where: str) -> Any:
     raise CorruptRecord(f"{where}: it does not say how the step ended, only {', '.join(body)}")
 
 
-def _read_part(path: StepPath, part: Any, outcome_at: OutcomeAt, *, where: str) -> StepResult:
+def _read_part(path: StepPath, part: object, outcome_at: OutcomeAt, *, where: str) -> StepResult:
     if not isinstance(part, str):
         return cast(StepResult, _read_message(part, StepResult, where=where))
     result = getattr(outcome_at(inside(path, part)), "step_result", None)
@@ -200,12 +200,12 @@ def _read_part(path: StepPath, part: Any, outcome_at: OutcomeAt, *, where: str) 
     return cast(StepResult, result)
 
 
-def _read_message(data: Any, kind: Any, *, where: str) -> Any:
+def _read_message(data: object, kind: Any, *, where: str) -> Any:
     with reading(where):
         return from_data(data, kind)
 
 
-def result_data(result: PipelineResult) -> dict[str, Any]:
+def result_data(result: PipelineResult) -> dict[str, object]:
     """What a result adds to the records before it: how the run stands, and its totals where there are any."""
     totals = {
         "feedback": result.feedback,
@@ -230,12 +230,12 @@ def _redacted_frame(frame: Frame, redact: Redact) -> Frame:
     return Frame(file=redact(frame.file), line=frame.line, function=redact(frame.function))
 
 
-def read_usage(data: Any, *, where: str) -> Usage:
+def read_usage(data: object, *, where: str) -> Usage:
     """A stored usage; none at all if there is none."""
     with reading(f"{where}: its usage"):
         return cattrs.structure(data or {}, Usage)
 
 
-def usage_data(usage: Usage) -> dict[str, Any]:
+def usage_data(usage: Usage) -> dict[str, object]:
     """A usage as JSON data, without what is zero."""
     return {name: amount for name, amount in attrs.asdict(usage).items() if amount}

@@ -14,14 +14,14 @@ from .record_bodies import Redact, redacted_error
 _MESSAGES = (Success, Failure, Paused, Aborted, StepResult, PipelineResult)
 
 
-def without_secrets(value: Any, redact: Redact) -> Any:
+def without_secrets(value: object, redact: Redact) -> Any:
     """The outcome, result or error with its texts redacted; any other value as it is."""
     if isinstance(value, ErrorInfo):
         return redacted_error(value, redact)
     return _message(value, redact) if isinstance(value, _MESSAGES) else value
 
 
-def _message(message: Any, redact: Redact) -> Any:
+def _message(message: Any, redact: Redact) -> object:
     fields = [field.name for field in attrs.fields(type(message)) if field.name in _BY_FIELD]
     return attrs.evolve(message, **{name: _BY_FIELD[name](getattr(message, name), redact) for name in fields})
 
@@ -40,7 +40,7 @@ def _results(results: tuple[StepResult, ...], redact: Redact) -> tuple[StepResul
     return tuple(without_secrets(each, redact) for each in results)
 
 
-_BY_FIELD: dict[str, Callable[[Any, Redact], Any]] = {
+_BY_FIELD: dict[str, Callable[[Any, Redact], object]] = {
     "error": _error,
     "feedback": _text,
     "message": _text,

@@ -25,26 +25,26 @@ class _NamedReducer:
     name: str
     combine: Reducer
 
-    def __call__(self, base: Any, one: Any, other: Any) -> Any:
+    def __call__(self, base: object, one: object, other: object) -> object:
         return self.combine(base, one, other)
 
     def __repr__(self) -> str:
         return self.name
 
 
-def _add(base: Any, one: Any, other: Any) -> Any:
+def _add(base: Any, one: Any, other: Any) -> object:
     return one + other if base is None else one + (other - base)
 
 
-def _append(base: Any, one: Any, other: Any) -> Any:
+def _append(base: Any, one: Any, other: Any) -> object:
     kept = 0 if base is None else len(base)
     if base is not None and other[:kept] != base:
         raise ValueError("a branch changed what was there before, so that its additions cannot be told apart")
     return one + other[kept:]
 
 
-def _merge(base: Any, one: Any, other: Any) -> Any:
-    before: Mapping[Any, Any] = {} if base is None else base
+def _merge(base: Any, one: Any, other: Any) -> object:
+    before: Mapping[object, object] = {} if base is None else base
     merged = {key: value for key, value in one.items() if key in other or key not in before}
     for key, value in other.items():
         if key not in before or value != before[key]:
@@ -52,7 +52,7 @@ def _merge(base: Any, one: Any, other: Any) -> Any:
     return merged
 
 
-def _merged_value(base: Any, one: Any, other: Any) -> Any:
+def _merged_value(base: object, one: object, other: object) -> object:
     nested = isinstance(one, dict) and isinstance(other, dict)
     return _merge(base if isinstance(base, dict) else None, one, other) if nested else other
 

@@ -38,7 +38,7 @@ class RunState:
     seq: int
     """The last record that was taken into account."""
     status: str
-    input: Any = None
+    input: object = None
     context: Any = None
     """The context after the last top-level step that settled."""
     outcomes: dict[StepPath, TerminalOutcome] = attrs.field(factory=dict)
@@ -49,7 +49,7 @@ class RunState:
     """What had started and not settled."""
     pauses: dict[StepPath, str] = attrs.field(factory=dict)
     """Unanswered questions by path."""
-    answers: dict[StepPath, Any] = attrs.field(factory=dict)
+    answers: dict[StepPath, object] = attrs.field(factory=dict)
     units: tuple[StepPath, ...] = ()
     """The model turns and tool calls that are done."""
     uncertain: tuple[StepPath, ...] = ()
@@ -73,7 +73,7 @@ class RunState:
         return last.error if isinstance(last, Failure) else None
 
     @property
-    def output(self) -> Any:
+    def output(self) -> object:
         """What the last top-level step that settled came to."""
         return self.results[-1].output if self.results else None
 

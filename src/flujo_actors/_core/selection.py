@@ -135,7 +135,7 @@ class Selector(Protocol):
     """What may stand behind `by=`: a pure rule."""
 
     def choose(
-        self, candidates: Sequence[str], beliefs: Mapping[str, Belief], budget: Any, rng: random.Random
+        self, candidates: Sequence[str], beliefs: Mapping[str, Belief], budget: object, rng: random.Random
     ) -> Choice:
         """One of the candidates; `beliefs` has one entry for each, `budget` says what may still be spent."""
 
@@ -149,31 +149,31 @@ def _number(value: object) -> float | None:
     return float(value)
 
 
-def _checked_prior(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _checked_prior(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     pair = value if isinstance(value, tuple) and len(value) == 2 else (None, None)
     if not all((number := _number(each)) is not None and number > 0 for each in pair):
         raise DeclarationError(f"ThompsonSampling: prior must be two numbers above 0, not {value!r}")
 
 
-def _checked_memory(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _checked_memory(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     number = _number(value)
     if value is not None and (number is None or number < 1):
         raise DeclarationError(f"ThompsonSampling: memory must be at least 1, or None for all outcomes, not {value!r}")
 
 
-def _checked_positive(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _checked_positive(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     number = _number(value)
     if value is not None and (number is None or number <= 0):
         raise DeclarationError(f"ThompsonSampling: {attribute.name} must be a number above 0 or None, not {value!r}")
 
 
-def _checked_floor(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _checked_floor(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     number = _number(value)
     if number is None or not 0 <= number < 1:
         raise DeclarationError(f"ThompsonSampling: floor must be a share from 0 to below 1, not {value!r}")
 
 
-def _as_tuple(value: Any) -> Any:
+def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -192,7 +192,7 @@ class ThompsonSampling:
     seed: Any = None
 
     def choose(
-        self, candidates: Sequence[str], beliefs: Mapping[str, Belief], budget: Any, rng: random.Random
+        self, candidates: Sequence[str], beliefs: Mapping[str, Belief], budget: object, rng: random.Random
     ) -> Choice:
         """The arm with the largest draw."""
         draws = {arm: self._draw(beliefs.get(arm, NO_BELIEF), rng) for arm in candidates}

@@ -46,7 +46,7 @@ def unknown_setting(key: str, known: Sequence[str]) -> DeclarationError:
     return DeclarationError(f"unknown setting {key!r}: {hint}")
 
 
-def _sections_from_dicts(_: type[Any], fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+def _sections_from_dicts(_: type[object], fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
     return [_taking_a_dict(field) for field in fields]
 
 
@@ -57,7 +57,7 @@ def _taking_a_dict(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
     return field.evolve(converter=functools.partial(_as_section, section))
 
 
-def _as_section(cls: type[Any], value: Any) -> Any:
+def _as_section(cls: type[Any], value: object) -> Any:
     """A dict becomes the section it describes; anything else that is not one is refused while it is built."""
     if isinstance(value, cls):
         return value
@@ -165,13 +165,13 @@ class UsageSettings:
     """The same for a cost limit."""
 
 
-def _sinks(value: Any) -> tuple[Any, ...]:
+def _sinks(value: object) -> tuple[object, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise DeclarationError(f"setting telemetry.sinks must be a list of sinks, made in code, not {value!r}")
     return tuple(value)
 
 
-def _can_emit(_: object, attribute: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
+def _can_emit(_: object, attribute: attrs.Attribute[Any], value: tuple[object, ...]) -> None:
     for sink in value:
         if not callable(getattr(sink, "emit", None)):
             raise DeclarationError(f"setting {attribute.name} must hold sinks, objects with `emit`, not {sink!r}")
@@ -244,7 +244,7 @@ def _is_text(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         raise DeclarationError(f"setting {attribute.name} must be a text, not {value!r}")
 
 
-def _read_limit(value: Any) -> Any:
+def _read_limit(value: object) -> object:
     """The environment has texts."""
     try:
         return float(value) if isinstance(value, str) else value

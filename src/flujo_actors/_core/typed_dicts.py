@@ -15,12 +15,12 @@ SCHEMAS = (
 """What serves as a schema, for those who have given something else."""
 
 
-def known_to_pydantic(schema: Any) -> Any:
+def known_to_pydantic(schema: object) -> Any:
     """The same type with every TypedDict in it declared so that pydantic takes it."""
     return schema if sys.version_info >= (3, 12) else _known(schema, ())
 
 
-def _known(part: Any, inside: tuple[Any, ...]) -> Any:
+def _known(part: Any, inside: tuple[Any, ...]) -> object:
     if typing.is_typeddict(part):
         return Any if part in inside else _declared_anew(part, (*inside, part))
     args = get_args(part)
@@ -31,7 +31,7 @@ def _known(part: Any, inside: tuple[Any, ...]) -> Any:
     return Union[known] if origin is types.UnionType else origin[known]  # noqa: UP007 - made at run time
 
 
-def _declared_anew(typed_dict: Any, inside: tuple[Any, ...]) -> Any:
+def _declared_anew(typed_dict: object, inside: tuple[object, ...]) -> object:
     if type(typed_dict).__module__ != "typing":
         return typed_dict
     hints = typing.get_type_hints(typed_dict)
@@ -41,5 +41,5 @@ def _declared_anew(typed_dict: Any, inside: tuple[Any, ...]) -> Any:
     return anew
 
 
-def _key(typed_dict: Any, name: str, hint: Any) -> Any:
+def _key(typed_dict: Any, name: str, hint: Any) -> object:
     return hint if name in typed_dict.__required_keys__ else typing_extensions.NotRequired[hint]

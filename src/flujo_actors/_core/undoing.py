@@ -42,7 +42,7 @@ class Undoable:
     """Its declaration, which says how; `None` if the pipeline has no such step any more."""
     name: str
     path: StepPath
-    input: Any = None
+    input: object = None
     output: Any = None
     completed: bool = True
     attempts: int = 1

@@ -75,14 +75,14 @@ NO_USAGE = Usage()
 """The neutral element: nothing was called."""
 
 
-def _positive(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _positive(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise DeclarationError(f"UsageLimits.{attribute.name} must be a finite number >= 0 or None, not {value!r}")
 
 
-def _count(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _count(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise DeclarationError(f"UsageLimits.{attribute.name} must be a whole number >= 0 or None, not {value!r}")
 
@@ -91,7 +91,7 @@ WhenReached: TypeAlias = Literal["fail", "pause"]
 """What happens at a limit: the run ends with an error, or it asks for another limit."""
 
 
-def _known_end(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _known_end(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value not in ("fail", "pause"):
         raise DeclarationError(f"UsageLimits.when_reached must be 'fail' or 'pause', not {value!r}")
 

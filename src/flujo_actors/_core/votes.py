@@ -14,12 +14,12 @@ from ..errors import DeclarationError
 from .loops import canonical
 
 
-def _checked_count(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _checked_count(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 2:
         raise DeclarationError(f"Votes: n must be a whole number of at least 2, not {value!r}")
 
 
-def _checked_key(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _checked_key(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and not callable(value):
         raise DeclarationError(f"Votes: key must be a function of an output, not {value!r}")
 
@@ -38,7 +38,7 @@ class Vote:
     """One answer, and what it is compared by."""
 
     index: int
-    compared: Any
+    compared: object
 
 
 @attrs.frozen
@@ -66,7 +66,7 @@ def elect(votes: Sequence[Vote], asked: int) -> Elected | None:
     return Elected(index=winner[0].index, votes=len(winner), share=len(winner) / asked)
 
 
-def same_answer(one: Any, other: Any) -> bool:
+def same_answer(one: object, other: object) -> bool:
     """Whether two answers are the same: by their JSON, or by what they say of themselves."""
     text = canonical(one)
     if text is not None:
@@ -83,7 +83,7 @@ def confidence_in(value: object) -> tuple[float | None, str]:
     return float(value), ""
 
 
-def field_of(output: Any, name: str) -> Any:
+def field_of(output: Any, name: str) -> object:
     """The field of an output, whether it is a dict or has attributes; `None` if it has no such field."""
     if isinstance(output, dict):
         return output.get(name)

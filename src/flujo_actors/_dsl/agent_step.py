@@ -28,7 +28,7 @@ class AgentStep:
     agent: ClassVar[Any] = None
     context_sources: ClassVar[ContextSources | Iterable[Source] | None] = None
 
-    def user_prompt(self, data: Any, context: Any) -> Any:
+    def user_prompt(self, data: object, context: Any) -> Any:
         """What the agent is asked."""
         return data
 
@@ -48,7 +48,7 @@ class AgentStep:
         processors = Processors(before=() if prompt is None else (prompt,), after=(self.apply,) if applies else ())
         return Step(name, self._agent(), processors=processors, **options)
 
-    def _agent(self) -> Any:
+    def _agent(self) -> object:
         """The agent; a function in the class body was not meant as a method."""
         agent = vars(type(self)).get("agent", type(self).agent)
         return agent.__func__ if isinstance(agent, staticmethod) else agent
@@ -61,5 +61,5 @@ class _Prompt:
         self._ask, self.__name__ = whose.user_prompt, "user_prompt"
         self._named = accepts(whose.user_prompt, "context")
 
-    def __call__(self, data: Any, *, context: Any) -> Any:
+    def __call__(self, data: object, *, context: Any) -> object:
         return self._ask(data, context=context) if self._named else self._ask(data, context)

@@ -6,20 +6,19 @@ import ast
 import types
 import typing
 from collections.abc import Iterator
-from typing import Any
 
 _OBJECTS = frozenset({"dict", "Dict", "Mapping", "MutableMapping"})
 _UNIONS = frozenset({"Union", "Optional"})
 
 
-def wants_object(annotation: Any) -> bool:
+def wants_object(annotation: object) -> bool:
     """Whether a dict or a mapping is asked for, and nothing else but perhaps `None`."""
     names = _written(annotation) if isinstance(annotation, str) else _named(annotation)
     wanted = set(names) - {"None", "NoneType"}
     return bool(wanted) and wanted <= _OBJECTS
 
 
-def _named(annotation: Any) -> Iterator[str]:
+def _named(annotation: object) -> Iterator[str]:
     """The names of the types that a value may have, without their parameters."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:

@@ -33,13 +33,13 @@ def reader_of(schema: Any) -> Reader:
         raise DeclarationError(f"{schema!r:.100} cannot be validated against: {error.message}") from error
 
 
-def _json_reader(schema: Mapping[str, Any]) -> Reader:
+def _json_reader(schema: Mapping[str, object]) -> Reader:
     try:
         validator = jsonschema_rs.validator_for(dict(schema), retriever=_refuse_to_fetch)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         raise DeclarationError(f"{schema!r:.500} is not a JSON Schema: {error}") from error
 
-    def read(answer: Any) -> Any:
+    def read(answer: object) -> object:
         validator.validate(answer)
         return answer
 

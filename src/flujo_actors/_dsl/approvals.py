@@ -23,11 +23,11 @@ OnTimeout: TypeAlias = Literal["approve", "reject", "fail"]
 register_type(Decision)
 
 
-def _as_options(value: Any) -> Any:
+def _as_options(value: object) -> object:
     return DEFAULT_OPTIONS if value is None else value
 
 
-def _as_path(value: Any) -> Any:
+def _as_path(value: object) -> object:
     if value is None or isinstance(value, str):
         return value
     return step_of(cast("StepLike", value))
@@ -59,12 +59,12 @@ class Approval(Declared[In, Out]):
         if not isinstance(self.on_timeout, str):
             yield ESCALATION, self.on_timeout
 
-    def deciding(self) -> Iterator[tuple[str, Any]]:
+    def deciding(self) -> Iterator[tuple[str, object]]:
         """What every step has, and what is asked."""
         yield from Declared.deciding(self)
         yield "message", self.message
 
-    def lasting(self) -> Iterator[tuple[str, Any]]:
+    def lasting(self) -> Iterator[tuple[str, object]]:
         """What can be answered."""
         yield "options", [f"{option.name}: {option.kind}" for option in self.options]
 

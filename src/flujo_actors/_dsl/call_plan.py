@@ -62,7 +62,7 @@ class CallPlan:
     required: frozenset[str] = frozenset()
     """Those of `named` that have no default: without them the call fails."""
     takes_data: bool = True
-    asks_for: Any = None
+    asks_for: object = None
     """What the data is annotated as."""
     stream: CallPlan | None = None
     """The plan of the agent's own `stream` method, used when somebody watches the run."""
@@ -73,7 +73,7 @@ class CallPlan:
         return "context" in self.keywords or (self.stream is not None and self.stream.sees_context)
 
 
-def plan_agent(agent: Any, *, step_name: str) -> CallPlan:
+def plan_agent(agent: object, *, step_name: str) -> CallPlan:
     """The plan for whatever a user gives as an agent; `DeclarationError` if it cannot be called."""
     if agent is None:
         raise MissingAgentError(f"step {step_name!r} has no agent: give it a function, an agent or a step")
@@ -109,7 +109,7 @@ def plan_maker(fn: Any, *, what: str) -> CallPlan | None:
     return plan_callable(fn, step_name=what, also=asked_of_scope(fn))
 
 
-def plan_callable(fn: Callable[..., Any], *, step_name: str, also: frozenset[str] = frozenset()) -> CallPlan:
+def plan_callable(fn: Callable[..., object], *, step_name: str, also: frozenset[str] = frozenset()) -> CallPlan:
     """The plan for one callable; `also` is what else it is passed by keyword."""
     if inspect.isgeneratorfunction(_innermost(fn)):
         raise DeclarationError(f"step {step_name!r} is a plain generator; make it `async def` to stream")
@@ -126,7 +126,7 @@ def plan_callable(fn: Callable[..., Any], *, step_name: str, also: frozenset[str
     )
 
 
-def _refuse_unknown_needs(fn: Callable[..., Any], keywords: frozenset[str], step_name: str) -> None:
+def _refuse_unknown_needs(fn: Callable[..., object], keywords: frozenset[str], step_name: str) -> None:
     """A parameter that nobody will ever pass is a mistake in the declaration, not in a run."""
     given = keywords | {_data_parameter(fn)}
     needed = [name for name, each in (_parameters(fn) or {}).items() if _must_be_given(each) and name not in given]
@@ -143,11 +143,11 @@ def _must_be_given(parameter: inspect.Parameter) -> bool:
     return parameter.default is inspect.Parameter.empty and not variadic
 
 
-def _stream_plan(stream: Callable[..., Any], step_name: str) -> CallPlan:
+def _stream_plan(stream: Callable[..., object], step_name: str) -> CallPlan:
     return attrs.evolve(plan_callable(stream, step_name=step_name), shape="stream", stream=None)
 
 
-def check_takes_pair(fn: Callable[..., Any], *, what: str, first: str) -> None:
+def check_takes_pair(fn: Callable[..., object], *, what: str, first: str) -> None:
     """Refuse a function that cannot be called on a value and the context; one that cannot be read has the benefit."""
     parameters = _parameters(fn)
     if parameters is None:
@@ -163,7 +163,7 @@ def check_takes_pair(fn: Callable[..., Any], *, what: str, first: str) -> None:
         ) from None
 
 
-def asked_of_scope(fn: Callable[..., Any]) -> frozenset[str]:
+def asked_of_scope(fn: Callable[..., object]) -> frozenset[str]:
     """Which of `steps`, `item` and `run_input` a function `(data, context)` asks for, besides these two."""
     named = [each for each in (_parameters(fn) or {}).values() if each.kind is not inspect.Parameter.VAR_POSITIONAL]
     positional = [each.name for each in named if each.kind in _POSITIONAL]
@@ -172,12 +172,12 @@ def asked_of_scope(fn: Callable[..., Any]) -> frozenset[str]:
     )
 
 
-def asks_for_budget(fn: Any) -> bool:
+def asks_for_budget(fn: object) -> bool:
     """Whether a function of data and context wants to know the budget, too."""
     return callable(fn) and not isinstance(fn, type) and _names(fn, BUDGET) and not _binds(fn, BUDGET)
 
 
-def is_model_agent(agent: Any) -> bool:
+def is_model_agent(agent: object) -> bool:
     """Whether this is a pydantic-ai agent; pydantic-ai is never imported to find out."""
     pydantic_ai = sys.modules.get("pydantic_ai")
     return pydantic_ai is not None and isinstance(agent, pydantic_ai.agent.AbstractAgent)
@@ -186,7 +186,7 @@ def is_model_agent(agent: Any) -> bool:
 # --- signatures -------------------------------------------------------------------------------------------
 
 
-def accepts(fn: Callable[..., Any], name: str, *, also: bool = False) -> bool:
+def accepts(fn: Callable[..., object], name: str, *, also: bool = False) -> bool:
     """Whether `fn(data, **{name: …})` is a call that `fn` allows; see the module's rules.
 
     `also` is for what is offered to everybody who takes keywords, or whose signature cannot be read.
@@ -204,11 +204,11 @@ def accepts(fn: Callable[..., Any], name: str, *, also: bool = False) -> bool:
     return True if wrapped is None else accepts(wrapped, name)
 
 
-def _binds(fn: Callable[..., Any], name: str) -> bool:
+def _binds(fn: Callable[..., object], name: str) -> bool:
     return isinstance(fn, functools.partial) and name in fn.keywords
 
 
-def _names(fn: Callable[..., Any], name: str) -> bool:
+def _names(fn: Callable[..., object], name: str) -> bool:
     parameter = (_parameters(fn) or {}).get(name)
     return parameter is not None and parameter.kind in (
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -226,7 +226,7 @@ def _is_never(annotation: object) -> bool:
     return any(annotation is nobody for nobody in _NOBODY)
 
 
-def _takes_data(fn: Callable[..., Any]) -> bool:
+def _takes_data(fn: Callable[..., object]) -> bool:
     parameters = _parameters(fn)
     if parameters is None:
         return True
@@ -234,13 +234,13 @@ def _takes_data(fn: Callable[..., Any]) -> bool:
     return variadic or _data_parameter(fn) is not None
 
 
-def _data_parameter(fn: Callable[..., Any]) -> str | None:
+def _data_parameter(fn: Callable[..., object]) -> str | None:
     """The first parameter that can be given by position and does not take `context` or `resources`."""
     positional = (each for each in (_parameters(fn) or {}).values() if each.kind in _POSITIONAL)
     return next((each.name for each in positional if each.name not in FORWARDED or not _names(fn, each.name)), None)
 
 
-def _data_first(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _data_first(fn: Callable[..., object]) -> Callable[..., object]:
     """`fn`, callable with the data as its only positional argument even if `context` stands before it."""
     name = _data_parameter(fn)
     if name is None or name == next(iter(_parameters(fn) or {})):
@@ -248,18 +248,18 @@ def _data_first(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda data, **keywords: fn(**{name: data}, **keywords)
 
 
-def _requires(fn: Callable[..., Any], name: str) -> bool:
+def _requires(fn: Callable[..., object], name: str) -> bool:
     parameter = (_parameters(fn) or {}).get(name)
     return _names(fn, name) and parameter is not None and parameter.default is inspect.Parameter.empty
 
 
-def asks_for(fn: Callable[..., Any]) -> Any:
+def asks_for(fn: Callable[..., object]) -> object:
     """What a function annotates its data as; a text, if that is how it is written down."""
     data = (_parameters(fn) or {}).get(_data_parameter(fn) or "")
     return None if data is None or data.annotation is inspect.Parameter.empty else data.annotation
 
 
-def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
+def _parameters(fn: Callable[..., object]) -> dict[str, inspect.Parameter] | None:
     if isinstance(fn, staticmethod):
         return _parameters(fn.__func__)
     if _is_mock(fn):
@@ -270,7 +270,7 @@ def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
         return None
 
 
-def _specified(mock: Any) -> dict[str, inspect.Parameter] | None:
+def _specified(mock: object) -> dict[str, inspect.Parameter] | None:
     """The parameters of a mock that checks its calls against a signature; any other mock has none."""
     signature = getattr(type(mock), "__signature__", None)
     return dict(signature.parameters) if isinstance(signature, inspect.Signature) else None
@@ -284,12 +284,12 @@ def _is_mock(value: object) -> bool:
 # --- shapes -----------------------------------------------------------------------------------------------
 
 
-def shape_of(fn: Callable[..., Any]) -> Shape:
+def shape_of(fn: Callable[..., object]) -> Shape:
     """How a function answers."""
     return _shape(fn)
 
 
-def _shape(fn: Callable[..., Any]) -> Shape:
+def _shape(fn: Callable[..., object]) -> Shape:
     mock = sys.modules.get("unittest.mock")
     if mock is not None and isinstance(fn, mock.AsyncMock):
         return "async"
@@ -301,21 +301,21 @@ def _shape(fn: Callable[..., Any]) -> Shape:
     return "sync"
 
 
-def _is_async(fn: Callable[..., Any]) -> bool:
+def _is_async(fn: Callable[..., object]) -> bool:
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
         return True
     # The mark that asyncio reads, set on functions which return coroutines without being `async def`.
     return not _is_mock(fn) and bool(getattr(fn, "_is_coroutine", False))
 
 
-def _layers(fn: Callable[..., Any]) -> list[Callable[..., Any]]:
+def _layers(fn: Callable[..., object]) -> list[Callable[..., object]]:
     layers = [fn]
     while (wrapped := _wrapped(layers[-1])) is not None and len(layers) < 100:
         layers.append(wrapped)
     return layers
 
 
-def _wrapped(fn: Callable[..., Any]) -> Callable[..., Any] | None:
+def _wrapped(fn: Callable[..., object]) -> Callable[..., object] | None:
     """What a wrapper wraps, also if the wrapper stands behind a partial or is an object's `__call__`."""
     if _is_mock(fn):
         return None
@@ -323,7 +323,7 @@ def _wrapped(fn: Callable[..., Any]) -> Callable[..., Any] | None:
     return wrapped if callable(wrapped) else None
 
 
-def _innermost(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _innermost(fn: Callable[..., object]) -> Callable[..., object]:
     """The function behind partials, bound methods and callable objects: the one with the code flags."""
     while True:
         if isinstance(fn, functools.partial):
@@ -339,7 +339,7 @@ def _innermost(fn: Callable[..., Any]) -> Callable[..., Any]:
             return fn
 
 
-def _method(agent: Any, name: str) -> Any:
+def _method(agent: Any, name: str) -> object:
     """The agent's method; of a mock only one that somebody gave it, since it has every other at once."""
     if _is_plain_callable(agent) or (_is_mock(agent) and name not in {*vars(agent), *agent._mock_children}):
         return None
@@ -350,7 +350,7 @@ def _is_plain_callable(agent: object) -> bool:
     return inspect.isroutine(agent) or isinstance(agent, functools.partial)
 
 
-def name_of(fn: Callable[..., Any]) -> str:
+def name_of(fn: Callable[..., object]) -> str:
     """What a function is called, also behind partials; an object is called by its class."""
     while isinstance(fn, functools.partial):
         fn = fn.func

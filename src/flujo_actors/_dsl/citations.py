@@ -27,7 +27,7 @@ def known_citations(output: Any, *, assembled: AssembledContext) -> str | None:
     return f"it cites {told}, but the passages that were shown are: {shown}"
 
 
-def cited_in(text: str, known: Mapping[str, Any]) -> Iterator[str]:
+def cited_in(text: str, known: Mapping[str, object]) -> Iterator[str]:
     """The ids that a text cites, as often as it does; what is known is an id however it looks."""
     for match in _CITED.finditer(text):
         if match.group(1) in known:
@@ -51,7 +51,7 @@ def _texts(output: Any, depth: int = 0) -> Iterator[str]:
             yield from _texts(part, depth + 1)
 
 
-def _parts(output: Any) -> list[Any]:
+def _parts(output: Any) -> list[object]:
     if isinstance(output, Mapping):
         return list(output.values())
     if isinstance(output, list | tuple | set | frozenset):

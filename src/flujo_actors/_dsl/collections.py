@@ -13,7 +13,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._core.near_names import nearest
 from ..errors import DeclarationError
@@ -79,7 +79,7 @@ def fits(kind: type, value: object) -> bool:
     return isinstance(value, int | float) if kind is float else isinstance(value, kind)
 
 
-def _annotations(cls: type) -> dict[str, Any]:
+def _annotations(cls: type) -> dict[str, object]:
     return {name: kind for name, kind in inspect.get_annotations(cls).items() if not name.startswith("_")}
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .pipeline import AnyStep, StepLike
 
 
-def _as_compensation(value: Any) -> Any:
+def _as_compensation(value: Any) -> object:
     from .pipeline import step_of  # a cycle: a step has compensations, which are steps
 
     return step_of(value)
@@ -48,7 +48,7 @@ class Compensate:
         _refuse_compensated(_checked_step(self.by, "what Compensate undoes by"))
 
 
-def as_compensate(value: Any) -> Compensate | Mapping[str, Compensate] | None:
+def as_compensate(value: object) -> Compensate | Mapping[str, Compensate] | None:
     """The compensation that was declared; for each tool, if it is a dict of them."""
     if value is None or isinstance(value, Compensate):
         return value
@@ -57,7 +57,7 @@ def as_compensate(value: Any) -> Compensate | Mapping[str, Compensate] | None:
     return Compensate(value)
 
 
-def _of_one(value: Any) -> Compensate:
+def _of_one(value: object) -> Compensate:
     return value if isinstance(value, Compensate) else Compensate(value)
 
 

@@ -47,7 +47,7 @@ def _checked_own_name(value: object, *, what: str) -> None:
 class FromState:
     """A value of the run's context; make it with `from_state`."""
 
-    where: str | Callable[..., Any]
+    where: str | Callable[..., object]
     name: str
     """Empty for a function that has no name of its own."""
 
@@ -82,7 +82,7 @@ class FromRetrieval:
     top_k: int
     min_relevance: float
     filters: Mapping[str, Any]
-    rerank: Callable[..., Any] | None
+    rerank: Callable[..., object] | None
     if_empty: str | None
     timeout_s: float | None
     on_error: OnError
@@ -133,11 +133,11 @@ def from_history(where: str, *, keep_last: int | None = None, remember: bool = F
 def from_retrieval(
     collection: type[Collection],
     *,
-    query: str | FromState | Callable[..., Any] | None = None,
+    query: str | FromState | Callable[..., object] | None = None,
     top_k: int = 5,
     min_relevance: float = 0.0,
     filters: Mapping[str, Any] = MappingProxyType({}),
-    rerank: Callable[..., Any] | None = None,
+    rerank: Callable[..., object] | None = None,
     if_empty: str | None = None,
     timeout_s: float | None = None,
     on_error: OnError = "fail",
@@ -205,7 +205,7 @@ def _check_choices(on_error: object, cache: object, if_empty: object, rerank: ob
         raise DeclarationError(f"{what}: rerank must be a function on passages, not {rerank!r}")
 
 
-def _checked_filters(collection: type[Collection], filters: object, what: str) -> Mapping[str, Any]:
+def _checked_filters(collection: type[Collection], filters: object, what: str) -> Mapping[str, object]:
     if not isinstance(filters, Mapping):
         raise DeclarationError(f"{what}: filters must be a dict of values by field, not {filters!r}")
     for field, value in filters.items():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .pipeline import AnyStep, StepLike
 
 NOTHING_ASKED: frozenset[str] = frozenset()
-EMPTY: Mapping[str, Any] = MappingProxyType({})
+EMPTY: Mapping[str, object] = MappingProxyType({})
 
 
 def checked_name(_: object, attribute: attrs.Attribute[str], value: str) -> None:
@@ -66,13 +66,13 @@ def checked_source(instance: Any, attribute: attrs.Attribute[Any], value: object
         check_takes_pair(value, what=f"step {instance.name!r}: {attribute.name}", first="previous")
 
 
-def _as_callables(value: Callable[..., Any] | Iterable[Callable[..., Any]]) -> tuple[Any, ...]:
+def _as_callables(value: Callable[..., object] | Iterable[Callable[..., object]]) -> tuple[object, ...]:
     if callable(value) or not isinstance(value, Iterable):
         return (value,)
     return tuple(value)
 
 
-def _checked_callables(instance: Any, attribute: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
+def _checked_callables(instance: object, attribute: attrs.Attribute[Any], value: tuple[object, ...]) -> None:
     for each in value:
         if not callable(each):
             who = f"step {instance.name!r}" if hasattr(instance, "name") else type(instance).__name__
@@ -122,7 +122,7 @@ def as_compensation(
     return compensation.as_compensate(value)
 
 
-def _as_review(value: Any) -> AnyStep | None:
+def _as_review(value: object) -> AnyStep | None:
     if value is None:
         return None
     from .sureness import as_review  # what only steps with a review need
@@ -158,7 +158,7 @@ def refuse_unknown(name: object, options: Mapping[str, Any], known: frozenset[st
     raise UnknownOption(f"step {name!r} has no option {wrong!r}: {hint}")
 
 
-def planned(functions: Iterable[Callable[..., Any]], what: str) -> tuple[CallPlan, ...]:
+def planned(functions: Iterable[Callable[..., object]], what: str) -> tuple[CallPlan, ...]:
     """How to call each of a step's own functions, which are functions of a value."""
     plans = tuple(plan_callable(fn, step_name=what) for fn in functions)
     if not all(plan.takes_data for plan in plans):
@@ -247,7 +247,7 @@ class Declared(Chained[In, Out]):
     checks: tuple[CallPlan, ...] = attrs.field(init=False)
     """The validators, each with how to call it."""
 
-    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+    def __new__(cls, *arguments: object, **options: Any) -> Self:
         refuse_unknown(arguments[0] if arguments else options.get("name"), options, options_of(cls))
         return object.__new__(cls)
 

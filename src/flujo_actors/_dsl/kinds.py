@@ -71,7 +71,7 @@ def _checked_callable(instance: Any, attribute: attrs.Attribute[Any], value: obj
     check_takes_pair(value, what=f"step {instance.name!r}: {attribute.name}", first=first)
 
 
-def _as_branches(value: Mapping[Any, StepLike]) -> Mapping[Any, AnyStep]:
+def _as_branches(value: Mapping[Any, StepLike]) -> Mapping[object, AnyStep]:
     return frozen_mapping({key: step_of(step) for key, step in value.items()} if isinstance(value, Mapping) else value)
 
 
@@ -85,7 +85,7 @@ def _checked_branches(instance: Any, _: object, value: Mapping[Any, object]) -> 
 
 
 def _branch_names_differ(step: Parallel | BranchOn) -> None:
-    names: dict[str, Any] = {}
+    names: dict[str, object] = {}
     for key in step.branches:
         if str(key) in names:
             raise DeclarationError(f"step {step.name!r}: branches {names[str(key)]!r} and {key!r} look the same")
@@ -142,7 +142,7 @@ class Parallel(Declared[In, Out]):
     def _inside(self) -> Iterator[tuple[Segment, AnyStep]]:
         return ((Named(str(key)), branch) for key, branch in self.branches.items())
 
-    def lasting(self) -> Iterator[tuple[str, Any]]:
+    def lasting(self) -> Iterator[tuple[str, object]]:
         """How the branches' contexts are merged."""
         yield "merge", self.merge
 
@@ -167,7 +167,7 @@ class MapOver(Declared[In, Out]):
     def _inside(self) -> Iterator[tuple[Segment, AnyStep]]:
         yield EACH, self.body
 
-    def deciding(self) -> Iterator[tuple[str, Any]]:
+    def deciding(self) -> Iterator[tuple[str, object]]:
         """What every step has, and the items."""
         yield from Declared.deciding(self)
         yield "items", self.items
@@ -188,7 +188,7 @@ class BranchOn(Declared[In, Out]):
         if self.default is not None:
             yield DEFAULT, self.default
 
-    def deciding(self) -> Iterator[tuple[str, Any]]:
+    def deciding(self) -> Iterator[tuple[str, object]]:
         """What every step has, and the selector."""
         yield from Declared.deciding(self)
         yield "select", self.select
@@ -214,12 +214,12 @@ class LoopUntil(Declared[In, Out]):
     def _inside(self) -> Iterator[tuple[Segment, AnyStep]]:
         yield EACH, self.body
 
-    def deciding(self) -> Iterator[tuple[str, Any]]:
+    def deciding(self) -> Iterator[tuple[str, object]]:
         """What every step has, and the condition."""
         yield from Declared.deciding(self)
         yield "until", self.until
 
-    def lasting(self) -> Iterator[tuple[str, Any]]:
+    def lasting(self) -> Iterator[tuple[str, object]]:
         """How many turns there are at most."""
         yield "max_loops", self.max_loops
 
@@ -261,7 +261,7 @@ class HumanInTheLoop(Declared[In, Out]):
 
     kind: ClassVar[str] = "question"
 
-    def deciding(self) -> Iterator[tuple[str, Any]]:
+    def deciding(self) -> Iterator[tuple[str, object]]:
         """What every step has, and what is asked."""
         yield from Declared.deciding(self)
         yield "message", self.message

@@ -33,17 +33,17 @@ class Options(TypedDict, total=False):
     on_failure: StepLike | Iterable[StepLike] | None
     compensate: StepLike | Compensate | Mapping[str, StepLike | Compensate] | None
     min_confidence: float | None
-    confidence: Any
+    confidence: object
     on_low_confidence: StepLike | Iterable[StepLike] | None
-    meta: Mapping[str, Any]
+    meta: Mapping[str, object]
     runs_on: str | None
 
 
 class KindOptions(Options, total=False):
     """What can be said of a step that contains others, or waits for a person."""
 
-    input: Any
-    processors: Processors | Mapping[str, Any]
+    input: object
+    processors: Processors | Mapping[str, object]
 
 
 class LoopOptions(KindOptions, total=False):
@@ -71,7 +71,7 @@ class AgentOptions(Options, total=False):
     """What can be said of a step that calls an agent, apart from what changes the types of its data."""
 
     deps: Any
-    message_history: Any
+    message_history: object
     context_sources: ContextSources | Iterable[Source] | None
     mergeable_output: bool
 
@@ -85,8 +85,8 @@ class GivenInput(AgentOptions):
 class DataOptions(AgentOptions, total=False):
     """… with what makes other types of the data: processors, or a schema of the step's own."""
 
-    processors: Processors | Mapping[str, Any]
-    processing: Processing | Mapping[str, Any]
+    processors: Processors | Mapping[str, object]
+    processing: Processing | Mapping[str, object]
 
 
 class AllOptions(DataOptions, total=False):
@@ -100,7 +100,7 @@ class WithProcessors(AgentOptions, total=False):
 
     processors: Required[Processors | Mapping[str, Any]]
     input: object
-    processing: Processing | Mapping[str, Any]
+    processing: Processing | Mapping[str, object]
 
 
 class WithProcessing(AgentOptions, total=False):

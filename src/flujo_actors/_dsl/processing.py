@@ -29,7 +29,7 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise DeclarationError(f"processing.{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
-def _check_schema(schema: Any) -> None:
+def _check_schema(schema: object) -> None:
     from .answer_schema import reader_of  # loads pydantic, which only those who ask for a schema need
 
     try:

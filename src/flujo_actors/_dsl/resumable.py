@@ -29,7 +29,7 @@ def _checked_policy(_: object, attribute: attrs.Attribute[Any], value: str) -> N
         raise DeclarationError(f"on_uncertain must be one of {', '.join(get_args(OnUncertain))}, not {value!r}")
 
 
-def _checked_guard(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _checked_guard(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and not isinstance(value, LoopGuard):
         raise DeclarationError(f"guard must be a LoopGuard(…) or None, not {value!r}")
 

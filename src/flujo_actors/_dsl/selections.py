@@ -21,7 +21,7 @@ Reward: TypeAlias = Callable[..., Any] | Literal["later"] | None
 """How good an outcome was: `(result, context) -> float | None`, told later from outside, or 1 and 0 by success."""
 
 
-def _as_arms(value: Any) -> Any:
+def _as_arms(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
     return frozen_mapping({name: _arm(name, each) for name, each in value.items()})
@@ -53,7 +53,7 @@ class SelectAgent(Declared[In, Out]):
         """The arms."""
         return ((Named(name), arm) for name, arm in self.arms.items())
 
-    def deciding(self) -> Iterator[tuple[str, Any]]:
+    def deciding(self) -> Iterator[tuple[str, object]]:
         """What every step has, and what tells outcomes apart."""
         yield from Declared.deciding(self)
         yield "category", self.category

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import DeclarationError
 from .context_sources import ContextSources, as_context_sources
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .step import Step
 
 
-def sources_of(name: str, value: Any) -> ContextSources:
+def sources_of(name: str, value: object) -> ContextSources:
     """The sources of the step of that name, which is told with whatever is wrong with them."""
     try:
         return as_context_sources(value)

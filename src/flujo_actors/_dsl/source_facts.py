@@ -6,7 +6,7 @@ Of a function its name counts, as everywhere; of searches what decides what is f
 from __future__ import annotations
 
 import functools
-from typing import Any, assert_never
+from typing import assert_never
 
 from .collections import collection_name
 from .context_format import ContextFormat
@@ -38,7 +38,7 @@ def _source(source: Source) -> str:
             assert_never(source)
 
 
-def _named(value: Any) -> str:
+def _named(value: object) -> str:
     """A value as it is; a function by its name, also behind partials, and what else can be called by its class."""
     if isinstance(value, FromState):
         value = value.where

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from .._core.votes import Votes
 from ..errors import DeclarationError
@@ -17,7 +17,7 @@ DEFAULT_FIELD = "confidence"
 """The field of an output that says how sure it is, if nothing else was said."""
 
 
-def as_review(value: Any) -> AnyStep:
+def as_review(value: object) -> AnyStep:
     """The step that reviews; a list of steps is a pipeline of them."""
     if isinstance(value, Iterable) and not isinstance(value, str | Pipeline) and not callable(value):
         return Pipeline(cast("Iterable[StepLike]", value))

@@ -20,7 +20,7 @@ from .changes import changes_between, steps_done
 from .fingerprint import Fingerprint, form_of, read_fingerprint
 
 
-def admission_of(pipeline: Pipeline, run_id: RunId, data: Any, context: Any, queue: str | None) -> Admission:
+def admission_of(pipeline: Pipeline, run_id: RunId, data: object, context: Any, queue: str | None) -> Admission:
     """What makes a run exist; `NotSerializable` if what it is given cannot be stored."""
     fingerprint = Fingerprint.of(pipeline)
     given = {"input": _stored(data, "input"), "context": _stored(context, "context")}
@@ -28,7 +28,7 @@ def admission_of(pipeline: Pipeline, run_id: RunId, data: Any, context: Any, que
     return Admission(run_id=run_id, pipeline=fingerprint.name, body=body, queue=queue)
 
 
-def given_to(pipeline: Pipeline, run_id: RunId, records: list[Record], mode: ResumeMode) -> tuple[Any, Any]:
+def given_to(pipeline: Pipeline, run_id: RunId, records: list[Record], mode: ResumeMode) -> tuple[object, object]:
     """The input and the context that a run was started with; `FingerprintMismatch` if that was another pipeline."""
     where = f"record 1 of run {run_id!r}"
     if not records or records[0].kind != "admitted":
@@ -48,7 +48,7 @@ def step_at(pipeline: Pipeline, path: StepPath) -> AnyStep | None:
     return find_step(pipeline, path)
 
 
-def answer_schema_at(pipeline: Pipeline, path: StepPath) -> Any:
+def answer_schema_at(pipeline: Pipeline, path: StepPath) -> object:
     """What an answer to the question at a path must fit; `None` if anything does."""
     if isinstance(known_segment(path.rpartition("/")[2]), Doubt):
         return dict(ANSWERS)
@@ -57,12 +57,12 @@ def answer_schema_at(pipeline: Pipeline, path: StepPath) -> Any:
 
 
 @read_by("a fresh process")
-def _given(body: dict[str, Any], *, where: str) -> tuple[Any, Any]:
+def _given(body: dict[str, Any], *, where: str) -> tuple[object, object]:
     data, context = body.get("input"), body.get("context")
     return record_bodies.read_value(data, where=where), record_bodies.read_value(context, where=where)
 
 
-def _stored(value: Any, what: str) -> Any:
+def _stored(value: Any, what: str) -> object:
     try:
         return record_bodies.stored_value(value)
     except NotSerializable as error:

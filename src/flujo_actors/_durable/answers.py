@@ -16,7 +16,7 @@ from ..structured._output_data import as_data
 STILL_PAUSED = "; the run is still paused, answer again"
 
 
-def checked_answer(answer: Any, schema: Any, *, step_name: str, todo: str = STILL_PAUSED) -> Any:
+def checked_answer(answer: object, schema: object, *, step_name: str, todo: str = STILL_PAUSED) -> Any:
     """The answer as its schema wants it: validated, and turned into the model if there is one."""
     if schema is None:
         return answer

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import Any, Literal, TypeAlias, assert_never, get_args
+from typing import Literal, TypeAlias, assert_never, get_args
 
 import attrs
 
@@ -96,7 +96,7 @@ def _said_as_in(after: Facts, before: Facts) -> Facts:
     return {name: after[name] if _is_said(name, after, fact) else fact for name, fact in before.items()}
 
 
-def _is_said(name: str, after: Facts, before: Any) -> bool:
+def _is_said(name: str, after: Facts, before: object) -> bool:
     now = after.get(name)
     return name in _REFERENCES and isinstance(now, str) and isinstance(before, str) and is_same(before, now)
 
@@ -252,7 +252,7 @@ def _facts_changed(path: StepPath, before: Facts, after: Facts) -> Iterator[str]
             yield f"the {name} of step {path!r} changed{_from_to(name, old, new)}"
 
 
-def _from_to(name: str, old: Any, new: Any) -> str:
+def _from_to(name: str, old: object, new: object) -> str:
     if name in _HASHED:
         return ""
     if isinstance(old, dict) and isinstance(new, dict):

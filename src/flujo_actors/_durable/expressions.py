@@ -37,17 +37,17 @@ def named_as_it_ran(target: Any) -> str:
     return f"{_module_of(target)}.{target.__qualname__}"
 
 
-def _module_of(target: Any) -> str:
+def _module_of(target: object) -> str:
     """Where it is defined; a method of a builtin type does not say so."""
     return getattr(target, "__module__", None) or "builtins"
 
 
-def _nameable(target: Any) -> Any:
+def _nameable(target: object) -> object:
     target = getattr(target, "func", target)
     return target if hasattr(target, "__qualname__") else type(target)
 
 
-def expression(value: Any) -> str:
+def expression(value: object) -> str:
     """What stands for a condition, items, an input or a question (rule 2)."""
     if isinstance(value, functools.partial):
         return f"{expression(value.func)} {digest([value.args, value.keywords])}"
@@ -60,7 +60,7 @@ def expression(value: Any) -> str:
     return f"{named(value)} {_code(code)}" if code is not None and code.co_name == _LAMBDA else named(value)
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """A short hash of plain data; what is not plain counts by its type."""
     try:
         text = json.dumps(value, sort_keys=True, skipkeys=True, default=named)
@@ -80,7 +80,7 @@ def _code_digest(code: CodeType) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _const(value: Any) -> str:
+def _const(value: object) -> str:
     if isinstance(value, CodeType):
         return _code_digest(value)
     return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)

@@ -76,12 +76,12 @@ def read_fingerprint(data: Any) -> dict[StepPath, Facts]:
     return steps
 
 
-def form_of(data: Any) -> int:
+def form_of(data: object) -> int:
     """Which facts a stored fingerprint has: the first form has no texts of expressions."""
     return FORM if isinstance(data, dict) and "form" in data else 1
 
 
-def _are_facts(facts: Any) -> bool:
+def _are_facts(facts: object) -> bool:
     return isinstance(facts, dict) and isinstance(facts.get("kind"), str)
 
 
@@ -103,7 +103,7 @@ def _facts_of_form_1(step: AnyStep) -> Facts:
     return facts
 
 
-def _known_facts(step: AnyStep) -> dict[str, Any]:
+def _known_facts(step: AnyStep) -> dict[str, object]:
     facts: dict[str, Any] = {"kind": step.kind}
     if isinstance(step, Step):
         facts.update(_agent_facts(step.agent))
@@ -112,7 +112,7 @@ def _known_facts(step: AnyStep) -> dict[str, Any]:
     return facts
 
 
-def _lasting_fact(value: Any) -> Any:
+def _lasting_fact(value: object) -> object:
     """An option as it is compared: reducers are known by their names."""
     if not isinstance(value, Mapping):
         return value
@@ -132,14 +132,14 @@ def _agent_facts(agent: Any) -> Facts:
     }
 
 
-def _bare(agent: Any) -> Any:
+def _bare(agent: object) -> object:
     """The agent without what is wrapped around it."""
     while hasattr(agent, "wrapped"):
         agent = agent.wrapped
     return agent
 
 
-def _prompts(agent: Any, named: Callable[[Any], str]) -> list[str]:
+def _prompts(agent: object, named: Callable[[Any], str]) -> list[str]:
     """What an agent is told besides its input; what a function makes of it is known by the function's name."""
     told = (
         *getattr(agent, "_system_prompts", ()),
@@ -158,5 +158,5 @@ def _tools(agent: Any) -> dict[str, str]:
     }
 
 
-def _schema_of(tool: Any) -> Any:
+def _schema_of(tool: object) -> object:
     return getattr(getattr(tool, "function_schema", None), "json_schema", None)

@@ -29,7 +29,7 @@ from ..errors import CorruptRecord, DeclarationError
 from ..stores._port import Store
 from .watching import required
 
-SAME_INPUT: Any = object()
+SAME_INPUT: object = object()
 """Stands for the input that the run was started with."""
 
 
@@ -58,7 +58,7 @@ def _records_up_to(store: Store, run_id: RunId, seq: int) -> list[Record]:
     return records[:seq]
 
 
-def _first_body(run_id: RunId, first: Record, seq: int, input: Any) -> str:
+def _first_body(run_id: RunId, first: Record, seq: int, input: object) -> str:
     parts = record_bodies.read_body(first.body, where=f"record 1 of run {run_id!r}")
     del parts["v"]
     given = {} if input is SAME_INPUT else {"input": record_bodies.stored_value(input)}

@@ -105,7 +105,7 @@ class OpenTransaction(Protocol):
     """A transaction of the store that a step writes through; its outcome commits with it."""
 
     @property
-    def connection(self) -> Any:
+    def connection(self) -> object:
         """The driver's own connection."""
 
     async def commit(self, path: StepPath, record: Recorded) -> None:

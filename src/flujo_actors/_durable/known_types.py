@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Iterator
-from typing import Any
 
 from .._core.failures import Recovered, StepFailure, ToolCall, Undo
 from .._core.models import register_annotation
@@ -30,7 +29,7 @@ def register_types_of(pipeline: Pipeline, context_model: type | None) -> None:
                 register_annotation(step.input_schema)
 
 
-def _annotations(step: Step) -> Iterator[Any]:
+def _annotations(step: Step) -> Iterator[object]:
     yield step.processing.schema
     if is_model_agent(step.agent):
         yield step.agent.output_type
@@ -40,7 +39,7 @@ def _annotations(step: Step) -> Iterator[Any]:
             yield from _hints(plan.target)
 
 
-def _hints(target: Any) -> list[Any]:
+def _hints(target: object) -> list[object]:
     target = getattr(target, "func", target)
     if not inspect.isroutine(target) and not inspect.isclass(target):
         target = type(target).__call__

@@ -62,9 +62,9 @@ class MemoryJournal:
     def __init__(self) -> None:
         self._times: WorkedTime | None = None
         self._chosen: dict[StepPath, str] | None = None
-        self._settled: dict[StepPath, tuple[TerminalOutcome, Any, bool]] = {}
+        self._settled: dict[StepPath, tuple[TerminalOutcome, object, bool]] = {}
         self.cancelled: str | None = None
-        self._left: dict[StepPath, Sequence[Any]] | None = None
+        self._left: dict[StepPath, Sequence[object]] | None = None
         """What settled steps leave to undo; few runs have any."""
         self._causes: dict[StepPath, Cause] | None = None
         """What made attempts and pipelines fail, in runs that tell of it."""

@@ -86,7 +86,7 @@ def expire(store: Store) -> list[RunId]:
     return store.expire(body=record_bodies.make_body(timeout=True))
 
 
-def _answer_to(records: Iterable[Record], path: StepPath, token: str) -> dict[str, Any] | None:
+def _answer_to(records: Iterable[Record], path: StepPath, token: str) -> dict[str, object] | None:
     """What was stored for an answer to the question of that token; `None` if nothing was."""
     asked = False
     for record in records:

@@ -81,7 +81,7 @@ _FOR_GOOD = contextlib.nullcontext(Hold())
 class Runs(Protocol):
     """Where runs live. A run is open in one place at a time, until it is put back."""
 
-    async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
+    async def admit(self, run_id: RunId, data: object, context: Any) -> OpenRun:
         """Begin a run; `RunExists` if its id is taken."""
 
     async def pause_at(self, token: str) -> Pause:
@@ -167,7 +167,7 @@ class RunsInMemory:
         self._expired: dict[RunId, None] = {}
         """Runs with a question that time has ended, and that nobody has gone on with."""
 
-    async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
+    async def admit(self, run_id: RunId, data: object, context: Any) -> OpenRun:
         if run_id in self._open or run_id in self._resting or run_id in self._ended:
             raise RunExists(f"a run with the id {run_id!r} exists already; choose another id, or resume it")
         run = self._open[run_id] = OpenRun(run_id=run_id, data=data, context=context, journal=MemoryJournal())

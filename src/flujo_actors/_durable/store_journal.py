@@ -136,7 +136,7 @@ class StoreJournal:
         for path in sorted(found, key=lambda path: self._settled[path].seq):  # what is inside a step settles before it
             self._read[path] = self._recorded(path, found[path])
 
-    def _bodies_to_read(self) -> dict[StepPath, dict[str, Any]]:
+    def _bodies_to_read(self) -> dict[StepPath, dict[str, object]]:
         """What settled steps wrote, with the steps that their results refer to."""
         found: dict[StepPath, dict[str, Any]] = {}
         wanted = [path for path in self._settled if not any(above in self._settled for above in within_of(path))]
@@ -409,7 +409,7 @@ def pause_body(pause: Pause) -> str:
     )
 
 
-def _json_schema(schema: Any) -> Any:
+def _json_schema(schema: object) -> object:
     """What an answer must fit, for those who answer without having the pipeline."""
     if schema is None or isinstance(schema, dict):
         return schema

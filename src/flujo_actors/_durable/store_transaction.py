@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 from .._core.paths import StepPath
 from .._core.records import Append
@@ -46,7 +45,7 @@ class StoreTransaction:
         return cls(turn, block, opened, append)
 
     @property
-    def connection(self) -> Any:
+    def connection(self) -> object:
         """The driver's own connection."""
         return self._opened.connection
 

@@ -37,7 +37,7 @@ class StoreWait:
         self._since = since
         """Since when the store has been silent, on the monotonic clock."""
         self._task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-        self._raise: Callable[[], Any] | None = None
+        self._raise: Callable[[], object] | None = None
 
     async def answer(self) -> Any:
         """What is given, once."""
@@ -50,7 +50,7 @@ class StoreWait:
             trio.lowlevel.reschedule(task, answer)
         return task is not None
 
-    def _cancelled(self, raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
+    def _cancelled(self, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
         self._raise = raise_cancel
         token = trio.lowlevel.current_trio_token()
         with contextlib.suppress(StoreError):  # without a thread to watch the time, the store's own bound must do
@@ -62,7 +62,7 @@ class StoreWait:
         self.give(capture(self._raise))
 
 
-def post(token: trio.lowlevel.TrioToken, do: Callable[..., object], *args: Any) -> None:
+def post(token: trio.lowlevel.TrioToken, do: Callable[..., object], *args: object) -> None:
     """From any thread: do something in the loop's, if it still runs."""
     with contextlib.suppress(trio.RunFinishedError):
         token.run_sync_soon(do, *args)

@@ -69,11 +69,11 @@ class StoredRuns:
     redact: record_bodies.Redact
     mode: ResumeMode = "strict"
 
-    def admission(self, run_id: RunId, data: Any, context: Any, *, queue: str | None = None) -> Admission:
+    def admission(self, run_id: RunId, data: object, context: Any, *, queue: str | None = None) -> Admission:
         """What makes a run exist; `NotSerializable` if what it is given cannot be stored."""
         return admission_of(self.pipeline, run_id, data, context, queue)
 
-    async def admit(self, run_id: RunId, data: Any, context: Any) -> OpenRun:
+    async def admit(self, run_id: RunId, data: object, context: Any) -> OpenRun:
         admission = self.admission(run_id, data, context)
         refuse_run_inside_borrower(self.store, run_id)
         asked_at = trio.current_time()
@@ -177,7 +177,7 @@ class StoredRuns:
             deaths=deaths_without_progress(records),
         )
 
-    def _given(self, run_id: RunId, records: list[Record]) -> tuple[Any, Any]:
+    def _given(self, run_id: RunId, records: list[Record]) -> tuple[object, object]:
         """The input and the context that the run was started with, if this pipeline may go on with it."""
         return given_to(self.pipeline, run_id, records, self.mode)
 

@@ -30,12 +30,12 @@ OwnAt = Callable[[StepPath], Undoable | None]
 """What a step leaves to undo by its own record."""
 
 
-def undo_data(path: StepPath, undo: Sequence[ToUndo], recorded: Container[StepPath]) -> list[Any]:
+def undo_data(path: StepPath, undo: Sequence[ToUndo], recorded: Container[StepPath]) -> list[object]:
     """What is left to undo, for the record at `path`; see the module's rules."""
     return [_entry_data(path, each, recorded) for each in undo]
 
 
-def _entry_data(path: StepPath, entry: ToUndo, recorded: Container[StepPath]) -> Any:
+def _entry_data(path: StepPath, entry: ToUndo, recorded: Container[StepPath]) -> object:
     if isinstance(entry, Halt):
         return {"halt": True}
     if entry.path == path:
@@ -46,7 +46,7 @@ def _entry_data(path: StepPath, entry: ToUndo, recorded: Container[StepPath]) ->
     return {**told, **_stored("input", entry.input), **_stored("output", entry.output)}
 
 
-def _stored(name: str, value: Any) -> dict[str, Any]:
+def _stored(name: str, value: Any) -> dict[str, object]:
     try:
         return {} if value is None else {name: record_bodies.stored_value(value)}
     except NotSerializable:
@@ -83,7 +83,7 @@ def read_undo(
             yield _told(inside(path, record_bodies.text_in(each, "at")), each, step_at, where=where)
 
 
-def _own(path: StepPath, given: Any, result: StepResult | None, step: AnyStep | None, context: Any) -> Undoable:
+def _own(path: StepPath, given: object, result: StepResult | None, step: AnyStep | None, context: Any) -> Undoable:
     return Undoable(
         step=step,
         context=context,
@@ -96,7 +96,7 @@ def _own(path: StepPath, given: Any, result: StepResult | None, step: AnyStep | 
     )
 
 
-def _told(path: StepPath, entry: dict[str, Any], step_at: StepAt, *, where: str) -> Undoable:
+def _told(path: StepPath, entry: dict[str, object], step_at: StepAt, *, where: str) -> Undoable:
     return Undoable(
         step=step_at(path),
         name=record_bodies.text_in(entry, "name"),
@@ -111,7 +111,7 @@ def _told(path: StepPath, entry: dict[str, Any], step_at: StepAt, *, where: str)
 # --- what failed --------------------------------------------------------------------------------------------
 
 
-def cause_data(cause: Cause, redact: Redact) -> dict[str, Any]:
+def cause_data(cause: Cause, redact: Redact) -> dict[str, object]:
     """What failed, as it is stored: the error itself is part of the outcome."""
     return {
         "name": cause.name,
@@ -124,7 +124,7 @@ def cause_data(cause: Cause, redact: Redact) -> dict[str, Any]:
     }
 
 
-def read_cause(data: dict[str, Any], *, where: str) -> Cause:
+def read_cause(data: dict[str, object], *, where: str) -> Cause:
     """What failed, as it was stored; its error is read with the outcome."""
     return Cause(
         name=record_bodies.text_in(data, "name"),

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -151,7 +150,7 @@ def ringer() -> Callable[[Callable[[], object]], None]:
     return _quiet(asyncio.get_running_loop().call_soon_threadsafe, RuntimeError)
 
 
-def _quiet(call: Callable[..., Any], gone: type[Exception]) -> Callable[[Callable[[], object]], None]:
+def _quiet(call: Callable[..., object], gone: type[Exception]) -> Callable[[Callable[[], object]], None]:
     def ring(do: Callable[[], object]) -> None:
         try:
             call(do)

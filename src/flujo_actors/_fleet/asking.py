@@ -54,7 +54,7 @@ class Asked:
     """The channel on which whoever asks listens."""
     streams: Mapping[str, bool] | None = None
     """What whoever iterates the run wants to be told, if somebody does."""
-    carried: Mapping[str, Any] = attrs.field(factory=dict)
+    carried: Mapping[str, object] = attrs.field(factory=dict)
     trace: Mapping[str, str] = attrs.field(factory=dict)
 
 
@@ -75,7 +75,7 @@ def asked_body(
     *,
     version: str,
     reply: str | None,
-    carried: Mapping[str, Any],
+    carried: Mapping[str, object],
     trace: Mapping[str, str],
     outlet: Outlet | None,
 ) -> str:
@@ -96,12 +96,12 @@ def asked_body(
     )
 
 
-def _item_data(request: Request) -> dict[str, Any]:
+def _item_data(request: Request) -> dict[str, object]:
     item = {"path": request.path, "name": request.name, "input": record_bodies.stored_value(request.data)}
     return item if request.scope is None else {**item, "scope": _scope_data(request.scope)}
 
 
-def _scope_data(scope: Scope) -> dict[str, Any]:
+def _scope_data(scope: Scope) -> dict[str, object]:
     return {
         "input": record_bodies.stored_value(scope.run_input),
         "item": record_bodies.stored_value(scope.item),
@@ -109,7 +109,7 @@ def _scope_data(scope: Scope) -> dict[str, Any]:
     }
 
 
-def _limit_data(quota: Quota) -> dict[str, Any]:
+def _limit_data(quota: Quota) -> dict[str, object]:
     return {
         "limits": attrs.asdict(quota.limits),
         "owner": quota.owner,

@@ -24,22 +24,22 @@ def checked_carry(carry: Iterable[Any]) -> tuple[ContextVar[Any], ...]:
     return variables
 
 
-def carried_now(carry: Iterable[ContextVar[Any]]) -> dict[str, Any]:
+def carried_now(carry: Iterable[ContextVar[Any]]) -> dict[str, object]:
     """The values of the variables, as JSON data; one that has none is left out."""
     return {each.name: _as_json(each, value) for each in carry if (value := each.get(_NOTHING)) is not _NOTHING}
 
 
-_NOTHING: Any = object()
+_NOTHING: object = object()
 
 
-def _as_json(variable: ContextVar[Any], value: Any) -> Any:
+def _as_json(variable: ContextVar[Any], value: object) -> object:
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise DeclarationError(f"carry: the value of {variable.name!r} is no JSON data ({error})") from error
 
 
-def set_carried(carry: Iterable[ContextVar[Any]], carried: Mapping[str, Any]) -> None:
+def set_carried(carry: Iterable[ContextVar[Any]], carried: Mapping[str, object]) -> None:
     """Give the variables their values in the current task; only those that both sides name."""
     for each in carry:
         if each.name in carried:

@@ -161,7 +161,7 @@ def _end_in(records: Sequence[Record], *, where: str) -> End | None:
     )
 
 
-def control_data(error: BaseException) -> dict[str, Any] | None:
+def control_data(error: BaseException) -> dict[str, object] | None:
     """What ends the whole run, as JSON data, if it is known by name everywhere."""
     name = type(error).__name__
     if _control_type(name) is None:

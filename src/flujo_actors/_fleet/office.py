@@ -198,7 +198,7 @@ class Office:
         self._outbox.append(errand)
         self._soon("outbox", self._flush)
 
-    def _soon(self, name: str, work: Any, *args: Any) -> None:
+    def _soon(self, name: str, work: object, *args: object) -> None:
         """Do something in a task that outlives whoever asked for it; one at a time for each name but batches."""
         if name != "batches":
             if name in self._busy:

@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 def office_for(
-    flujo: Any, runs: Runs, engine: Engine, settings: FleetSettings, carry: tuple[ContextVar[Any], ...]
+    flujo: object, runs: Runs, engine: Engine, settings: FleetSettings, carry: tuple[ContextVar[Any], ...]
 ) -> Office:
     """The office of a `Flujo` in the current trio run."""
     try:

@@ -14,7 +14,7 @@ _METHODS = ("prepare", "submit", "again", "serve", "withdraw")
 _KNOWN = "'postgres' (a job queue in the store's own Postgres), 'temporal://host:7233', or an Engine"
 
 
-def open_engine(given: Any, store: Store | None) -> Engine | None:
+def open_engine(given: object, store: Store | None) -> Engine | None:
     """The engine that was given or named, for runs of that store."""
     if given is None:
         return None

@@ -63,10 +63,10 @@ class Elsewhere:
         """What this worker was asked for stays here."""
         return request.path not in self.here and self.office.takes(request)
 
-    def spread(self, step: MapOver, requests: Any) -> Any:
+    def spread(self, step: MapOver, requests: Any) -> object:
         return self.office.spread(step, requests)
 
-    def attempt(self, run: Run, request: Request) -> Any:
+    def attempt(self, run: Run, request: Request) -> object:
         return self.office.attempt(run, request)
 
 

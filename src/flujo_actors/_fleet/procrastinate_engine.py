@@ -118,7 +118,7 @@ class ProcrastinateEngine:
         app = procrastinate.App(connector=connector)
 
         @app.task(name=TASK)
-        async def played(run: str, **_: Any) -> None:
+        async def played(run: str, **_: object) -> None:
             await asyncio.get_running_loop().run_in_executor(threads, play, json.loads(run))
 
         async with app.open_async():

@@ -58,7 +58,7 @@ class RemoteRuns(StoredRuns):
     version: str
     asked: Asked | None = attrs.field(default=None, init=False)
 
-    def _given(self, run_id: RunId, records: list[Record]) -> tuple[Any, Any]:
+    def _given(self, run_id: RunId, records: list[Record]) -> tuple[object, object]:
         where = f"record 1 of the remote step {run_id!r}"
         if not records or records[0].kind != "admitted":
             raise CorruptRecord(f"{where}: it is not its admission")

@@ -35,12 +35,12 @@ _IDLE_S = 30.0
 _NOTIFY = "SELECT pg_notify(channel, message) FROM unnest(%s::text[], %s::text[]) AS t(channel, message)"
 
 
-def signal_of(kind: str, child: str, rest: Any = None) -> str:
+def signal_of(kind: str, child: str, rest: object = None) -> str:
     """A signal about a remote step, as text."""
     return json.dumps([kind, child, rest])
 
 
-def read_signal(message: str) -> tuple[str, str, Any]:
+def read_signal(message: str) -> tuple[str, str, object]:
     """A signal that was heard."""
     kind, child, rest = json.loads(message)
     return kind, child, rest
@@ -102,7 +102,7 @@ def _send_all(me: weakref.ref[Signals]) -> None:
             db.close()
 
 
-def _sent(db: Any, url: str, messages: list[tuple[str, str]]) -> Any:
+def _sent(db: Any, url: str, messages: list[tuple[str, str]]) -> object:
     """The connection that the messages went out on, or would have."""
     import psycopg  # the driver, which only stores in Postgres need
 

@@ -84,7 +84,7 @@ class Ears:
         token = trio.lowlevel.current_trio_token()
         self._listener = Listener(url, self.channel, lambda message: passed_on(token, self._heard, message))
 
-    def listening(self, child: str, hear: Any) -> _Listening:
+    def listening(self, child: str, hear: object) -> _Listening:
         """Tell of what was read of a remote step, during the block."""
         return _Listening(self._hear, child, hear)
 
@@ -116,7 +116,7 @@ class _Listening:
 
     told: dict[str, Any]
     child: str
-    hear: Any
+    hear: object
 
     def __enter__(self) -> None:
         self.told[self.child] = self.hear

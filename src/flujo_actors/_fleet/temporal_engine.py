@@ -59,7 +59,7 @@ class TemporalEngine:
     def prepare(self) -> None:
         self._wait(self._connected())
 
-    def submit(self, tickets: Sequence[Ticket], connection: Any = None) -> None:
+    def submit(self, tickets: Sequence[Ticket], connection: object = None) -> None:
         if tickets:
             self._wait(self._start(tickets))
 
@@ -69,7 +69,7 @@ class TemporalEngine:
     def withdraw(self, run_ids: Sequence[str]) -> None:
         pass  # a ticket too many finds its run ended, or at rest
 
-    def _wait(self, work: Any) -> Any:
+    def _wait(self, work: Any) -> object:
         """What a coroutine comes to on the loop of this engine, which lives as long as the process."""
         with self._lock:
             if self._loop is None:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .._core.usage import Usage
 from ..errors import DeclarationError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def checked_embedder(given: Any) -> Embedder | None:
+def checked_embedder(given: object) -> Embedder | None:
     """The embedder: pydantic-ai's, or one made of a model or of the name of one."""
     if given is None:
         return None
@@ -89,6 +89,6 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def in_loop(coroutine: Coroutine[Any, Any, T]) -> T:
+def in_loop(coroutine: Coroutine[object, object, T]) -> T:
     """What a coroutine comes to, waited for in this thread."""
     return asyncio.run_coroutine_threadsafe(coroutine, _loops[0].running()).result()

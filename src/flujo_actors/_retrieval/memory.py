@@ -30,7 +30,7 @@ class InMemoryRetriever:
         self._put([checked_passage(self.collection, text, id, fields)])
         return self
 
-    def add_many(self, passages: Iterable[tuple[str, Mapping[str, Any]]]) -> Self:
+    def add_many(self, passages: Iterable[tuple[str, Mapping[str, object]]]) -> Self:
         """Add pairs of a text and its `{"id": …, field: …}`: all of them, or none if one is wrong."""
         self._put(listed_passages(self.collection, passages))
         return self

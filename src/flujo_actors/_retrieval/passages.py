@@ -19,7 +19,7 @@ class Passage:
 
     id: str
     text: str
-    fields: Mapping[str, Any]
+    fields: Mapping[str, object]
 
     def found(self, score: float) -> RetrievalResult:
         """The passage as a result of a search."""
@@ -52,7 +52,7 @@ def _checked_id(id: object, text: str, what: str) -> str:
     return id
 
 
-def listed_passages(collection: type[Collection], items: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Passage]:
+def listed_passages(collection: type[Collection], items: Iterable[tuple[str, Mapping[str, object]]]) -> list[Passage]:
     """The passages of `add_many`, of which the last one with an id counts."""
     passages: dict[str, Passage] = {}
     for item in items:

@@ -25,10 +25,10 @@ class SearchesByVector(Protocol):
     """What a retriever with an embedder has besides: its query is embedded on asyncio, and then searched for."""
 
     @property
-    def embedder(self) -> Any:
+    def embedder(self) -> object:
         """A pydantic-ai `Embedder`; `None` if words are all there is."""
 
     def search_embedded(
-        self, query: str, embedded: Any, *, top_k: int, min_relevance: float, filters: Mapping[str, Any]
+        self, query: str, embedded: object, *, top_k: int, min_relevance: float, filters: Mapping[str, Any]
     ) -> Retrieved:
         """The same as `search`, with pydantic-ai's result of embedding the query."""

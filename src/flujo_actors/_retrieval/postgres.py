@@ -36,7 +36,7 @@ _IDLE_AT_MOST = 4
 class PostgresRetriever:
     """The passages of one collection in a Postgres schema; see the module's rules. To be used from any thread."""
 
-    def __init__(self, url: str, collection: type[Collection], embedder: Any = None) -> None:
+    def __init__(self, url: str, collection: type[Collection], embedder: object = None) -> None:
         if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
             raise DeclarationError('PostgresRetriever: url must begin with "postgresql://"')
         self.collection: type[Collection] = checked_collection(collection, what="PostgresRetriever: collection")
@@ -56,7 +56,7 @@ class PostgresRetriever:
         self._put([checked_passage(self.collection, text, id, fields)])
         return self
 
-    def add_many(self, passages: Iterable[tuple[str, Mapping[str, Any]]]) -> Self:
+    def add_many(self, passages: Iterable[tuple[str, Mapping[str, object]]]) -> Self:
         """Add pairs of a text and its `{"id": …, field: …}`: all of them, or none if one is wrong."""
         self._put(listed_passages(self.collection, passages))
         return self

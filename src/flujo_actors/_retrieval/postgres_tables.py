@@ -155,14 +155,14 @@ class Tables:
 
     def _where(self, filters: Mapping[str, Any]) -> tuple[sql.Composable, dict[str, Any]]:
         parts: list[sql.Composable] = []
-        values: dict[str, Any] = {}
+        values: dict[str, object] = {}
         for number, (field, wanted) in enumerate(filters.items()):
             kind = _COLUMN_TYPES[self._fields[field]]
             parts.append(sql.SQL(f" AND {{}} = ANY(%(filter{number})s::{kind}[])").format(sql.Identifier(field)))
             values[f"filter{number}"] = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
         return sql.Composed(parts), values
 
-    def _passage(self, id: str, body: str, values: Sequence[Any]) -> Passage:
+    def _passage(self, id: str, body: str, values: Sequence[object]) -> Passage:
         pairs = zip(self._fields, values, strict=True)
         return Passage(id=id, text=body, fields={field: value for field, value in pairs if value is not None})
 

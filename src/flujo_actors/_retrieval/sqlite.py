@@ -50,7 +50,7 @@ class _Known:
 class SqliteRetriever:
     """The passages of one collection in an SQLite file; see the module's rules. To be used from any thread."""
 
-    def __init__(self, path: str | os.PathLike[str], collection: type[Collection], embedder: Any = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], collection: type[Collection], embedder: object = None) -> None:
         self.collection: type[Collection] = checked_collection(collection, what="SqliteRetriever: collection")
         self.embedder: Any = checked_embedder(embedder)
         if self.embedder is not None:
@@ -70,7 +70,7 @@ class SqliteRetriever:
         self._put([checked_passage(self.collection, text, id, fields)])
         return self
 
-    def add_many(self, passages: Iterable[tuple[str, Mapping[str, Any]]]) -> Self:
+    def add_many(self, passages: Iterable[tuple[str, Mapping[str, object]]]) -> Self:
         """Add pairs of a text and its `{"id": …, field: …}`: all of them, or none if one is wrong."""
         self._put(listed_passages(self.collection, passages))
         return self

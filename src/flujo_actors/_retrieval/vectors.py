@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from ..errors import DeclarationError, RetrievalError
@@ -13,7 +14,7 @@ MISSING_NUMPY = (
 )
 
 
-def need_numpy() -> Any:
+def need_numpy() -> ModuleType:
     """numpy, or an error that says what to install."""
     try:
         import numpy  # an extra: only those who have an embedder need it
@@ -63,7 +64,7 @@ class Matrix:
 class Compared:
     """How like a query every stored vector is: 0 to 1."""
 
-    def __init__(self, numpy: Any, numbers: Any, cosines: Any) -> None:
+    def __init__(self, numpy: ModuleType, numbers: Any, cosines: Any) -> None:
         self._numpy, self._numbers, self._cosines = numpy, numbers, cosines
 
     def best(self, count: int, among: Sequence[int] | None) -> dict[int, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 
@@ -18,7 +17,7 @@ class Aftermath:
     __slots__ = ("cause", "input", "own", "undo")
 
     def __init__(self) -> None:
-        self.input: tuple[Any] | None = None
+        self.input: tuple[object] | None = None
         """What the step's own `input` made of its data, if it did."""
         self.cause: Cause | None = None
         """The first failure inside the current attempt."""
@@ -46,7 +45,7 @@ def completed(entry: Completed) -> Undoable:
     )
 
 
-def input_of(request: Request) -> Any:
+def input_of(request: Request) -> object:
     """What a step works on: its data, or what its own `input` made of it."""
     aftermath = request.tally.aftermath
     return request.data if aftermath is None or aftermath.input is None else aftermath.input[0]

@@ -35,7 +35,7 @@ class Selected:
     result: StepResult | None
 
 
-NOTHING_TOLD: Mapping[str, Any] = {}
+NOTHING_TOLD: Mapping[str, object] = {}
 """What can be asked for by name outside of reviews and rejections."""
 
 
@@ -138,7 +138,7 @@ class Tally(Bill):
         """What the current attempt has chosen, if the step is a selection."""
         self.evidence: tuple[Evidence, ...] = ()
         """What was learned of agents that were chosen, and is not written yet."""
-        self.pieces: list[Any] = []
+        self.pieces: list[object] = []
         """What the current attempt has streamed."""
         self.assembly: Assembly | None = None
         """What the step's agent is shown besides its prompt, from the first attempt that assembled it."""
@@ -322,7 +322,7 @@ class Work:
         )
 
 
-def work_of(request: Request, data: Any, *, feedback: str | None = None, plan: CallPlan | None = None) -> Work:
+def work_of(request: Request, data: object, *, feedback: str | None = None, plan: CallPlan | None = None) -> Work:
     """One attempt's share of a request."""
     tally = request.tally
     return Work(

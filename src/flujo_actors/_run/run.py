@@ -66,7 +66,7 @@ class Run:
     """Where somebody watches the run; `None` if nobody does."""
     office: Office | None = None
     """Who has steps performed elsewhere; `None` if all are performed here."""
-    resources: Any = None
+    resources: object = None
     beliefs: BeliefBook | None = None
     """What is believed of the agents that selections choose from; `None` if nobody selects."""
     searches: Searches | None = None
@@ -100,7 +100,7 @@ class Run:
         """Whether somebody can see what a step writes while it writes it."""
         return self.outlet is not None or live_texts.is_watched(self.run_id)
 
-    def show(self, path: StepPath, attempt: int, piece: Any) -> None:
+    def show(self, path: StepPath, attempt: int, piece: object) -> None:
         """Show a piece of what a step writes to those who look at the run from outside; nothing if nobody does."""
         if live_texts.is_watched(self.run_id):
             live_texts.hear(self.run_id, path, attempt, piece)

@@ -29,13 +29,13 @@ class StepOutputs:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> object:
         try:
             return own(self._scope.output(name))
         except LookupError:
             raise UnknownStep(_unknown(name, self)) from None
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         try:
             return own(self._scope.output(name))
         except LookupError:
@@ -72,15 +72,15 @@ def _unknown(name: object, steps: StepOutputs) -> str:
 class Scope:
     """What is in sight at one place of a run; see the module's rules."""
 
-    run_input: Any = None
-    item: Any = None
+    run_input: object = None
+    item: object = None
     """The item of the nearest map around; `None` outside of maps."""
     outer: Scope | None = None
     outputs: dict[str, Any] = attrs.field(factory=dict)
     """Of the steps of this sequence, as they settle."""
 
     @classmethod
-    def of_run(cls, data: Any) -> Scope:
+    def of_run(cls, data: object) -> Scope:
         """The outermost scope of a run with this input, which others may change."""
         return cls(run_input=own(data))
 
@@ -88,7 +88,7 @@ class Scope:
         """The scope of a sequence inside."""
         return Scope(run_input=self.run_input, item=self.item, outer=self)
 
-    def of_item(self, item: Any) -> Scope:
+    def of_item(self, item: object) -> Scope:
         """The scope of one item of a map."""
         return Scope(run_input=self.run_input, item=own(item), outer=self)
 
@@ -96,7 +96,7 @@ class Scope:
         """Take note of a step's output, as it is now."""
         self.outputs[name] = own(output)
 
-    def output(self, name: str) -> Any:
+    def output(self, name: str) -> object:
         """The output of the step that is called so from here; `LookupError` if there is none."""
         scope: Scope | None = self
         while scope is not None:
@@ -110,10 +110,10 @@ class Scope:
         around = {} if self.outer is None else self.outer.names()
         return {**around, **dict.fromkeys(self.outputs)}
 
-    def asked_by(self, fn: Callable[..., Any]) -> dict[str, Any]:
+    def asked_by(self, fn: Callable[..., object]) -> dict[str, object]:
         """What a function asks for by keyword."""
         asked = asked_of_scope(fn)
-        offered: dict[str, Callable[[], Any]] = {
+        offered: dict[str, Callable[[], object]] = {
             "steps": lambda: StepOutputs(self),
             "item": lambda: own(self.item),
             "run_input": lambda: own(self.run_input),

@@ -19,7 +19,7 @@ _OPTIONS = ("top_k", "min_relevance", "filters")
 
 
 def planned_searches(
-    pipeline: Pipeline, retrievers: Mapping[Any, Any] | None, context_model: type | None
+    pipeline: Pipeline, retrievers: Mapping[object, object] | None, context_model: type | None
 ) -> Mapping[str, SearchPlan]:
     """How every collection that a step searches is searched; `DeclarationError` if one cannot be."""
     given = _checked_retrievers(retrievers)
@@ -35,7 +35,7 @@ def planned_searches(
     return {collection_name(collection): plan for collection, plan in plans.items()}
 
 
-def _checked_retrievers(retrievers: Any) -> dict[type[Collection], Any]:
+def _checked_retrievers(retrievers: object) -> dict[type[Collection], object]:
     if retrievers is None:
         return {}
     if not isinstance(retrievers, Mapping):
@@ -43,7 +43,7 @@ def _checked_retrievers(retrievers: Any) -> dict[type[Collection], Any]:
     return {checked_collection(each, what="a key of retrievers"): found for each, found in retrievers.items()}
 
 
-def _refuse_unasked(given: Mapping[type[Collection], Any], asked: Mapping[type[Collection], Any]) -> None:
+def _refuse_unasked(given: Mapping[type[Collection], object], asked: Mapping[type[Collection], Any]) -> None:
     spare = next((each for each in given if each not in asked), None)
     if spare is not None:
         known = ", ".join(each.__name__ for each in asked) or "none"
@@ -61,7 +61,7 @@ def _refuse_same_names(plans: Iterable[type[Collection]]) -> None:
 
 
 def _planned(
-    collection: type[Collection], given: Mapping[type[Collection], Any], who: list[tuple[Step, FromRetrieval]]
+    collection: type[Collection], given: Mapping[type[Collection], object], who: list[tuple[Step, FromRetrieval]]
 ) -> SearchPlan:
     steps = ", ".join(dict.fromkeys(repr(step.name) for step, _ in who))
     if collection not in given:

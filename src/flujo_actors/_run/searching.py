@@ -40,7 +40,7 @@ class SearchPlan:
     """Which of `top_k`, `min_relevance` and `filters` it takes."""
     embedder: Any = None
     """What embeds the query first, if meaning is searched for."""
-    search_embedded: Callable[..., Any] | None = None
+    search_embedded: Callable[..., object] | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -65,7 +65,7 @@ class Search:
         return {"top_k": self.top_k, "min_relevance": self.min_relevance, "filters": dict(self.filters)}
 
 
-def _comparable(value: Any) -> tuple[str, ...]:
+def _comparable(value: object) -> tuple[str, ...]:
     """A filter's value; `1`, `True` and `"1"` are three."""
     values = value if isinstance(value, list | tuple) else [value]
     return type(value).__name__, *(f"{type(each).__name__}:{each!r}" for each in values)

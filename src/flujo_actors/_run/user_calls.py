@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from .scope import Scope
 
 
-async def ask(run: Run, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Value[Any] | Error:
+async def ask(run: Run, fn: Callable[..., object], *args: object, **keywords: object) -> Value[Any] | Error:
     """Call a function of the user's, sync or async; it runs on the loop, so it should be quick."""
     return await guarded(_answer, run, fn, args, keywords)
 
 
-async def _answer(run: Run, fn: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+async def _answer(run: Run, fn: Callable[..., object], args: tuple[object, ...], keywords: dict[str, object]) -> object:
     answer = fn(*args, **keywords)
     return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
 
@@ -40,7 +40,7 @@ async def ask_planned(
     return await ask(run, plan.target, value, **keywords)
 
 
-def assembled_of(assembly: Assembly | None) -> Any:
+def assembled_of(assembly: Assembly | None) -> object:
     """What code that asks for `assembled` gets: the step's context, or an empty one."""
     if assembly is not None:
         return assembly.context
@@ -70,7 +70,7 @@ async def given(
 
 
 async def with_context_copy(
-    run: Run, fn: Callable[..., Any], data: Any, context: Any, scope: Scope | None = None, **asked: Any
+    run: Run, fn: Callable[..., object], data: object, context: Any, scope: Scope | None = None, **asked: Any
 ) -> Value[Any] | Error:
     """Call `fn(data, context)` on a copy of the context, since looking must not change it; with what it asks for."""
     copied = await guarded(_isolated, context)
@@ -79,7 +79,7 @@ async def with_context_copy(
     return await ask(run, fn, data, copied.value, **({} if scope is None else scope.asked_by(fn)), **asked)
 
 
-async def _isolated(context: Any) -> Any:
+async def _isolated(context: Any) -> object:
     return isolated(context)
 
 

@@ -78,7 +78,7 @@ def read_decision(answer: Any) -> Decision:
     return answer if isinstance(answer, Decision) else Decision(**answer)
 
 
-async def _chosen(spawner: Spawner, request: Request, step: Approval, data: Any, decision: Decision) -> Attempt:
+async def _chosen(spawner: Spawner, request: Request, step: Approval, data: object, decision: Decision) -> Attempt:
     option = option_named(decision.option, step.options)
     kind = "approve" if option is None else option.kind  # its name was checked when it was given
     match kind:
@@ -92,7 +92,7 @@ async def _chosen(spawner: Spawner, request: Request, step: Approval, data: Any,
             assert_never(kind)
 
 
-async def _rejected(spawner: Spawner, request: Request, step: Approval, data: Any, decision: Decision) -> Attempt:
+async def _rejected(spawner: Spawner, request: Request, step: Approval, data: object, decision: Decision) -> Attempt:
     if step.on_rejection is not None:
         return await _instead(
             spawner, request, step.on_rejection, paths.child(request.path, paths.REJECTION), data, decision
@@ -103,7 +103,7 @@ async def _rejected(spawner: Spawner, request: Request, step: Approval, data: An
     return Failed(error=error, feedback=str(error), metadata={"decision": decision})
 
 
-async def _timed_out(spawner: Spawner, request: Request, step: Approval, data: Any) -> Attempt:
+async def _timed_out(spawner: Spawner, request: Request, step: Approval, data: object) -> Attempt:
     if not isinstance(step.on_timeout, str):
         return await _instead(spawner, request, step.on_timeout, paths.escalation(request.path), data, None)
     if step.on_timeout == "fail":
@@ -115,7 +115,7 @@ async def _timed_out(spawner: Spawner, request: Request, step: Approval, data: A
 
 
 async def _instead(
-    spawner: Spawner, request: Request, way: AnyStep, path: StepPath, data: Any, decision: Decision | None
+    spawner: Spawner, request: Request, way: AnyStep, path: StepPath, data: object, decision: Decision | None
 ) -> Attempt:
     """How the step ends that stands for the decision that was wanted."""
     work = work_of(request, data)

@@ -185,7 +185,7 @@ class OneAttempt:
         work.tally.refused += isinstance(ended, Failed) and ended.refusal is not None
         return ended
 
-    async def go_on(self, step: Declared, answer: Any) -> Attempt:
+    async def go_on(self, step: Declared, answer: object) -> Attempt:
         """The attempt that paused, with the answer for its output: on a copy of the context, and in time, like any."""
         work = work_of(self.request, answer)
         return await self._in_time(step, work, functools.partial(self._finish_with_answer, step, work))
@@ -268,7 +268,7 @@ class OneAttempt:
         return Failed(error=error, feedback=failure_of(self.run, error).feedback, output=partial)
 
 
-async def _isolated(context: Any) -> Any:
+async def _isolated(context: Any) -> object:
     return isolated(context)
 
 
@@ -281,13 +281,13 @@ async def _undone(transaction: OpenTransaction, ended: Failed | Stopped) -> Tran
     return lost if isinstance(ended, Failed) and escalating(ended.error) is None else None
 
 
-async def _remembered(step: Step, context: Any, assembly: Assembly) -> Any:
+async def _remembered(step: Step, context: Any, assembly: Assembly) -> object:
     from .._calls.remembering import remembered  # loads pydantic-ai, as the step's agent did
 
     return remembered(step, context, assembly)
 
 
-async def _updated(context: Any, output: Any, step_name: str) -> Any:
+async def _updated(context: Any, output: Any, step_name: str) -> object:
     from .._context.merging import updated  # only for those who change the context
 
     return updated(context, output, step_name=step_name)

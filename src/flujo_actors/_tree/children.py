@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Awaitable, Iterator
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
@@ -169,13 +169,13 @@ def texts_in(settled: Settled) -> frozenset[str]:
     return degraded_texts(result) if result.metadata else NO_TEXTS
 
 
-def output_of(settled: Settled) -> Any:
+def output_of(settled: Settled) -> object:
     """The output of a child that succeeded."""
     assert isinstance(settled.outcome, Success)
     return settled.outcome.step_result.output
 
 
-def ended_by(work: Work, child: str, settled: Settled, before: Any) -> Failed | Stopped:
+def ended_by(work: Work, child: str, settled: Settled, before: object) -> Failed | Stopped:
     """How a composite ends when a child that it needs did not succeed, which it had given the context `before`."""
     match settled.verdict:
         case Failure(error=error, feedback=feedback, step_result=result):
@@ -191,7 +191,7 @@ def ended_by(work: Work, child: str, settled: Settled, before: Any) -> Failed | 
             raise ProtocolError(f"step {child!r} succeeded, which ends nothing")
 
 
-def _left_by_handlers(work: Work, settled: Settled, before: Any) -> Any:
+def _left_by_handlers(work: Work, settled: Settled, before: object) -> object:
     """What the handlers of a failed child left in the context stays, although the attempt around it is dropped."""
     if work.span == ROOT:
         work.tally.context = settled.context

@@ -157,7 +157,7 @@ async def branch_on(spawner: Spawner, branching: BranchOn, work: Work) -> Attemp
     return Done(output=output, context=settled.context, metadata=noted)
 
 
-def _chosen(branching: BranchOn, key: Any) -> tuple[str, AnyStep | None]:
+def _chosen(branching: BranchOn, key: object) -> tuple[str, AnyStep | None]:
     """The branch behind a key and what to call it; the key as it looks, if there is none."""
     try:
         step = branching.branches.get(key) or branching.default
@@ -222,17 +222,17 @@ async def map_over(spawner: Spawner, step: MapOver, work: Work) -> Attempt:
     return _gathered(work, reports, _Numbers(), output, step.merge, patient=False)
 
 
-def _shares(data: Any, readers: int) -> list[Any]:
+def _shares(data: object, readers: int) -> list[object]:
     """The data for each of several branches; the last of them may have the original."""
     return [*(own(data) for _ in range(readers - 1)), data]
 
 
-def _unshared(items: list[Any]) -> list[Any]:
+def _unshared(items: list[object]) -> list[object]:
     """The items, none of them the same object as another."""
     return items if len(set(map(id, items))) == len(items) else list(map(own, items))
 
 
-def _listed(items: Any) -> list[Any] | str:
+def _listed(items: object) -> list[Any] | str:
     """The items one by one; what there is instead, if it is no collection of items."""
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
         return f"{type(items).__name__}: {items!r:.100}"

@@ -24,18 +24,18 @@ def as_asked(request: Request) -> Request:
     return attrs.evolve(request, data=_as(asked, request.data, request.degraded))
 
 
-def input_as_asked(step: Declared, data: Any, texts: frozenset[str]) -> Any:
+def input_as_asked(step: Declared, data: object, texts: frozenset[str]) -> object:
     """What a step's `input` gave, as the step asks for it."""
     return _as(_taken_as(step), data, texts)
 
 
-def _taken_as(step: Declared) -> Any:
+def _taken_as(step: Declared) -> object:
     """How the first that takes the step's data has annotated it; what contains steps leaves that to them."""
     plans = (*step.processors.before_plans, *((step.plan,) if isinstance(step, Step) else ()))
     return plans[0].asks_for if plans else None
 
 
-def _as(asked: Any, data: Any, texts: frozenset[str]) -> Any:
+def _as(asked: Any, data: object, texts: frozenset[str]) -> object:
     """An object, where a text that stands for a value comes to whoever asks for a dict."""
     stands_for_value = isinstance(data, str) and data in texts
     return ensure_object(data) if stands_for_value and wants_object(asked) else data

@@ -36,11 +36,11 @@ class Handling:
     work: Work
     handlers: tuple[AnyStep, ...]
     failure: StepFailure
-    _context: Any = attrs.field(init=False)
+    _context: object = attrs.field(init=False)
     _failed: dict[str, str] = attrs.field(factory=dict, init=False)
 
     @_context.default
-    def _as_it_was(self) -> Any:
+    def _as_it_was(self) -> object:
         return self.work.context
 
     async def ended(self, failed: Failed) -> Attempt:
@@ -92,10 +92,10 @@ class Handling:
             "handler.failed", self.work.span, step_name=self.work.name, handler_name=name, feedback=feedback
         )
 
-    def _noted(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def _noted(self, metadata: Mapping[str, Any]) -> dict[str, object]:
         return {**metadata, **({"failed_handlers": self._failed} if self._failed else {})}
 
-    def _left(self, failed: Failed) -> Any:
+    def _left(self, failed: Failed) -> object:
         return failed.context if self._context is self.work.context else self._context
 
     def _forget_what_it_left(self) -> None:

@@ -69,7 +69,7 @@ class Attempts:
             return resolved
         return await self._tried(resolved.value, continued, earlier)
 
-    async def _tried(self, data: Any, continued: Failed | None, earlier: Earlier | None) -> Attempt:
+    async def _tried(self, data: object, continued: Failed | None, earlier: Earlier | None) -> Attempt:
         """One attempt after the other, beginning after those that an earlier part of the run made."""
         feedback: str | None = self.request.told.get("feedback")  # what a loop around it has to say
         if feedback is not None:
@@ -231,14 +231,14 @@ class Attempts:
     def _one(self) -> OneAttempt:
         return OneAttempt(self.spawner, self.request)
 
-    async def _fallen_back(self, failed: Failed, data: Any) -> Attempt:
+    async def _fallen_back(self, failed: Failed, data: object) -> Attempt:
         """How the fallback ends; one that fails is undone, like any attempt."""
         ended = await self._fall_back(failed, data)
         if not isinstance(ended, Failed) or escalating(ended.error) is not None or not self.request.tally.left_inside():
             return ended
         return await self._take_back(ended) or ended
 
-    async def _fall_back(self, failed: Failed, data: Any) -> Attempt:
+    async def _fall_back(self, failed: Failed, data: object) -> Attempt:
         from .._run.failure_reports import report_fallback  # what only runs with a failure need
 
         request, step, tally = self.request, self.step, self.request.tally
@@ -297,7 +297,7 @@ class Turns:
         self.plan: CallPlan | None = None
         self.redirects = 0
 
-    def hand_over(self, agent: Any) -> InfiniteRedirectError | None:
+    def hand_over(self, agent: object) -> InfiniteRedirectError | None:
         """Give the next turn to `agent`, unless it had one."""
         if any(agent is earlier for earlier in self._had):
             return InfiniteRedirectError(

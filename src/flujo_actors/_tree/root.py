@@ -41,14 +41,14 @@ HOOK_GRACE_S = 5.0
 async def drive(
     run: Run,
     pipeline: Pipeline,
-    data: Any,
+    data: object,
     context: Any,
     *,
     limits: UsageLimits | None,
     resumed: bool,
     rest: Rest,
     halt: Halt | None = None,
-    answer: Any = None,
+    answer: object = None,
 ) -> PipelineResult:
     """Run the pipeline to its result; control errors are raised with the partial result."""
     if run.minds_failures and halt is not None and halt.told is not None:
@@ -85,7 +85,7 @@ async def drive(
     return _delivered(result, ended, veto)
 
 
-def _scope_of(data: Any) -> Scope:
+def _scope_of(data: object) -> Scope:
     from .._run.scope import Scope  # only for pipelines whose functions ask for what is in it
 
     return Scope.of_run(data)
@@ -238,7 +238,7 @@ def _with_what_was_not_undone(run: Run, feedback: str | None) -> str | None:
     return feedback if told is None else f"{feedback}; {told}"
 
 
-def _summary(ended: Attempt, bill: Bill) -> tuple[RunStatus, Any, Any, str | None, str | None]:
+def _summary(ended: Attempt, bill: Bill) -> tuple[RunStatus, object, object, str | None, str | None]:
     match ended:
         case Done(output=output, context=context):
             return "completed", output, context, None, None
@@ -250,7 +250,7 @@ def _summary(ended: Attempt, bill: Bill) -> tuple[RunStatus, Any, Any, str | Non
             assert_never(ended)
 
 
-def _stopped(outcome: Paused | Aborted, bill: Bill) -> tuple[RunStatus, Any, Any, str | None, str | None]:
+def _stopped(outcome: Paused | Aborted, bill: Bill) -> tuple[RunStatus, object, object, str | None, str | None]:
     match outcome:
         case Paused(message=message, state_token=token):
             return "paused", None, bill.context, message, token

@@ -202,7 +202,7 @@ class StepActors:
 
         return pipeline_ended(self, pipeline, request)
 
-    async def _concluded(self, request: Request, ended: Attempt, latency_s: float) -> tuple[TerminalOutcome, Any]:
+    async def _concluded(self, request: Request, ended: Attempt, latency_s: float) -> tuple[TerminalOutcome, object]:
         match told(self.run, ended):
             case Done(output=output, context=context, metadata=metadata):
                 result = result_of(request, output=output, latency_s=latency_s, metadata=metadata)

@@ -6,7 +6,7 @@ fallback, undoing or handlers, goes on where an earlier part of the run ended.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -53,7 +53,7 @@ def _learned(run: Run, request: Request) -> tuple[Evidence, ...]:
 
 
 def _failure(request: Request, ended: Failed | Stopped, *, final: bool) -> Failure:
-    noted: dict[str, Any] = {"refused": request.tally.refused, "refusal": request.tally.refusal}
+    noted: dict[str, object] = {"refused": request.tally.refused, "refusal": request.tally.refusal}
     if final:
         noted["final"] = True
     if isinstance(ended, Stopped):

@@ -126,7 +126,7 @@ class _Undoing:
     context: Any = attrs.field(init=False)
 
     @context.default
-    def _all_that_was_written(self) -> Any:
+    def _all_that_was_written(self) -> object:
         """The context of the attempt with what all its steps left in it, also in branches that were not merged."""
         written = [(each.name, each.context) for each in self.rest if isinstance(each, Undoable)]
         written.append((self.work.name, self.work.tally.context))
@@ -146,7 +146,7 @@ class _Undoing:
         self._keep(before)
         return None
 
-    def _keep(self, before: Any) -> None:
+    def _keep(self, before: object) -> None:
         """What compensations have left in the context stays at the top of the run; other attempts are dropped."""
         if self.context is not before and self.work.span == ROOT:
             self.work.tally.context = self.context
@@ -266,7 +266,7 @@ class _Undoing:
             tally.include(settled.result)  # here: leaving the block may raise, and it was used all the same
         return settled
 
-    async def _asked(self, target: _Target, number: int, feedback: str) -> Any:
+    async def _asked(self, target: _Target, number: int, feedback: str) -> object:
         """What a person wants to be done about a compensation that failed; the pause while nobody has said."""
         step = doubt(target.undo.step_name, feedback)
         path = paths.doubt(target.path, number)
@@ -290,7 +290,7 @@ class _Undoing:
         run.emit("undo.ended", path, step_name=name, status=status, feedback=feedback)
 
 
-def _merged(context: Any, branches: list[tuple[str, Any]]) -> Any:
+def _merged(context: Any, branches: list[tuple[str, object]]) -> object:
     """The context with what branches changed in it, the last one counts; unchanged if they cannot be merged."""
     got = capture(merged, context, branches, strategy="overwrite", where="what is undone")
     return got.value if isinstance(got, Value) else context

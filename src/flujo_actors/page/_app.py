@@ -79,7 +79,7 @@ def run_page(
     return Starlette(routes=page.routes(), middleware=guards)
 
 
-def _checked(auth: Any) -> Auth:
+def _checked(auth: object) -> Auth:
     if auth is None or callable(auth) or (isinstance(auth, str) and auth):
         return auth  # type: ignore[no-any-return]
     if isinstance(auth, HostApp | OneTimeLink):
@@ -131,15 +131,15 @@ class _Page:
         """What becomes of a note or a question."""
         return self.secrets.current().text if self.content else (lambda _: "")
 
-    def clean(self, data: Any) -> Any:
+    def clean(self, data: object) -> Any:
         """Data without secrets."""
         return self.secrets.current().value(data)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, object]:
         """What every answer says of the page itself."""
         return {"now_ms": round(time.time() * 1000), "read_only": self.read_only}
 
-    def standing(self, run: StoredRun) -> dict[str, Any]:
+    def standing(self, run: StoredRun) -> dict[str, object]:
         """How a run stands."""
         return standing(run, self.hide, can_resume=self._flujo_of(run) is not None and not self.read_only)
 
@@ -162,7 +162,7 @@ class _Page:
         runs = [listed(run, self.hide) for run in found]
         return JSONResponse({**self.about(), "runs": runs, "cursor": more or None, **counts})
 
-    def _counts(self) -> dict[str, Any]:
+    def _counts(self) -> dict[str, object]:
         """How many runs there are of each status, up to a bound, and how many questions wait."""
         found = {each: self.store.find(RunQuery(status=each, limit=MOST_COUNTED)) for each in STATUSES}  # type: ignore[arg-type]
         counts = {each: len(runs) for each, runs in found.items() if runs}
@@ -240,7 +240,7 @@ class _Page:
     async def fork(self, request: Request) -> Response:
         """A new run from the records of one up to a point; it begins at once if this process knows its pipeline."""
         body = await _json(request)
-        options = {"input": body["input"]} if "input" in body else {}
+        options: dict[str, Any] = {"input": body["input"]} if "input" in body else {}
         seq = body.get("seq")
         if not isinstance(seq, int) or isinstance(seq, bool):
             return error_response(422, f"seq must be a number, not {seq!r}")
@@ -324,7 +324,7 @@ def _number(text: str | None, default: int, most: int | None = None) -> int:
     return number if most is None else max(1, min(number, most))
 
 
-async def _json(request: Request) -> dict[str, Any]:
+async def _json(request: Request) -> dict[str, object]:
     try:
         body = json.loads(await request.body())
     except ValueError as error:
@@ -343,7 +343,7 @@ def _bounded(shown: dict[str, Any]) -> dict[str, Any]:
     return {**parts, "seq": shown["seq"], "chars": chars, "cut": True}
 
 
-def _cut(part: Any) -> Any:
+def _cut(part: object) -> object:
     text = part if isinstance(part, str) else json.dumps(part, ensure_ascii=False)
     if len(text) <= LONGEST_BODY // 8:
         return part

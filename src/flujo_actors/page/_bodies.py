@@ -24,7 +24,10 @@ from .._core.plain_json import untagged
 from ..stores._port import Store
 from ._differences import context_changes
 
-UNKNOWN: dict[str, Any] = {"known": False, "why": "What a step was given is not stored, and here it cannot be derived."}
+UNKNOWN: dict[str, object] = {
+    "known": False,
+    "why": "What a step was given is not stored, and here it cannot be derived.",
+}
 
 
 @attrs.frozen(eq=False)
@@ -40,7 +43,7 @@ class Bodies:
         """The bodies of a run."""
         return cls(store, run_id, tuple(store.scan(run_id)))
 
-    def raw(self, seq: int) -> dict[str, Any]:
+    def raw(self, seq: int) -> dict[str, object]:
         """The body of a record, as it is stored."""
         body = json.loads(self.store.record(self.run_id, seq).body)
         return body if isinstance(body, dict) else {"body": body}
@@ -89,7 +92,7 @@ class Bodies:
 
     # --- what a step was given ---
 
-    def input_of(self, record: LightRecord) -> dict[str, Any]:
+    def input_of(self, record: LightRecord) -> dict[str, object]:
         """What the step was given, if it can be derived."""
         before = self._before(record)
         if before is not None:
@@ -104,12 +107,12 @@ class Bodies:
 
     # --- what it did to the context ---
 
-    def _changes(self, record: LightRecord, body: dict[str, Any]) -> list[dict[str, Any]]:
+    def _changes(self, record: LightRecord, body: dict[str, Any]) -> list[dict[str, object]]:
         if "context" not in body:
             return []
         return context_changes(untagged(self._context_before(record)), untagged(body["context"]))
 
-    def _context_before(self, record: LightRecord) -> Any:
+    def _context_before(self, record: LightRecord) -> object:
         before = self._before(record)
         while before is not None:
             left = self.raw(before.seq)
@@ -120,7 +123,7 @@ class Bodies:
         return self.raw(1).get("context") if around is None else self._context_before(around)
 
 
-def _without_facts(body: dict[str, Any]) -> dict[str, Any]:
+def _without_facts(body: dict[str, Any]) -> dict[str, object]:
     """An admission without the fingerprint of its pipeline, which is for programs."""
     return {name: part for name, part in body.items() if name != "fingerprint"}
 
@@ -140,18 +143,18 @@ def _outcome(body: dict[str, Any]) -> dict[str, Any]:
     return {"output": untagged(result.get("output")), "metadata": untagged(result.get("metadata")), "error": None}
 
 
-def _known(value: Any) -> dict[str, Any]:
+def _known(value: object) -> dict[str, object]:
     return {"known": True, "value": value}
 
 
-def _item(given: dict[str, Any], index: int | None) -> dict[str, Any]:
+def _item(given: dict[str, object], index: int | None) -> dict[str, object]:
     items = given.get("value")
     if not given["known"] or index is None or not isinstance(items, list) or index >= len(items):
         return UNKNOWN
     return _known(items[index])
 
 
-def outputs_of(store: Store, run_id: RunId) -> dict[StepPath, Any]:
+def outputs_of(store: Store, run_id: RunId) -> dict[StepPath, object]:
     """What every step of a run gave, as plain JSON."""
     return {
         record.path: _outcome(json.loads(record.body)).get("output")

@@ -9,14 +9,14 @@ from .._core.light_records import LightRecord
 from .._core.paths import ROOT, StepPath, is_tried
 
 
-def context_changes(before: Any, after: Any) -> list[dict[str, Any]]:
+def context_changes(before: object, after: Any) -> list[dict[str, object]]:
     """Each key that was added, changed or removed, with what stood there."""
     old, new = _as_fields(before), _as_fields(after)
     changes = [_change(key, old, new) for key in (*old, *(key for key in new if key not in old))]
     return [each for each in changes if each is not None]
 
 
-def _change(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any] | None:
+def _change(key: str, old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object] | None:
     if key not in old:
         return {"key": key, "kind": "added", "after": new[key]}
     if key not in new:
@@ -26,7 +26,7 @@ def _change(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[st
     return {"key": key, "kind": "changed", "before": old[key], "after": new[key]}
 
 
-def _as_fields(context: Any) -> Mapping[str, Any]:
+def _as_fields(context: Any) -> Mapping[str, object]:
     """The fields of a stored context: what stands under `value` if it was stored with the name of its class."""
     inner = context.get("value") if isinstance(context, Mapping) and "$" in context else context
     return inner if isinstance(inner, Mapping) else ({} if inner is None else {"(context)": inner})
@@ -45,7 +45,7 @@ def _settled(records: Iterable[LightRecord]) -> dict[StepPath, LightRecord]:
     }
 
 
-def _side(record: LightRecord | None) -> dict[str, Any] | None:
+def _side(record: LightRecord | None) -> dict[str, object] | None:
     if record is None:
         return None
     return {

@@ -89,7 +89,7 @@ async def _of_list(store: Store) -> AsyncIterator[ServerSentEvent]:
             yield _event("runs", {})
 
 
-def _event(name: str, data: Any) -> ServerSentEvent:
+def _event(name: str, data: object) -> ServerSentEvent:
     return ServerSentEvent(event=name, data=json.dumps(data, ensure_ascii=False, separators=(",", ":")))
 
 

@@ -41,7 +41,7 @@ def answer_form(schema: JsonSchema | None) -> dict[str, Any]:
     return _fields([{**(field or _json_box("answer")), "label": label}], whole=True, schema=schema)
 
 
-def _object_form(schema: JsonSchema, resolved: JsonSchema) -> dict[str, Any]:
+def _object_form(schema: JsonSchema, resolved: JsonSchema) -> dict[str, object]:
     required = set(resolved.get("required", ()))
     properties = resolved.get("properties")
     if not isinstance(properties, Mapping) or not properties:
@@ -60,14 +60,14 @@ def _json_box(name: str) -> Field:
     return {"name": name, "kind": "json", "label": name, "required": True}
 
 
-def _buttons(schema: JsonSchema) -> list[dict[str, Any]] | None:
+def _buttons(schema: JsonSchema) -> list[dict[str, object]] | None:
     if schema.get("type") == "boolean":
         return [{"value": True, "label": "Yes"}, {"value": False, "label": "No"}]
     options = _options(schema)
     return options if options is not None and len(options) <= BUTTONS else None
 
 
-def _options(schema: JsonSchema) -> list[dict[str, Any]] | None:
+def _options(schema: JsonSchema) -> list[dict[str, object]] | None:
     if "const" in schema:
         return [{"value": schema["const"], "label": str(schema["const"])}]
     given = schema.get("enum")
@@ -79,7 +79,7 @@ def _options(schema: JsonSchema) -> list[dict[str, Any]] | None:
     return None
 
 
-def _field(name: str, schema: Any, *, root: JsonSchema, required: bool) -> Field | None:
+def _field(name: str, schema: object, *, root: JsonSchema, required: bool) -> Field | None:
     """The field for one value; `None` if it takes more than a field."""
     if not isinstance(schema, Mapping):
         return None
@@ -119,14 +119,14 @@ def _kind(schema: JsonSchema, root: JsonSchema) -> str | None:
     return None
 
 
-def _is_scalar(schema: Any, root: JsonSchema) -> bool:
+def _is_scalar(schema: object, root: JsonSchema) -> bool:
     if not isinstance(schema, Mapping):
         return False
     resolved, nullable = _resolved(schema, root)
     return not nullable and resolved.get("type") in _SCALARS - {"boolean"} and _options(resolved) is None
 
 
-def _item_type(schema: JsonSchema) -> Any:
+def _item_type(schema: JsonSchema) -> object:
     items = schema.get("items")
     return items.get("type") if isinstance(items, Mapping) else None
 

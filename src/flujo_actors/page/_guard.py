@@ -17,7 +17,7 @@ import hmac
 import inspect
 import ipaddress
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
@@ -211,6 +211,6 @@ def _no(status: int, why: str) -> Response:
     return JSONResponse({"error": why}, status_code=status)
 
 
-def error_response(status: int, why: str, **facts: Any) -> Response:
+def error_response(status: int, why: str, **facts: object) -> Response:
     """A refusal that the page shows as it is."""
     return JSONResponse({"error": why, **facts}, status_code=status)

@@ -61,7 +61,7 @@ def listed(run: StoredRun, hide: Hide) -> dict[str, Any]:
     }
 
 
-def standing(run: StoredRun, hide: Hide, *, can_resume: bool) -> dict[str, Any]:
+def standing(run: StoredRun, hide: Hide, *, can_resume: bool) -> dict[str, object]:
     """A run as its own page shows it, with what it asks."""
     return {
         **listed(run, hide),
@@ -71,7 +71,7 @@ def standing(run: StoredRun, hide: Hide, *, can_resume: bool) -> dict[str, Any]:
     }
 
 
-def question_of(pause: OpenPause, hide: Hide) -> dict[str, Any]:
+def question_of(pause: OpenPause, hide: Hide) -> dict[str, object]:
     """A question with the form that asks it."""
     body = _object(pause.body)
     question = body.get("question")
@@ -88,12 +88,12 @@ def question_of(pause: OpenPause, hide: Hide) -> dict[str, Any]:
     }
 
 
-def _schema(body: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any] | None:
+def _schema(body: dict[str, Any], asked: dict[str, Any]) -> dict[str, object] | None:
     schema = body.get("schema") or asked.get("schema")
     return schema if isinstance(schema, dict) else None
 
 
-def _options_form(facts: dict[str, Any]) -> dict[str, Any] | None:
+def _options_form(facts: dict[str, object]) -> dict[str, object] | None:
     """An approval is asked by its options, each a button."""
     options = facts.get("options")
     if not isinstance(options, list) or not options:
@@ -102,7 +102,7 @@ def _options_form(facts: dict[str, Any]) -> dict[str, Any] | None:
     return {"buttons": buttons, "fields": [], "whole": True, "schema": None}
 
 
-def _object(text: str) -> dict[str, Any]:
+def _object(text: str) -> dict[str, object]:
     try:
         told = json.loads(text)
     except ValueError:

@@ -47,7 +47,7 @@ def plain(value: Any) -> Any:
     return json.loads(to_json(value, plain=True))
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """A value as a message: a text as it is, anything else as JSON."""
     return value if isinstance(value, str) else to_json(value, plain=True)
 

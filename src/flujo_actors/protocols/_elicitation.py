@@ -39,7 +39,7 @@ def answer_in(action: str, content: Mapping[str, Any] | None, asked: Mapping[str
     return Given(content.get(_ONLY)) if list(asked["properties"]) == [_ONLY] else Given(dict(content))
 
 
-def _object(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
+def _object(properties: dict[str, object], required: list[str] | None = None) -> dict[str, object]:
     return {"type": "object", "properties": properties, "required": [_ONLY] if required is None else required}
 
 
@@ -52,6 +52,6 @@ def _is_single(schema: Mapping[str, Any]) -> bool:
 _KEPT = {"type", "enum", "title", "description", "minimum", "maximum", "minLength", "maxLength", "format", "default"}
 
 
-def _plain(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(schema: Mapping[str, object]) -> dict[str, object]:
     kept = {name: part for name, part in schema.items() if name in _KEPT}
     return {"type": "string", **kept} if "enum" in schema else kept

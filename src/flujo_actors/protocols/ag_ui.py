@@ -113,7 +113,7 @@ def _parts(flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read) -> lis
     ]
 
 
-def _answer(entry: ResumeEntry) -> Any:
+def _answer(entry: ResumeEntry) -> object:
     if entry.status == "cancelled":
         raise InvalidAnswer(
             f"{entry.interrupt_id!r} was not answered; to end the run, cancel it (RunClient.cancel) instead of resuming"

@@ -63,7 +63,7 @@ def _slug(text: str) -> str:
     return slug
 
 
-def _with_input(tool: Callable[..., Any], flujo: Flujo[Any, Any, Any]) -> Callable[..., Any]:
+def _with_input(tool: Callable[..., Any], flujo: Flujo[Any, Any, Any]) -> Callable[..., object]:
     """The tool with the type of what the first step takes, so that clients know what to send."""
 
     @functools.wraps(tool)
@@ -76,7 +76,7 @@ def _with_input(tool: Callable[..., Any], flujo: Flujo[Any, Any, Any]) -> Callab
     return typed
 
 
-def _input_type(flujo: Flujo[Any, Any, Any]) -> Any:
+def _input_type(flujo: Flujo[Any, Any, Any]) -> object:
     first: Any = flujo.pipeline
     while isinstance(first, Pipeline):
         first = first.steps[0]
@@ -137,7 +137,7 @@ class _Tools:
 
     # --- at any time ---
 
-    def durable(self) -> dict[str, tuple[Callable[..., Any], str]]:
+    def durable(self) -> dict[str, tuple[Callable[..., object], str]]:
         """The tools of a pipeline with a store."""
         return {
             "start": (self.start, "Start a run and return its id at once; it goes on by itself."),
@@ -147,7 +147,7 @@ class _Tools:
             "cancel": (self.cancel, "End a run as aborted, whoever works on it."),
         }
 
-    async def start(self, data: Any, context: Context[Any, Any]) -> str:
+    async def start(self, data: object, context: Context[Any, Any]) -> str:
         """Start a run; it is durable before its id is told."""
         run_id = await self._flujo.submit(data)
         self._go_on(run_id)

@@ -27,7 +27,7 @@ class WrapDict:
     def __name__(self) -> str:
         return f"wrap_dict({self.key!r})"
 
-    def __call__(self, value: Any) -> dict[str, Any]:
+    def __call__(self, value: object) -> dict[str, Any]:
         return {self.key: value}
 
 
@@ -47,7 +47,7 @@ class _WrapDictStep:
 wrap_dict: _WrapDictStep = _WrapDictStep()
 
 
-def ensure_object(value: Any, key: str = "value") -> dict[str, Any]:
+def ensure_object(value: object, key: str = "value") -> dict[str, Any]:
     """`value` as a dict of plain data: models and classes by their fields, a JSON object by its text.
 
     Anything that has no fields comes back under `key`; what cannot be looked at, as the text it has.
@@ -56,16 +56,16 @@ def ensure_object(value: Any, key: str = "value") -> dict[str, Any]:
     return dict(plain) if isinstance(plain, Mapping) else {key: plain}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     plain = tried(_looked_at, value)  # circles, bytes that are no text, and whatever the user's properties raise
     return _told(value) if isinstance(plain, Error) else plain.value
 
 
-def _looked_at(value: Any) -> Any:
+def _looked_at(value: object) -> object:
     return _object_in(value) if isinstance(value, str) else to_jsonable_python(value, fallback=_fields_of)
 
 
-def _fields_of(value: Any) -> Any:
+def _fields_of(value: Any) -> object:
     if isinstance(value, BaseException):
         return {"type": type(value).__name__, "message": message_of(value)}
     if attrs.has(type(value)):
@@ -74,12 +74,12 @@ def _fields_of(value: Any) -> Any:
     return {name: item for name, item in vars(value).items() if name[:1] != "_"} if has_fields else _told(value)
 
 
-def _told(value: Any) -> str:
+def _told(value: object) -> str:
     text = tried(str, value)
     return f"<{type(value).__name__}>" if isinstance(text, Error) else text.value
 
 
-def _object_in(text: str) -> Any:
+def _object_in(text: str) -> object:
     try:
         parsed = strict.parse(text)
     except strict.Malformed:
@@ -87,12 +87,12 @@ def _object_in(text: str) -> Any:
     return parsed if isinstance(parsed, dict) else text
 
 
-def passthrough(value: Any) -> Any:
+def passthrough(value: object) -> object:
     """What it is given."""
     return value
 
 
-def stringify(value: Any) -> str:
+def stringify(value: object) -> str:
     """A text as it is, anything else as JSON; what cannot be written as JSON, as the text it has."""
     if isinstance(value, str):
         return value
@@ -100,7 +100,7 @@ def stringify(value: Any) -> str:
     return _told(value) if isinstance(plain, Error) else str(plain.value)
 
 
-def _jsonable(value: Any) -> str:
+def _jsonable(value: object) -> str:
     return json.dumps(to_jsonable_python(value, fallback=_fields_of), ensure_ascii=False)
 
 

@@ -13,7 +13,7 @@ _LISTS = (list, Sequence)
 _SETS = (set, frozenset, Set)
 
 
-def json_schema_of_class(cls: type) -> dict[str, Any]:
+def json_schema_of_class(cls: type) -> dict[str, object]:
     """The schema of `cls`; classes inside it become `$defs`, so recursive classes work."""
     defs: dict[str, Any] = {}
     root = _of(cls, defs)
@@ -42,7 +42,7 @@ def _of(tp: Any, defs: dict[str, Any]) -> dict[str, Any]:
     return _leaf(tp, defs)
 
 
-def _of_class(cls: type, defs: dict[str, Any]) -> dict[str, Any]:
+def _of_class(cls: type, defs: dict[str, object]) -> dict[str, Any]:
     reference = {"$ref": f"#/$defs/{cls.__name__}"}
     if cls.__name__ in defs:
         return reference
@@ -72,14 +72,14 @@ def _add_field(body: dict[str, Any], field: attrs.Attribute[Any], defs: dict[str
         body["required"].append(name)
 
 
-def _of_tuple(args: tuple[Any, ...], defs: dict[str, Any]) -> dict[str, Any]:
+def _of_tuple(args: tuple[object, ...], defs: dict[str, object]) -> dict[str, object]:
     if len(args) == 2 and args[1] is Ellipsis:
         return {"type": "array", "items": _of(args[0], defs)}
     items = [_of(arg, defs) for arg in args]
     return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
 
 
-def _leaf(tp: Any, defs: dict[str, Any]) -> dict[str, Any]:
+def _leaf(tp: Any, defs: dict[str, object]) -> dict[str, object]:
     schema = pydantic.TypeAdapter(tp).json_schema()
     defs.update(schema.pop("$defs", {}))
     return schema

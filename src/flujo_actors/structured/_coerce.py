@@ -25,7 +25,7 @@ Reparse = Callable[[str], Any]
 _MISSING = object()
 
 
-def coerce(value: Any, schema: Schema, reparse: Reparse) -> tuple[Any, tuple[Coercion, ...]]:
+def coerce(value: Any, schema: Schema, reparse: Reparse) -> tuple[object, tuple[Coercion, ...]]:
     """`value` in the types of `schema` as far as it goes, and the passes that were applied."""
     coercer = _Coercer(schema, reparse)
     try:
@@ -47,25 +47,25 @@ class _Coercer:
         self.schema, self.reparse = schema, reparse
         self.notes: list[Coercion] = []
         self.parts_left = parts_left
-        self._resolved: dict[int, Mapping[str, Any]] = {}
+        self._resolved: dict[int, Mapping[str, object]] = {}
 
     def spend(self, parts: int) -> None:
         self.parts_left -= parts
         if self.parts_left < 0:
             raise _TooManyParts
 
-    def note(self, path: str, rule: str, value: Any) -> Any:
+    def note(self, path: str, rule: str, value: object) -> Any:
         self.notes.append(Coercion(path=path, rule=rule))
         return value
 
-    def resolve(self, part: Any) -> Mapping[str, Any]:
+    def resolve(self, part: object) -> Mapping[str, object]:
         if not isinstance(part, Mapping) or "$ref" not in part:
             return part if isinstance(part, Mapping) else {}
         if id(part) not in self._resolved:
             self._resolved[id(part)] = resolved(part, self.schema.json_schema)
         return self._resolved[id(part)]
 
-    def coerce(self, value: Any, part: Any, path: str) -> Any:
+    def coerce(self, value: Any, part: Any, path: str) -> object:
         part = self.resolve(part)
         for variants in (part.get("anyOf"), part.get("oneOf")):
             if variants:
@@ -76,7 +76,7 @@ class _Coercer:
             return self.choice(value, [part["const"]] if "const" in part else part["enum"], path)
         return self.typed(value, part, path)
 
-    def union(self, value: Any, variants: list[Any], path: str) -> Any:
+    def union(self, value: object, variants: list[object], path: str) -> object:
         if any(self.fits(variant, value) for variant in variants):
             return value
         best, kept = value, None
@@ -89,12 +89,12 @@ class _Coercer:
         self.notes.extend(kept or ())
         return best
 
-    def fits(self, variant: Any, value: Any) -> bool:
+    def fits(self, variant: object, value: object) -> bool:
         return isinstance(variant, Mapping) and self.schema.part_is_valid(variant, plain(value))
 
     # --- by type ----------------------------------------------------------------------------------------
 
-    def choice(self, value: Any, members: list[Any], path: str) -> Any:
+    def choice(self, value: object, members: list[object], path: str) -> object:
         if value in members and not isinstance(value, bool):
             return value
         if isinstance(value, list) and len(value) == 1:
@@ -104,7 +104,7 @@ class _Coercer:
             return value if member is value else self.note(path, "enum_case", member)
         return value
 
-    def typed(self, value: Any, part: Mapping[str, Any], path: str) -> Any:
+    def typed(self, value: Any, part: Mapping[str, Any], path: str) -> object:
         types = part.get("type") or ("object" if "properties" in part else None)
         types = [types] if isinstance(types, str) else list(types or ())
         kind = _kind(value)
@@ -116,12 +116,12 @@ class _Coercer:
                 return changed
         return value
 
-    def descend(self, value: Any, part: Mapping[str, Any], path: str) -> Any:
+    def descend(self, value: object, part: Mapping[str, object], path: str) -> object:
         if isinstance(value, dict):
             return self.object(value, part, path)
         return self.array(value, part, path) if isinstance(value, list) else value
 
-    def convert(self, value: Any, wanted: str, part: Mapping[str, Any], path: str) -> Any:
+    def convert(self, value: object, wanted: str, part: Mapping[str, object], path: str) -> object:
         if isinstance(value, list) and len(value) == 1 and wanted != "array":
             inner = self.note(path, "element_from_list", value[0])
             return self.typed(inner, {**part, "type": wanted}, path)
@@ -155,7 +155,7 @@ class _Coercer:
             return self.note(path, rule, str(value))
         return _MISSING
 
-    def container(self, value: Any, wanted: str, part: Mapping[str, Any], path: str) -> Any:
+    def container(self, value: object, wanted: str, part: Mapping[str, object], path: str) -> object:
         if isinstance(value, str) and (inner := self.decoded(value)) is not None:
             self.note(path, "double_encoded", None)
             return self.typed(inner, {**part, "type": wanted}, path)
@@ -163,7 +163,7 @@ class _Coercer:
             return self.array([self.note(path, "list_of_one", value)], part, path)
         return _MISSING
 
-    def decoded(self, text: str) -> Any:
+    def decoded(self, text: str) -> object:
         if text.strip()[:1] not in ("{", "[", '"'):
             return None
         try:
@@ -181,7 +181,7 @@ class _Coercer:
             self.coerce(item, leading[i] if i < len(leading) else rest, f"{path}[{i}]") for i, item in enumerate(items)
         ]
 
-    def object(self, value: dict[str, Any], part: Mapping[str, Any], path: str) -> dict[str, Any]:
+    def object(self, value: dict[str, Any], part: Mapping[str, Any], path: str) -> dict[str, object]:
         self.spend(len(value))
         value = self.renamed(value, part, path)
         required = part.get("required", ())
@@ -232,7 +232,7 @@ def _matches(pattern: str, key: str) -> bool:
         return False
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     match value:
         case bool():
             return "boolean"

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from pydantic_core import to_json
 
@@ -73,7 +72,7 @@ def _said(reading: Reading) -> bytes:
     return to_json(reading.data).replace(b"{}", b"[]")
 
 
-def _is_regular(data: Any) -> bool:
+def _is_regular(data: object) -> bool:
     """Whether the elements of every list are of one kind."""
     if isinstance(data, dict):
         return all(map(_is_regular, data.values()))
@@ -83,7 +82,7 @@ def _is_regular(data: Any) -> bool:
     return len(kinds) < 2 and all(map(_is_regular, data))
 
 
-def _extends(more: Any, less: Any) -> bool:
+def _extends(more: object, less: object) -> bool:
     """Whether `more` says all that `less` says."""
     if isinstance(less, dict) and isinstance(more, dict):
         return all(key in more and _extends(more[key], item) for key, item in less.items())

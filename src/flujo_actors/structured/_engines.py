@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import fast_json_repair
 import json_repair
@@ -37,7 +36,7 @@ def repaired(text: str, limits: Limits) -> Iterator[Candidate]:
     if span is None:
         return
     region = text[span[0] : span[1]]
-    engines: list[tuple[str, int, Callable[[str], Any]]] = [
+    engines: list[tuple[str, int, Callable[[str], object]]] = [
         ("fast_json_repair", limits.max_fast_repair_chars, _fast),
         ("json_repair", limits.max_slow_repair_chars, _slow),
     ]
@@ -47,7 +46,7 @@ def repaired(text: str, limits: Limits) -> Iterator[Candidate]:
             yield Candidate(start=span[0], end=span[1], value=value, json=json, engine=name, passes=(name,))
 
 
-def _json_of(value: Any) -> str | None:
+def _json_of(value: object) -> str | None:
     """A container with something in it as strict JSON; what JSON does not have (NaN, half a character) is none."""
     if not isinstance(value, dict | list) or not value:
         return None
@@ -65,21 +64,21 @@ def _outermost(text: str) -> tuple[int, int] | None:
     return (min(starts), end) if starts and end > min(starts) else None
 
 
-def _fast(region: str) -> Any:
+def _fast(region: str) -> object:
     try:
         return fast_json_repair.loads(region)
     except (ValueError, RecursionError):
         return None
 
 
-def _slow(region: str) -> Any:
+def _slow(region: str) -> object:
     try:
         return json_repair.loads(region)
     except (ValueError, RecursionError):
         return None
 
 
-def says_the_same(text: str, value: Any) -> bool:
+def says_the_same(text: str, value: object) -> bool:
     """Whether text and value hold the same signs in the same order, brackets, quotes and comments aside."""
     written, said = to_json(value).decode(), _COMMENT.sub(" ", text)
     if not all(_stands_in(text, leaf) for leaf in _strings(value)):
@@ -99,7 +98,7 @@ def _is_one_apart(shape: str, other: str) -> bool:
     return longer[same + (len(longer) > len(shorter)) :] == shorter[same:]
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _strings(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):

@@ -42,7 +42,7 @@ class Inside:
     keys: tuple[str, ...]
     """The keys it stands under, from the outside in."""
 
-    def may_be(self, value: Any, schema: Schema) -> bool:
+    def may_be(self, value: object, schema: Schema) -> bool:
         """Whether `value`, which the schema accepts, may be taken out as the answer; see the module's rules."""
         if isinstance(value, dict | list) or not self.keys:
             return True
@@ -54,7 +54,7 @@ class Inside:
         return value is not None and not names & _STATUS_KEYS
 
 
-def insides(value: Any) -> Iterator[Inside]:
+def insides(value: object) -> Iterator[Inside]:
     """The value itself, then what it may be an envelope of, from the outside in."""
     inside = Inside(value=value, rules=(), keys=())
     yield inside
@@ -64,7 +64,7 @@ def insides(value: Any) -> Iterator[Inside]:
         yield inside
 
 
-def _opened(value: Any) -> tuple[str, tuple[str, ...], Any] | None:
+def _opened(value: object) -> tuple[str, tuple[str, ...], object] | None:
     """The name of the pass, the key if there is one, and what is inside."""
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
         return "element_from_list", (), value[0]
@@ -76,7 +76,7 @@ def _opened(value: Any) -> tuple[str, tuple[str, ...], Any] | None:
     return _tool_call(value) or _status(value)
 
 
-def _tool_call(value: dict[str, Any]) -> tuple[str, tuple[str, ...], Any] | None:
+def _tool_call(value: dict[str, object]) -> tuple[str, tuple[str, ...], object] | None:
     payloads = [key for key in value if key in _PAYLOADS]
     rest = set(value) - set(payloads)
     if len(payloads) == 1 and rest <= _CALL_KEYS:
@@ -84,7 +84,7 @@ def _tool_call(value: dict[str, Any]) -> tuple[str, tuple[str, ...], Any] | None
     return None
 
 
-def _status(value: dict[str, Any]) -> tuple[str, tuple[str, ...], Any] | None:
+def _status(value: dict[str, object]) -> tuple[str, tuple[str, ...], Any] | None:
     contents = [key for key in value if key in _CONTENTS]
     if len(contents) == 1 and set(value) - set(contents) <= _STATUS_KEYS:
         return "status_envelope", (contents[0],), value[contents[0]]

@@ -38,7 +38,7 @@ _UNKNOWN = frozenset(
 _DECORATION = "*_` \t"
 
 
-def extract_from_text(text: str, schema: Any) -> Any:
+def extract_from_text(text: str, schema: object) -> Any:
     """The value of `schema` that the text spells out; raises `StructuredOutputError` if it does not."""
     compiled = compile_schema(schema)
     try:
@@ -47,7 +47,7 @@ def extract_from_text(text: str, schema: Any) -> Any:
         return labelled_value(text, compiled, no_json)
 
 
-def labelled_value(text: str, schema: Schema, no_json: StructuredOutputError | None = None) -> Any:
+def labelled_value(text: str, schema: Schema, no_json: StructuredOutputError | None = None) -> object:
     """The value that the labels and tables of a text without JSON spell; `StructuredOutputError` if they do not."""
     with refusing("extract", text, schema):
         found = _found(after_thinking(text), schema) if len(text) <= _MAX_TEXT else None
@@ -56,7 +56,7 @@ def labelled_value(text: str, schema: Schema, no_json: StructuredOutputError | N
         return _accepted(found, schema, text)
 
 
-def _accepted(found: Any, schema: Schema, text: str) -> Any:
+def _accepted(found: Any, schema: Schema, text: str) -> object:
     value, _ = coerce(found, schema, container_in)
     flaws = schema.validate(value)
     if flaws:
@@ -65,7 +65,7 @@ def _accepted(found: Any, schema: Schema, text: str) -> Any:
     return schema.construct(value)
 
 
-def _found(text: str, schema: Schema) -> Any:
+def _found(text: str, schema: Schema) -> object:
     root = schema.json_schema
     if root.get("type") == "array":
         return _table(text, _properties(root.get("items"), root))
@@ -77,7 +77,7 @@ def _found(text: str, schema: Schema) -> Any:
     return values or None
 
 
-def _properties(part: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _properties(part: Any, root: Mapping[str, Any]) -> Mapping[str, object]:
     found: Mapping[str, Any] = resolved(part, root).get("properties", {})
     return found
 
@@ -85,8 +85,8 @@ def _properties(part: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 # --- labels ---------------------------------------------------------------------------------------------------
 
 
-def _labelled(text: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    seen: dict[str, list[Any]] = {}
+def _labelled(text: str, properties: Mapping[str, object]) -> dict[str, object]:
+    seen: dict[str, list[object]] = {}
     for label, value in _pairs(text, properties):
         name = spelling.same_name(label, properties)
         if name is not None:
@@ -94,7 +94,7 @@ def _labelled(text: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[0] for name, values in seen.items() if all(v == values[0] for v in values)}
 
 
-def _pairs(text: str, properties: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _pairs(text: str, properties: Mapping[str, object]) -> list[tuple[str, object]]:
     pairs: list[tuple[str, Any]] = []
     for found in (*_TAG.finditer(text), *_PARAMETER.finditer(text)):
         pairs.append((found[1], found[2].strip()))
@@ -113,11 +113,11 @@ def _cleaned(value: str) -> str:
     return value[1:-1] if quoted else value
 
 
-def _is_unknown(value: Any) -> bool:
+def _is_unknown(value: object) -> bool:
     return isinstance(value, str) and value.casefold() in _UNKNOWN
 
 
-def _bullets_below(text: str, at: int) -> Any:
+def _bullets_below(text: str, at: int) -> object:
     items: list[str] = []
     for line in _lines(text, at + 1):
         bullet = _BULLET.fullmatch(line)
@@ -135,7 +135,7 @@ def _lines(text: str, start: int) -> Iterator[str]:
         start = end + 1 if end >= 0 else -1
 
 
-def _split(label: str, value: Any, properties: Mapping[str, Any]) -> Any:
+def _split(label: str, value: object, properties: Mapping[str, object]) -> object:
     """A comma-separated line where the property is a list."""
     name = spelling.same_name(label, properties)
     part = properties.get(name) if name else None
@@ -153,7 +153,7 @@ def _rows(text: str) -> list[list[str]]:
     return [cells for cells in rows if not all(_RULE.fullmatch(cell) for cell in cells if cell)]
 
 
-def _table(text: str, properties: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+def _table(text: str, properties: Mapping[str, object]) -> list[dict[str, object]] | None:
     """The rows of a table whose header spells properties only."""
     rows = _rows(text) if properties else []
     if len(rows) < 2:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import Any
 
 from . import _strict as strict
 from ._candidates import Candidate
@@ -56,18 +55,18 @@ def _loses_data(candidate: Candidate, coercions: tuple[Coercion, ...]) -> bool:
     return odd or "duplicate_key" in candidate.passes
 
 
-def _with_source_floats(candidate: Candidate, depth: int, schema: Schema) -> tuple[Any, tuple[Coercion, ...]]:
+def _with_source_floats(candidate: Candidate, depth: int, schema: Schema) -> tuple[object, tuple[Coercion, ...]]:
     whole = strict.parse_with_source(candidate.json)
     layer = next(itertools.islice(insides(whole), depth, None))
     value, coercions = coerced(layer.value, schema)
     return strict.plain(value), coercions
 
 
-def coerced(value: Any, schema: Schema) -> tuple[Any, tuple[Coercion, ...]]:
+def coerced(value: object, schema: Schema) -> tuple[object, tuple[Coercion, ...]]:
     return coerce(value, schema, container_in)
 
 
-def container_in(text: str) -> Any:
+def container_in(text: str) -> object:
     """The container a string spells, with nothing around it; raises `ValueError` otherwise."""
     try:
         return strict.parse(text)
@@ -82,7 +81,7 @@ def container_in(text: str) -> Any:
     return strict.parse(mended.json)
 
 
-def accepts(schema: Schema, value: Any) -> bool:
+def accepts(schema: Schema, value: object) -> bool:
     """Whether the schema accepts the value for what it says, and not merely because everything is optional."""
     if not schema.is_valid(value) or (isinstance(value, dict) and _is_stranger(value, schema)):
         return False
@@ -95,19 +94,19 @@ def accepts(schema: Schema, value: Any) -> bool:
     return True
 
 
-def _is_stranger(value: dict[str, Any], schema: Schema) -> bool:
+def _is_stranger(value: dict[str, object], schema: Schema) -> bool:
     root = schema.json_schema
     properties = root.get("properties")
     open_ended = "patternProperties" in root or "additionalProperties" in root or "required" in root
     return bool(value and properties and not open_ended and not any(key in properties for key in value))
 
 
-def constructed(schema: Schema | None, value: Any) -> Any:
+def constructed(schema: Schema | None, value: object) -> object:
     return value if schema is None else schema.construct(value)
 
 
 def reading_of(
-    candidate: Candidate, data: Any, coercions: tuple[Coercion, ...], schema: Schema | None, text: str
+    candidate: Candidate, data: object, coercions: tuple[Coercion, ...], schema: Schema | None, text: str
 ) -> Reading:
     return Reading(
         value=constructed(schema, data),

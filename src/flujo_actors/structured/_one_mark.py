@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic_core import to_json
 
@@ -74,12 +74,12 @@ def _regions(text: str) -> Iterator[tuple[int, int]]:
         yield first.end() - 1, last[0].end()
 
 
-def one_mark_away(text: str) -> list[tuple[str, Any]]:
+def one_mark_away(text: str) -> list[tuple[str, object]]:
     """Every value that `text` has with one mark more, less or other, after its JSON.
 
     None if it is JSON as it is, or further away from it.
     """
-    readings: dict[bytes, tuple[str, Any]] = {}
+    readings: dict[bytes, tuple[str, object]] = {}
     for json in _changes(text) if len(text) > 1 else ():
         try:
             value = strict.parse(json)

@@ -11,7 +11,7 @@ from .._core.attempts import escalating
 from .._core.error_info import message_of
 
 
-def as_text(answer: Any) -> str:
+def as_text(answer: object) -> str:
     """An answer as text; raises `ValueError` if it is neither text nor JSON data."""
     match answer:
         case None:
@@ -23,7 +23,7 @@ def as_text(answer: Any) -> str:
     return as_json(as_data(answer))
 
 
-def as_data(value: Any) -> Any:
+def as_data(value: object) -> object:
     """A value as JSON data; raises `ValueError` if it has no such form."""
     try:
         return to_jsonable_python(value, fallback=_fields_of)
@@ -35,12 +35,12 @@ def as_data(value: Any) -> Any:
         raise ValueError(f"{type(error).__name__}: {message_of(error)}") from error
 
 
-def as_json(data: Any) -> str:
+def as_json(data: object) -> str:
     """JSON data as its text."""
     return to_json(data).decode()
 
 
-def _fields_of(value: Any) -> Any:
+def _fields_of(value: Any) -> object:
     if attrs.has(type(value)):
         return {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
     raise PydanticSerializationError(f"a {type(value).__name__} has no JSON form")

@@ -34,7 +34,7 @@ _MAX_FITTED = 500
 """How many places of a text are tried, from the last one on; each takes about 0.2 ms."""
 
 
-def read_structured(text: str, schema: Any = None, limits: Limits = DEFAULT_LIMITS) -> Reading:
+def read_structured(text: str, schema: object = None, limits: Limits = DEFAULT_LIMITS) -> Reading:
     """The value of `text` under `schema` and how it was found; raises `StructuredOutputError` if there is none."""
     text = _as_text(text)
     compiled = None if schema is None else compile_schema(schema)
@@ -59,7 +59,7 @@ def _as_text(text: str | bytes) -> str:
         ) from error
 
 
-def parse_and_validate(text: str, schema: Any = None) -> Any:
+def parse_and_validate(text: str, schema: object = None) -> Any:
     """The value `text` holds, validated; raises `StructuredOutputError` if nothing valid can be read.
 
     Of a text that was cut off it is what was there: `read_structured` says so, a value cannot.
@@ -260,7 +260,7 @@ def _explain(candidates: Candidates, text: str, schema: Schema | None) -> Struct
     return refusal("validate", f"the value does not fit {schema.name!r}: {shown}", text, schema, flaws)
 
 
-def _class_flaw(schema: Schema, value: Any) -> Flaw:
+def _class_flaw(schema: Schema, value: object) -> Flaw:
     try:
         schema.construct(coerced(value, schema)[0])
     except ValidationError as error:

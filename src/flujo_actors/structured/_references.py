@@ -9,7 +9,7 @@ from urllib.parse import unquote
 _MAX_REFERENCES = 50
 
 
-def resolved(part: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def resolved(part: object, root: Mapping[str, object]) -> Mapping[str, Any]:
     """What a part of `root` stands for, with what stands beside its reference.
 
     Empty if that is no object: a boolean schema, a reference to nothing, or a circle.
@@ -25,7 +25,7 @@ def resolved(part: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _target(reference: str, root: Mapping[str, Any]) -> Any:
+def _target(reference: str, root: Mapping[str, object]) -> object:
     """Where a JSON pointer leads; None if nowhere."""
     target: Any = root
     for step in unquote(reference.lstrip("#")).split("/")[1:]:

@@ -23,7 +23,7 @@ _DECORATION = " \t\r\n*_`\"'“”‘’.!?:;,"
 NOTHING = object()
 
 
-def scalar_from(text: str, schema: Schema) -> Any:
+def scalar_from(text: str, schema: Schema) -> object:
     """The scalar that `schema` finds in `text`, or `NOTHING`."""
     variants = _variants(schema.json_schema, schema.json_schema)
     if not any(_is_scalar(variant) for variant in variants):
@@ -45,7 +45,7 @@ def describes(schema: Schema, text: str) -> bool:
     return any(text in _members(variant) or "format" in variant or "pattern" in variant for variant in variants)
 
 
-def _variants(part: Any, root: Mapping[str, Any], depth: int = 0) -> list[Mapping[str, Any]]:
+def _variants(part: Any, root: Mapping[str, Any], depth: int = 0) -> list[Mapping[str, object]]:
     if not isinstance(part, Mapping) or depth > 10:
         return []
     part = resolved(part, root)
@@ -53,12 +53,12 @@ def _variants(part: Any, root: Mapping[str, Any], depth: int = 0) -> list[Mappin
     return [v for sub in subs for v in _variants(sub, root, depth + 1)] if subs else [part]
 
 
-def _is_scalar(part: Mapping[str, Any]) -> bool:
+def _is_scalar(part: Mapping[str, object]) -> bool:
     kinds = part.get("type")
     return "const" in part or "enum" in part or (isinstance(kinds, str) and kinds not in ("object", "array"))
 
 
-def _members(part: Mapping[str, Any]) -> list[Any]:
+def _members(part: Mapping[str, Any]) -> list[object]:
     """The scalars that a schema lists; nobody names a container with a word."""
     if "const" in part or "enum" in part:
         listed = [part["const"]] if "const" in part else part["enum"]
@@ -66,7 +66,7 @@ def _members(part: Mapping[str, Any]) -> list[Any]:
     return [True, False] if part.get("type") == "boolean" else []
 
 
-def _one_member(answer: str, members: list[Any]) -> Any:
+def _one_member(answer: str, members: list[object]) -> object:
     exact = spelling.member_of(answer.strip(_DECORATION), members)
     if any(exact is m for m in members):
         return exact
@@ -81,7 +81,7 @@ def _is_named(word: str, answer: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", answer, re.I) is not None
 
 
-def _spelled(member: Any) -> str:
+def _spelled(member: object) -> str:
     return (
         {True: "true", False: "false", None: "null"}[member]
         if member is None or member is True or member is False
@@ -89,11 +89,11 @@ def _spelled(member: Any) -> str:
     )
 
 
-def _is_number(member: Any) -> bool:
+def _is_number(member: object) -> bool:
     return isinstance(member, int | float) and not isinstance(member, bool)
 
 
-def _typed(answer: str, kind: Any) -> Any:
+def _typed(answer: str, kind: Any) -> object:
     if kind == "string":
         return _text_of(answer)
     if kind == "null":
@@ -103,7 +103,7 @@ def _typed(answer: str, kind: Any) -> Any:
     return NOTHING
 
 
-def _text_of(answer: str) -> Any:
+def _text_of(answer: str) -> object:
     """The text that the answer is, or that it says as a JSON string."""
     try:
         said = strict.parse(answer) if answer[:1] == '"' else answer

@@ -27,7 +27,7 @@ _LARGE, _HUGE = 2_000, 20_000
 _MASKED = b"masked"
 
 
-def _construct_nothing(data: Any) -> Any:
+def _construct_nothing(data: object) -> object:
     return data
 
 
@@ -41,9 +41,9 @@ class Schema:
     """Twelve hex digits that are the same for equal schemas, in every process."""
     constructs: bool
     """Whether `construct` builds an instance of a class."""
-    _validator: Any = attrs.field(repr=False)
-    _construct: Callable[[Any], Any] = attrs.field(default=_construct_nothing, repr=False)
-    _parts: dict[bytes, Any] = attrs.field(factory=dict, repr=False)
+    _validator: jsonschema_rs.Validator = attrs.field(repr=False)
+    _construct: Callable[[Any], object] = attrs.field(default=_construct_nothing, repr=False)
+    _parts: dict[bytes, jsonschema_rs.Validator] = attrs.field(factory=dict, repr=False)
 
     def is_valid(self, data: Any) -> bool:
         """Whether the JSON Schema accepts `data`."""
@@ -86,7 +86,7 @@ class Schema:
         except ValueError:
             return False
 
-    def construct(self, data: Any) -> Any:
+    def construct(self, data: object) -> Any:
         """The instance `data` describes; raises `ValueError` if the class refuses it, in whatever way it does."""
         try:
             return self._construct(data)
@@ -98,7 +98,7 @@ class Schema:
             raise ValueError(f"{self.name} refuses the value: {_told(error)}") from error
 
 
-def compile_schema(schema: Any) -> Schema:
+def compile_schema(schema: object) -> Schema:
     """The compiled form of a JSON Schema dict, pydantic model, attrs class, TypedDict, dataclass or other type.
 
     Raises `DeclarationError` if it cannot serve as one.
@@ -122,7 +122,7 @@ def _of_json(serialized: bytes) -> Schema:
     return _build("value", from_json(serialized), None)
 
 
-def _of_hashable(schema: Any) -> Schema:
+def _of_hashable(schema: object) -> Schema:
     try:
         hash(schema)
     except TypeError:
@@ -130,7 +130,7 @@ def _of_hashable(schema: Any) -> Schema:
     return _of_type(schema)
 
 
-def _name_of(schema: Any) -> str:
+def _name_of(schema: object) -> str:
     return getattr(schema, "__name__", None) or f"{schema!r:.100}"
 
 
@@ -145,8 +145,8 @@ def _of_type(schema: Any) -> Schema:
     return _build(name, adapter.json_schema(), lambda data: adapter.validate_json(to_json(data)))
 
 
-def _attrs_constructor(cls: type) -> Callable[[Any], Any]:
-    def construct(data: Any) -> Any:
+def _attrs_constructor(cls: type) -> Callable[[Any], object]:
+    def construct(data: object) -> object:
         return _CONVERTER.structure(data, cls)
 
     return construct
@@ -160,7 +160,7 @@ def _told(error: BaseException) -> str:
     return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
 
 
-def _build(name: str, json_schema: dict[str, Any], construct: Callable[[Any], Any] | None) -> Schema:
+def _build(name: str, json_schema: dict[str, object], construct: Callable[[Any], object] | None) -> Schema:
     canonical = to_json(_sorted(json_schema))
     return Schema(
         name=str(json_schema.get("title", name)),
@@ -172,7 +172,7 @@ def _build(name: str, json_schema: dict[str, Any], construct: Callable[[Any], An
     )
 
 
-def _sorted(node: Any) -> Any:
+def _sorted(node: object) -> object:
     if isinstance(node, dict):
         return {key: _sorted(node[key]) for key in sorted(node)}
     return [_sorted(item) for item in node] if isinstance(node, list) else node
@@ -182,7 +182,7 @@ def _refuse_to_fetch(uri: str) -> NoReturn:
     raise ValueError(f"the schema refers to {uri}, and schemas are never fetched")
 
 
-def _is_larger(data: Any, most: int) -> bool:
+def _is_larger(data: object, most: int) -> bool:
     """Whether a value has more parts than this; 100 characters of text count as one."""
     left, nodes = most, [data]
     while nodes and left >= 0:
@@ -195,7 +195,7 @@ def _is_larger(data: Any, most: int) -> bool:
     return left < 0
 
 
-def _validator_for(json_schema: dict[str, Any], *, mask: str | None = None) -> Any:
+def _validator_for(json_schema: dict[str, object], *, mask: str | None = None) -> jsonschema_rs.Validator:
     try:
         return jsonschema_rs.validator_for(json_schema, retriever=_refuse_to_fetch, mask=mask)
     except (ValueError, jsonschema_rs.ReferencingError) as error:

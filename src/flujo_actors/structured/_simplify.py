@@ -50,7 +50,7 @@ class SimplifiedSchema:
             "additionalProperties": False,
         }
 
-    def restore(self, flat: Mapping[str, Any]) -> Any:
+    def restore(self, flat: Mapping[str, object]) -> Any:
         """The value of the real schema that `flat` spells; raises `StructuredOutputError` if it does not."""
         said = repr(dict(flat))
         with refusing("simplify", said, self.schema):
@@ -60,8 +60,8 @@ class SimplifiedSchema:
                 raise refusal("simplify", f"{flaws[0].path}: {flaws[0].message}", said, self.schema, flaws)
             return self.schema.construct(value)
 
-    def _nested(self, flat: Mapping[str, Any]) -> Any:
-        nested: dict[str, Any] = {}
+    def _nested(self, flat: Mapping[str, object]) -> object:
+        nested: dict[str, object] = {}
         for slot in self.slots:
             filled = flat.get(slot.name)
             if filled is not None and not (filled == "" and (slot.kind != "text" or not slot.required)):
@@ -78,7 +78,7 @@ class SimplifiedSchema:
         return self.restore(flat)
 
 
-def simplify(schema: Any) -> SimplifiedSchema:
+def simplify(schema: object) -> SimplifiedSchema:
     """The flat form of `schema`: nested objects by dotted names, lists as lines or JSON, everything a string."""
     compiled = compile_schema(schema)
     root = compiled.json_schema
@@ -87,7 +87,7 @@ def simplify(schema: Any) -> SimplifiedSchema:
 
 
 def _slots(
-    part: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str, ...], *, required: bool
+    part: Mapping[str, Any], root: Mapping[str, object], path: tuple[str, ...], *, required: bool
 ) -> Iterator[Slot]:
     properties = part.get("properties")
     if not properties or len(path) >= _MAX_DEPTH:
@@ -98,7 +98,7 @@ def _slots(
         yield from _slots(_meant(child, root), root, (*path, name), required=needed)
 
 
-def _slot(part: Mapping[str, Any], path: tuple[str, ...], required: bool) -> Slot:
+def _slot(part: Mapping[str, object], path: tuple[str, ...], required: bool) -> Slot:
     kind, hint = _kind(part)
     said = str(part.get("description", "")).strip()
     name = ".".join(path) or "value"
@@ -122,24 +122,24 @@ def _kind(part: Mapping[str, Any]) -> tuple[str, str]:
     return "json", "JSON text"
 
 
-def _is_scalar(items: Any) -> bool:
+def _is_scalar(items: object) -> bool:
     return isinstance(items, Mapping) and items.get("type") in ("string", "number", "integer", "boolean")
 
 
-def _meant(part: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _meant(part: Any, root: Mapping[str, object]) -> Mapping[str, object]:
     """What a part stands for; of an optional one, what it is if it is there."""
     part = resolved(part, root)
     variants = [v for v in part.get("anyOf", ()) if not (isinstance(v, Mapping) and v.get("type") == "null")]
     return resolved(variants[0], root) if len(variants) == 1 else part
 
 
-def _put(nested: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+def _put(nested: dict[str, Any], path: tuple[str, ...], value: object) -> None:
     for step in path[:-1]:
         nested = nested.setdefault(step, {})
     nested[path[-1]] = value
 
 
-def _spelled(slot: Slot, filled: Any) -> Any:
+def _spelled(slot: Slot, filled: object) -> object:
     if slot.kind == "lines" and isinstance(filled, str) and not filled.lstrip().startswith("["):
         return [_LINE_MARK.sub("", line).strip() for line in filled.splitlines() if line.strip()]
     return filled

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
 _NOT_WORD = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
@@ -31,7 +30,7 @@ def same_name(word: str, names: Iterable[str]) -> str | None:
     return matches[0] if len(matches) == 1 else None
 
 
-def member_of(word: str, members: Iterable[Any]) -> Any:
+def member_of(word: str, members: Iterable[object]) -> object:
     """The member of an enumeration that `word` spells; `word` itself if none or several do."""
     members = [member for member in members if not isinstance(member, dict | list)]
     stripped = word.strip()
@@ -43,7 +42,7 @@ def member_of(word: str, members: Iterable[Any]) -> Any:
     return word
 
 
-def _as_text(member: Any) -> str:
+def _as_text(member: object) -> str:
     if isinstance(member, bool):
         return "true" if member else "false"
     return "null" if member is None else str(member)
@@ -74,7 +73,7 @@ def integer_from(text: str) -> int | None:
     return int(number)
 
 
-def boolean_from(value: Any) -> bool | None:
+def boolean_from(value: object) -> bool | None:
     """The boolean a word or 0 / 1 stands for; None if it is anything else."""
     if isinstance(value, str):
         word = value.strip().casefold()
@@ -84,6 +83,6 @@ def boolean_from(value: Any) -> bool | None:
     return None
 
 
-def is_null_word(value: Any) -> bool:
+def is_null_word(value: object) -> bool:
     """Whether a text says "no value"."""
     return isinstance(value, str) and value.strip().casefold() in _NULL

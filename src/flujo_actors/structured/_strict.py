@@ -14,7 +14,7 @@ class Malformed(ValueError):
     """Not strict JSON."""
 
 
-def parse(text: str) -> Any:
+def parse(text: str) -> object:
     """The value of strict JSON text; refuses NaN, infinities, lone surrogates and endless digits."""
     try:
         value = from_json(text, allow_inf_nan=False, cache_strings="keys")
@@ -37,7 +37,7 @@ def _may_overflow(text: str) -> bool:
     return len(text) >= 200 and bool(_SAMPLED_DIGITS.search(text[::30]) and _DIGITS.search(text))
 
 
-def _has_infinity(value: Any) -> bool:
+def _has_infinity(value: object) -> bool:
     if isinstance(value, dict | list):
         return any(map(_has_infinity, value.values() if isinstance(value, dict) else value))
     return isinstance(value, float) and math.isinf(value)
@@ -81,7 +81,7 @@ def has_unique_keys(text: str) -> bool:
     return True
 
 
-def _unique(members: list[tuple[str, Any]]) -> None:
+def _unique(members: list[tuple[str, object]]) -> None:
     if len({key for key, _ in members}) != len(members):
         raise ValueError("a key is said twice")
 
@@ -109,7 +109,7 @@ def _source_float(lexeme: str) -> SourceFloat:
     return number
 
 
-def parse_with_source(text: str) -> Any:
+def parse_with_source(text: str) -> object:
     """As `parse`, with floats that remember their spelling: `1.10` as text is not `1.1`."""
     return json.loads(text, parse_float=_source_float, parse_constant=_no_constants)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from .._core.event_kinds import EventKind
@@ -32,7 +32,7 @@ class Silence:
         """Take note of deps that were made for an attempt: they may hold secrets."""
         self._made = [*self._made[-_LATEST:], deps]
 
-    def tell(self, kind: EventKind, **facts: Any) -> None:
+    def tell(self, kind: EventKind, **facts: object) -> None:
         """Nobody listens."""
 
     def redact(self, text: str) -> str:

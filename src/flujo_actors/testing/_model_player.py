@@ -88,7 +88,7 @@ class ScriptedModel(Model):
     """Plays one reply per request; see `flujo_actors.testing.scripted_model`."""
 
     def __init__(
-        self, *replies: Any, name: str = "scripted", usage: Usage = DEFAULT_USAGE, forever: bool = False
+        self, *replies: object, name: str = "scripted", usage: Usage = DEFAULT_USAGE, forever: bool = False
     ) -> None:
         super().__init__(profile=_PROFILE)
         self.asked: list[ModelAsked] = []

@@ -35,7 +35,7 @@ class Billed:
 
 
 def scripted_model(
-    *replies: Any, name: str = "scripted", usage: Usage = DEFAULT_USAGE, forever: bool = False
+    *replies: object, name: str = "scripted", usage: Usage = DEFAULT_USAGE, forever: bool = False
 ) -> ScriptedModel:
     """A pydantic-ai model that plays a script, one reply per request, and keeps what it was asked.
 

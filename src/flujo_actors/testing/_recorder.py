@@ -109,7 +109,7 @@ def name_of(outcome: StepOutcome) -> str | None:
 
 
 def run_on_mock_clock(
-    flujo: Flujo, data: Any = None, *, recorder: Recorder | None = None, backend: Backend | None = None
+    flujo: Flujo, data: object = None, *, recorder: Recorder | None = None, backend: Backend | None = None
 ) -> PipelineResult:
     """The result of a run that waits for nothing: backoffs, timeouts and sleeps pass at once.
 

@@ -36,7 +36,7 @@ class Manuals(Collection, name="manuals"):
     draft: bool
 
 
-def _passage(id: str, text: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+def _passage(id: str, text: str, **fields: Any) -> tuple[str, dict[str, object]]:
     return text, {"id": id, "tenant": "acme", "year": 2025, "weight": 1.0, "draft": False, **fields}
 
 
@@ -91,7 +91,7 @@ class _Asked:
         return [result.source_id for result in self(query, **options)]
 
 
-async def _awaited(found: Awaitable[Any]) -> Any:
+async def _awaited(found: Awaitable[Any]) -> object:
     return await found
 
 

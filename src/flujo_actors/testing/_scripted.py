@@ -14,7 +14,7 @@ from .._core.outcomes import Aborted, Failure, Paused, StepResult, Success
 _OUTCOMES = (Success, Failure, Paused, Aborted, StepResult)
 
 
-def _as_tuple(pieces: Iterable[Any]) -> tuple[Any, ...]:
+def _as_tuple(pieces: Iterable[object]) -> tuple[object, ...]:
     return tuple(pieces)
 
 
@@ -50,12 +50,12 @@ class Call:
 class Script:
     """Replies in the order of the calls, from any thread."""
 
-    def __init__(self, replies: tuple[Any, ...], *, forever: bool, whose: str) -> None:
+    def __init__(self, replies: tuple[object, ...], *, forever: bool, whose: str) -> None:
         self._replies, self._forever, self._whose = replies, forever, whose
         self._taken = 0
         self._lock = threading.Lock()
 
-    def next(self) -> Any:
+    def next(self) -> object:
         """The next reply; the last one again and again, if the script goes on forever."""
         with self._lock:
             self._taken += 1
@@ -66,7 +66,7 @@ class Script:
         raise AssertionError(f"the script of {self._whose} has {have} replies, but this is call {number}")
 
 
-async def settled(reply: Any, *arguments: Any) -> Any:
+async def settled(reply: object, *arguments: object) -> object:
     """What a reply comes to: delays waited for, callables called, exceptions raised."""
     while True:
         match reply:
@@ -95,7 +95,7 @@ class ScriptedAgent:
     these. After the last reply a call fails, unless the script goes on `forever` with it.
     """
 
-    def __init__(self, *replies: Any, name: str = "scripted agent", forever: bool = False) -> None:
+    def __init__(self, *replies: object, name: str = "scripted agent", forever: bool = False) -> None:
         self.name = name
         self.calls: list[Call] = []
         self._script = Script(replies, forever=forever, whose=name)
@@ -124,12 +124,12 @@ class ScriptedAgent:
 
     async def stream(
         self,
-        data: Any,
+        data: object,
         *,
         context: Any = None,
-        resources: Any = None,
+        resources: object = None,
         feedback: str | None = None,
-        assembled: Any = None,
+        assembled: object = None,
     ) -> AsyncIterator[Any]:
         """Answer a call whose step is watched."""
         reply = await self._reply(data, context, resources, feedback, assembled)
@@ -141,13 +141,15 @@ class ScriptedAgent:
         if reply.error is not None:
             raise reply.error
 
-    async def _reply(self, data: Any, context: Any, resources: Any, feedback: str | None, assembled: Any) -> Any:
+    async def _reply(
+        self, data: object, context: Any, resources: object, feedback: str | None, assembled: object
+    ) -> object:
         call = Call(data=data, context=context, resources=resources, feedback=feedback, assembled=assembled)
         self.calls.append(call)
         return await settled(self._script.next(), data)
 
 
-def _joined(pieces: tuple[Any, ...]) -> Any:
+def _joined(pieces: tuple[Any, ...]) -> object:
     if all(isinstance(piece, str) for piece in pieces):
         return "".join(pieces)
     if all(isinstance(piece, bytes) for piece in pieces):

@@ -35,7 +35,7 @@ class ScriptedRetriever:
     these. Without pairs the last of these is played again and again. Scores are not checked: the runtime does that.
     """
 
-    def __init__(self, *script: Any) -> None:
+    def __init__(self, *script: object) -> None:
         self.searches: list[Searched] = []
         """The searches, in order."""
         self._found = [each for each in script if _is_found(each)]
@@ -44,14 +44,14 @@ class ScriptedRetriever:
 
     async def search(self, query: str, *, top_k: int, min_relevance: float, filters: Mapping[str, Any]) -> Any:
         """Play the next part of the script."""
-        reply = self._next(Searched(query=query, top_k=top_k, min_relevance=min_relevance, filters=dict(filters)))
+        reply: Any = self._next(Searched(query=query, top_k=top_k, min_relevance=min_relevance, filters=dict(filters)))
         reply = await settled(reply, query)
         if isinstance(reply, Retrieved):
             return reply
         listed = [reply] if _is_found(reply) else reply
         return _best([_result(each, number) for number, each in enumerate(listed, 1)], top_k, min_relevance)
 
-    def _next(self, searched: Searched) -> Any:
+    def _next(self, searched: Searched) -> object:
         with self._lock:
             self.searches.append(searched)
             number = len(self.searches)

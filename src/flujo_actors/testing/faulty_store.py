@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 from .._core.light_records import LightRecord
 from .._core.outcomes import RunId
@@ -245,7 +245,7 @@ class _FaultyTransaction:
     def __init__(self, transaction: Transaction, store: FaultyStore) -> None:
         self._transaction = transaction
         self._store = store
-        self.connection: Any = transaction.connection
+        self.connection: object = transaction.connection
 
     def append(self, append: Append) -> None:
         with self._store.counted("transaction.append"):

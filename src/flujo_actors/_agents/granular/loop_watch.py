@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
@@ -40,12 +39,12 @@ class LoopWatch:
     guard: LoopGuard | None
     journal: UnitJournal
     emit: Emit | None
-    _calls: list[tuple[str, Any, Any, bool]] = attrs.field(factory=list)
+    _calls: list[tuple[str, object, object, bool]] = attrs.field(factory=list)
     _history: list[Entry] = attrs.field(factory=list)
     _texts: list[str] = attrs.field(factory=list)
     _detections: int = 0
 
-    def note(self, name: str, arguments: Any, outcome: ToolOutcome, result: str) -> None:
+    def note(self, name: str, arguments: object, outcome: ToolOutcome, result: str) -> None:
         """A tool call of the current turn has ended, now or in an earlier attempt."""
         if self.guard is None or name not in self.guard.polling:
             self._calls.append((name, arguments, json.loads(result), not isinstance(outcome, Returned)))

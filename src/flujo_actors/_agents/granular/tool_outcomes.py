@@ -51,7 +51,7 @@ class Raised:
 ToolOutcome: TypeAlias = Returned | Raised
 
 
-async def outcome_of(call: Awaitable[Any]) -> ToolOutcome:
+async def outcome_of(call: Awaitable[object]) -> ToolOutcome:
     """Await a tool call, its signals as values."""
     try:
         return Returned(await call)
@@ -79,21 +79,21 @@ def outcome_to_json(outcome: ToolOutcome, *, tool: str) -> str:
         ) from error
 
 
-def _returned_to_plain(value: Any) -> dict[str, Any]:
+def _returned_to_plain(value: object) -> dict[str, object]:
     if not isinstance(value, ToolReturn):
         return {"kind": "returned", "value": _plain(value)}
-    around: dict[str, Any] = JSON_CODEC.dump(
+    around: dict[str, object] = JSON_CODEC.dump(
         ToolReturn[Any], dataclasses.replace(value, return_value=None, metadata=None)
     )
     said = {"return_value": _plain(value.return_value), "metadata": _plain(value.metadata)}
     return {"kind": "tool_return", "value": around | said}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return _content.dump_python(value, mode="json", by_alias=True)
 
 
-def _signal_to_plain(signal: Signal) -> dict[str, Any]:
+def _signal_to_plain(signal: Signal) -> dict[str, object]:
     match signal:
         case ModelRetry():
             return {"kind": "retry", "message": signal.message}
@@ -161,7 +161,7 @@ def _detail_from_plain(error: dict[str, Any]) -> InitErrorDetails:
     return InitErrorDetails(type=told, loc=tuple(error["loc"]), input=error["input"])
 
 
-def unwrap(outcome: ToolOutcome) -> Any:
+def unwrap(outcome: ToolOutcome) -> object:
     """What the caller of the tool gets: the value, or the signal raised."""
     if isinstance(outcome, Raised):
         raise outcome.signal

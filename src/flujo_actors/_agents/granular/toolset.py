@@ -28,8 +28,8 @@ class UnitToolset(WrapperToolset[Any]):
     call: GranularCall
 
     async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
-    ) -> Any:
+        self, name: str, tool_args: dict[str, object], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> object:
         if current_unit() is not None:
             return await self.wrapped.call_tool(name, tool_args, ctx, tool)
         tool_call = _ToolCall(self, name, tool_args, ctx, tool)
@@ -42,7 +42,7 @@ class _ToolCall:
 
     toolset: UnitToolset
     name: str
-    args: dict[str, Any]
+    args: dict[str, object]
     ctx: RunContext[Any]
     tool: ToolsetTool[Any]
 
@@ -97,7 +97,7 @@ class _ToolCall:
             counted.end_tool_call(returned=returned)
         return outcome
 
-    async def _called(self, own: RunContext[Any]) -> Any:
+    async def _called(self, own: RunContext[Any]) -> object:
         """What the tool returns, told to telemetry."""
         emit = self.toolset.call.call.emit or no_telemetry
         with ToolSpan(emit, self.name, self.tool_call_id, self.args) as span:

@@ -262,7 +262,7 @@ class PostgresConnections:
         said = f"{type(error).__name__}: {said_without_password(str(error), self._url).strip()}"
         return TransactionLost(f"Postgres: {said}; nothing was written, it can be done again")
 
-    def _has_committed(self, session: tuple[Any, ...], is_there: IsThere, deadline: float) -> bool:
+    def _has_committed(self, session: tuple[object, ...], is_there: IsThere, deadline: float) -> bool:
         """How a transaction ended whose connection was lost at its commit."""
         # The server may not have noticed the loss; the transaction could then still go either way.
         while self.read(lambda db: db.ask(sql.END_SESSION, session), deadline=deadline):
@@ -277,7 +277,7 @@ class _Write(Generic[T]):
     """One attempt to write, and how far it came."""
 
     do: Callable[[Connection], tuple[T, IsThere]]
-    committing: list[tuple[tuple[Any, ...], T, IsThere]] = attrs.Factory(list)
+    committing: list[tuple[tuple[object, ...], T, IsThere]] = attrs.Factory(list)
     """From the moment at which the commit may be under way: in which session, and how to find out."""
 
     def run(self, db: Connection) -> T:

@@ -24,7 +24,7 @@ class PostgresQueue:
     def _stored(self, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
         raise NotImplementedError
 
-    def _time(self) -> dict[str, Any]:
+    def _time(self) -> dict[str, object]:
         raise NotImplementedError
 
     def wanting(self, *, pipeline: str, queues: Sequence[str], host: str, limit: int) -> list[StoredRun]:

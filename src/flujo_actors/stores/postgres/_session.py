@@ -39,7 +39,7 @@ class ServerSilent(psycopg.OperationalError):
 class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that knows its session on the server; see the module's rules."""
 
-    session: tuple[Any, ...] = ()
+    session: tuple[object, ...] = ()
     """The process that serves it, and when that began: no other session ever has both."""
     deadline = math.inf
     """Until when the server may be silent, on the monotonic clock."""

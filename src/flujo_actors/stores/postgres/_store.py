@@ -160,7 +160,7 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresTe
         insert_records(db, records)
         return answers, _leases_are_there([lease for lease in answers if isinstance(lease, Lease)])
 
-    def _new_row(self, admission: Admission, owner: str | None, lease_s: float) -> dict[str, Any]:
+    def _new_row(self, admission: Admission, owner: str | None, lease_s: float) -> dict[str, object]:
         return {
             **self._granted(admission.run_id, owner, lease_s),
             "pipeline": storable(admission.pipeline),
@@ -231,13 +231,13 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresTe
         rows = self._connections.read(lambda db: db.ask(statement, {**self._time(), **parameters}))
         return [_stored_run(row) for row in rows]
 
-    def _time(self) -> dict[str, Any]:
+    def _time(self) -> dict[str, object]:
         return {"now": self._clock.now() if self._clock else None}
 
     def _today(self) -> dict[str, Any]:
         return {"wall": self._wall() if self._wall else None}
 
-    def _written_under(self, lease: Lease) -> dict[str, Any]:
+    def _written_under(self, lease: Lease) -> dict[str, object]:
         return {
             **self._time(),
             "hash": hash_of(lease.run_id),
@@ -245,7 +245,7 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresTe
             "epoch": lease.epoch,
         }
 
-    def _granted(self, run_id: RunId, owner: str | None, lease_s: float) -> dict[str, Any]:
+    def _granted(self, run_id: RunId, owner: str | None, lease_s: float) -> dict[str, object]:
         return {
             **self._time(),
             "hash": hash_of(run_id),
@@ -330,7 +330,7 @@ def _each(db: Connection, statement: Any, parameters: Sequence[dict[str, Any]]) 
     return [cursor.fetchone() for cursor in cursors]
 
 
-def _change(append: Append) -> dict[str, Any]:
+def _change(append: Append) -> dict[str, object]:
     return {
         "count": len(append.records),
         "status": append.status,

@@ -23,7 +23,7 @@ class SqliteQueue:
     def _stored(self, db: sqlite3.Connection, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
         raise NotImplementedError
 
-    def _time(self) -> dict[str, Any]:
+    def _time(self) -> dict[str, object]:
         raise NotImplementedError
 
     def wanting(self, *, pipeline: str, queues: Sequence[str], host: str, limit: int) -> list[StoredRun]:

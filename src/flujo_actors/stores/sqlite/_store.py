@@ -197,14 +197,15 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteTexts):
 
     def _appended(self, db: sqlite3.Connection, append: Append) -> Verdict:
         """Write the append; if its lease is not the run's current one, none of its statements writes anything."""
-        under = {**_lease(append.lease), "wall": self._wall()}
+        wall = self._wall()
+        under = {**_lease(append.lease), "wall": wall}
         told = [insert(db, sql.APPEND, record, under) for record in append.records]
         if _changes_run(append):
             told.append(_change_run(db, append, under))
         if not told[-1]:
             return refusals.lost(append.lease, owner_of(db, append.lease.run_id))
         for each in append.evidence:
-            learn(db, each, under["wall"])
+            learn(db, each, wall)
         cancel = told[-1][0][-1]
         return None if cancel is None else CancelRequest(reason=restored(cancel))
 
@@ -277,7 +278,7 @@ def _cancel_requests(db: sqlite3.Connection) -> dict[RunId, CancelRequest]:
     return {RunId(restored(run_id)): CancelRequest(reason=restored(reason)) for run_id, reason in rows}
 
 
-def _lease(lease: Lease) -> dict[str, Any]:
+def _lease(lease: Lease) -> dict[str, str | int]:
     return {"run_id": storable(lease.run_id), "owner": storable(lease.owner), "epoch": lease.epoch}
 
 
@@ -294,7 +295,7 @@ def _change_run(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -
     return changed
 
 
-def _new_state(append: Append) -> dict[str, Any]:
+def _new_state(append: Append) -> dict[str, object]:
     return {
         "status": append.status,
         "release": append.release,

@@ -117,7 +117,7 @@ def _call(call: ToolCall, request: Request, at: int) -> Body:
     return {"type": "tool_use", "id": f"toolu_{request.index}_{at}", "name": call.name}
 
 
-def _input(call: ToolCall) -> Any:
+def _input(call: ToolCall) -> object:
     # The format has no place for arguments that are not JSON; as a string they reach the client unchanged.
     try:
         return json.loads(call.arguments_json)

@@ -56,7 +56,7 @@ def _quoted(text: str, style: Style) -> str:
     return f"{style.quotes[0]}{inside}{style.quotes[1]}"
 
 
-def texts_in(value: Any) -> str:
+def texts_in(value: object) -> str:
     """All text in a value, keys too."""
     match value:
         case dict():

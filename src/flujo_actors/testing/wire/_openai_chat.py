@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ._replies import ToolCall, Usage
 from ._requests import Asked, Body, Called, Message, Request, Tool, text_of
 from ._said import CREATED, Event, Events, Said, cut
@@ -92,7 +90,7 @@ def _chunk(request: Request) -> Body:
     return _envelope(request, "chat.completion.chunk")
 
 
-def _envelope(request: Request, kind: str) -> dict[str, Any]:
+def _envelope(request: Request, kind: str) -> dict[str, object]:
     return {"id": f"chatcmpl-{request.index}", "object": kind, "created": CREATED, "model": request.model}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from ._openai_chat import error as error
 from ._replies import ToolCall, Usage
@@ -159,7 +158,7 @@ def _call_item(call: ToolCall, request: Request, number: int) -> Body:
     }
 
 
-def _response(request: Request, said: Said | None, *, output: list[Body]) -> dict[str, Any]:
+def _response(request: Request, said: Said | None, *, output: list[Body]) -> dict[str, object]:
     status = "in_progress" if said is None else "completed" if said.finish == "stop" else "incomplete"
     return {
         "id": f"resp_{request.index}",

@@ -151,7 +151,7 @@ Reply: TypeAlias = (
 )
 
 
-def to_text(value: Any) -> str:
+def to_text(value: object) -> str:
     """JSON as models write it: text stays readable in every language."""
     return json.dumps(value, ensure_ascii=False)
 

@@ -86,7 +86,7 @@ class Request:
         return next((tool.name for tool in self.tools if tool.name.startswith(OUTPUT_TOOL)), None)
 
 
-def text_of(content: Any) -> str:
+def text_of(content: object) -> str:
     """The text in a message's content: a string, a list of blocks, or nothing."""
     match content:
         case str():

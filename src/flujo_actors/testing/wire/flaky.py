@@ -144,7 +144,7 @@ class ByModel:
         return self._scripts[request.model](request)
 
 
-def applies(kind: Noise, value: Any, *, tool: str | None) -> bool:
+def applies(kind: Noise, value: object, *, tool: str | None) -> bool:
     """Whether this noise leaves no doubt about the value, and fits the way it is asked for."""
     match kind:
         case Noise.BAD_ARGUMENTS:
@@ -156,13 +156,13 @@ def applies(kind: Noise, value: Any, *, tool: str | None) -> bool:
     return True
 
 
-def noisy(value: Any, kind: Noise, language: Language, rng: Random, *, tool: str | None = None) -> Noisy:
+def noisy(value: object, kind: Noise, language: Language, rng: Random, *, tool: str | None = None) -> Noisy:
     """One reply with this noise; `tool` is the output tool, if the request has one."""
     reply = _lossy(value, kind, language, rng, tool) if kind in LOSSY else _lossless(value, kind, language, rng, tool)
     return Noisy(reply=reply, kind=kind, language=language, intended=value)
 
 
-def _lossless(value: Any, kind: Noise, language: Language, rng: Random, tool: str | None) -> Reply:
+def _lossless(value: object, kind: Noise, language: Language, rng: Random, tool: str | None) -> Reply:
     if kind is Noise.NONE:
         return Json(value)
     text = noisy_text(value, kind, language, rng)
@@ -171,7 +171,7 @@ def _lossless(value: Any, kind: Noise, language: Language, rng: Random, tool: st
     return Text(text, random_cut(text, rng))
 
 
-def _lossy(value: Any, kind: Noise, language: Language, rng: Random, tool: str | None) -> Reply:
+def _lossy(value: object, kind: Noise, language: Language, rng: Random, tool: str | None) -> Reply:
     text = to_text(value)
     kept = rng.randint(len(text) // 4, len(text) - 1)
     sorry = rng.choice(PHRASES[language].refusal)
@@ -193,7 +193,7 @@ def _lossy(value: Any, kind: Noise, language: Language, rng: Random, tool: str |
     return ServerError(400, message="Failed to generate valid JSON", code="json_validate_failed")
 
 
-def noisy_text(value: Any, kind: Noise, language: Language, rng: Random) -> str:
+def noisy_text(value: object, kind: Noise, language: Language, rng: Random) -> str:
     """The value as a text with lossless noise."""
     spoken = PHRASES[language]
     plain = write(value, Style()) if rng.random() < 0.5 else to_text(value)
