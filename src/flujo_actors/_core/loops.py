@@ -78,11 +78,11 @@ def _checked_times(_: object, attribute: attrs.Attribute[Any], value: object) ->
         raise DeclarationError(f"LoopGuard: {attribute.name} must be a whole number of at least 2, not {value!r}")
 
 
-def _as_names(value: Any) -> object:
+def _as_names(value: Any) -> frozenset[str]:
     return frozenset((value,)) if isinstance(value, str) else frozenset(value)
 
 
-def _as_reactions(value: Any) -> object:
+def _as_reactions(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value)
 
 

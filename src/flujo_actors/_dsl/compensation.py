@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .pipeline import AnyStep, StepLike
 
 
-def _as_compensation(value: Any) -> object:
+def _as_compensation(value: Any) -> AnyStep:
     from .pipeline import step_of  # a cycle: a step has compensations, which are steps
 
     return step_of(value)

@@ -66,7 +66,7 @@ def checked_source(instance: Any, attribute: attrs.Attribute[Any], value: object
         check_takes_pair(value, what=f"step {instance.name!r}: {attribute.name}", first="previous")
 
 
-def _as_callables(value: Callable[..., object] | Iterable[Callable[..., object]]) -> tuple[object, ...]:
+def _as_callables(value: Callable[..., object] | Iterable[Callable[..., object]]) -> tuple[Callable[..., object], ...]:
     if callable(value) or not isinstance(value, Iterable):
         return (value,)
     return tuple(value)
