@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # newest that pyproject.toml allows instead, as a user's installation would; `make constraints` writes those down.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help install demo test test-fast browser vendor matrix check wheel format docs site bench bench-peers bench-growth bench-page constraints clean
+.PHONY: help install demo test test-fast browser vendor matrix check wheel format docs site bench bench-peers bench-growth bench-page bench-service constraints clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
@@ -16,7 +16,8 @@ help:
 	@echo "make docs    write the page of settings and the picture of a run"
 	@echo "make site    build the docs site into build/docs/site, offline"
 	@echo "make bench   measure the runtime beside raw trio (make bench-peers: beside its peers,"
-	@echo "             make bench-growth: how cost grows with size; make bench-fleet: what remote steps cost)"
+	@echo "             make bench-growth: how cost grows with size; make bench-fleet: what remote steps cost;"
+	@echo "             make bench-service: a support desk over the wire, beside LangGraph and bare pydantic-ai)"
 	@echo "make constraints   write down the newest releases that pyproject.toml allows"
 
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable
@@ -101,6 +102,11 @@ bench-growth: install
 # How soon the run page shows what happens, and what its viewers cost.
 bench-page: install browser
 	$(BIN)/python -m benchmarks.page
+
+# The same support desk on this library, on LangGraph and on bare pydantic-ai, each in an environment of its own.
+# QUICK=1: less than a minute, and the page stays as it is.
+bench-service: install
+	$(BIN)/python -m benchmarks.service $(if $(QUICK),--quick)
 
 bench-fleet: install
 	$(BIN)/python -m benchmarks.fleet

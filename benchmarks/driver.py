@@ -11,11 +11,12 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -50,8 +51,16 @@ def shortened(text: str, most: int = 160) -> str:
 class Process:
     """One contender at work."""
 
-    def __init__(self, contender: Contender, *, clock: str = "wall", python: str | None = None) -> None:
+    def __init__(
+        self,
+        contender: Contender,
+        *,
+        clock: str = "wall",
+        python: str | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self.contender = contender
+        self._environ = {**os.environ, **(environ or {})}
         self._command = (python or sys.executable, *contender.arguments)
         self.versions: dict[str, str] = {}
         self.works: frozenset[str] = frozenset()
@@ -66,6 +75,7 @@ class Process:
         self._process = subprocess.Popen(
             self._command,
             cwd=ROOT,
+            env=self._environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
@@ -99,7 +109,11 @@ class Process:
     def measure(self, work: Work) -> float:
         """One sample: the amount per unit of work."""
         clock = work.clock or self._clock
-        request = {"work": work.name, "size": work.size, "rounds": work.rounds, "clock": clock}
+        answer = self.ask({"work": work.name, "size": work.size, "rounds": work.rounds, "clock": clock})
+        return work.each(answer["amount"])
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the contender answers to one request."""
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
         except BrokenPipeError:
@@ -107,7 +121,7 @@ class Process:
         answer = self._listen()
         if "error" in answer:
             raise ContenderFailed(shortened(answer["error"]))
-        return work.each(answer["amount"])
+        return answer
 
     def _listen(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -25,7 +25,7 @@ def python_of(contender: Contender, *, place: Path = PLACE) -> str:
     """The interpreter that a contender runs in, after making its environment if it is not there yet."""
     if not contender.requirements:
         return sys.executable
-    environment = place / re.sub(r"[^\w.-]+", "-", contender.requirements[0])
+    environment = place / re.sub(r"[^\w.-]+", "-", contender.environment or contender.requirements[0])
     python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
     wanted = "".join(f"{requirement}\n" for requirement in contender.requirements)
     note = environment / NOTE

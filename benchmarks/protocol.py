@@ -41,7 +41,7 @@ def serve(works: Mapping[str, Measure], packages: Iterable[str] = ()) -> None:
     """Answer the driver's requests until it hangs up."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # also for those who took hold of standard output before
-    _say(answers, {"versions": _versions(packages), "works": sorted(works)})
+    _say(answers, {"versions": package_versions(packages), "works": sorted(works)})
     for line in sys.stdin:
         request = json.loads(line)
         _stopwatch.read = CLOCKS[request["clock"]]
@@ -60,7 +60,8 @@ def _say(out: IO[str], message: dict[str, Any]) -> None:
     print(json.dumps(message), file=out, flush=True)
 
 
-def _versions(packages: Iterable[str]) -> dict[str, str]:
+def package_versions(packages: Iterable[str]) -> dict[str, str]:
+    """The releases of these packages, and of Python."""
     python = ".".join(map(str, sys.version_info[:3]))
     return {"python": python, **{name: importlib.metadata.version(name) for name in packages}}
 

@@ -19,6 +19,8 @@ class Contender:
     """What its interpreter is started with."""
     requirements: tuple[str, ...] = ()
     """What is installed into its own environment; nothing means that it runs in ours."""
+    environment: str = ""
+    """What that environment is called; without a name, as the first of its requirements."""
 
 
 def contender(name: str, module: str, *options: str, needs: tuple[str, ...] = ()) -> Contender:

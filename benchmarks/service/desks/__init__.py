@@ -1,0 +1,1 @@
+"""A desk each: one file, one process, one environment."""
