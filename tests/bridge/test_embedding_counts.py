@@ -92,10 +92,10 @@ def _each(more: int, less: int, steps: int) -> int:
 
 
 def test_a_step_that_answers_at_once_needs_no_turn_of_the_loop(long_turns: None) -> None:
-    """All it leaves to the loop is the end of its task; trio has one round more than on its own, for its start."""
+    """At most the end of its task is left to the loop, from Python 3.12 not even that; trio has one round more."""
     counts = _per_step(prompt)
-    assert counts.tasks == 1
-    assert counts.callbacks == 1
+    assert counts.tasks <= 1
+    assert counts.callbacks <= 1
     assert counts.rounds <= 3
     assert counts.task_steps <= 3
 
@@ -103,7 +103,7 @@ def test_a_step_that_answers_at_once_needs_no_turn_of_the_loop(long_turns: None)
 def test_a_step_that_waits_for_asyncio_has_one_task(long_turns: None) -> None:
     """The task that began is the one that ends, and trio turns once for each turn of the loop meanwhile."""
     counts = _per_step(waiting)
-    assert counts.tasks == 1
+    assert counts.tasks <= 1
     assert counts.callbacks <= 6
     assert counts.rounds <= 4
 

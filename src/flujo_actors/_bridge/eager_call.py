@@ -5,9 +5,9 @@ Rules:
 1. The coroutine belongs to a task of the loop, with the contextvars of the trio task that called it: what it sets,
    its caller sees, as if it had been awaited there.
 2. It begins when the trio round is over, not when the loop has a turn for its task. Most steps answer without ever
-   waiting, and those cost no turn at all: the caller stays awake for one round, and the answer is there. Loops that
-   may be run inside themselves are the exception: there it begins with a turn of the loop, and until it has answered
-   its caller is in no round, for a loop inside it may take that round, and their contextvars are in use by then.
+   waiting, and those cost no turn at all: the caller stays awake for one round, and the answer is there. On loops that
+   may be run inside themselves it begins with a turn of the loop (see `eager_tasks`), and until it has answered its
+   caller is in no round: a loop inside it may take that round, and their contextvars are in use by then.
 3. What it does first is done inside its task, too: `asyncio.current_task()` is the same from beginning to end.
 4. Its task takes over where it first waits. A cancellation that comes before that cancels what it waits for, as it
    does in any task.
@@ -19,21 +19,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import types
-from asyncio.tasks import _enter_task, _leave_task
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from outcome import Error, Value
 from sniffio import current_async_library_cvar
 from trio.lowlevel import Abort, cancel_shielded_checkpoint, current_task, reschedule, wait_task_rescheduled
 
+from .eager_tasks import begin_task, runs_inside_itself
 from .guest_rounds import Rounds
 
 T = TypeVar("T")
-
-TASK_NAME = "flujo_actors step"
-"""What the tasks are called in a list of all tasks."""
 
 
 class EagerCall(Generic[T]):
@@ -64,7 +60,7 @@ class EagerCall(Generic[T]):
     async def run(self) -> T:
         """The trio side of what most often answers at once (rule 2)."""
         self._leave()
-        if not _runs_inside_itself(self._loop):
+        if not runs_inside_itself(self._loop):
             await cancel_shielded_checkpoint()
         if self._result is None:
             await self._park()
@@ -104,20 +100,16 @@ class EagerCall(Generic[T]):
     # --- on the loop ---
 
     def _begin(self) -> None:
-        coroutine, context = self._main(), context_for_asyncio(self._caller.context)
+        main, context = self._main(), context_for_asyncio(self._caller.context)
         try:
-            self._task = task = self._loop.create_task(coroutine, name=TASK_NAME, context=context)
+            self._task = task = begin_task(self._loop, main, context)
         except BaseException as error:  # of the program's own task factory; carried to the trio side
-            coroutine.close()
+            main.close()
             self._coroutine.close()
             self._arrive(Error(error))
             return
-        if self._begun:  # a factory of eager tasks has seen to it
-            return
-        if _runs_inside_itself(self._loop):
+        if not self._begun:
             task.add_done_callback(self._make_sure)
-        else:
-            _run_inside(self._loop, task, context, coroutine)
 
     def _make_sure(self, _: asyncio.Task[None]) -> None:
         """Somebody else may cancel a task to which the loop has not come yet, as a loop does that shuts down."""
@@ -127,23 +119,11 @@ class EagerCall(Generic[T]):
 
     async def _main(self) -> None:
         self._begun = True
-        try:
-            awaited = self._coroutine.send(None)
-        except StopIteration as done:
-            self._arrive(Value(done.value))
-        except BaseException as error:  # carried to the trio side, which is where it is dealt with
-            self._arrive(Error(error))
-        else:
-            await self._finish(awaited)
-            return
-        await _the_end_of_the_first_part
-
-    async def _finish(self, awaited: object) -> None:
         if self._raise_cancel is not None and (task := asyncio.current_task()) is not None:
             cancel_once(task)  # whose caller was cancelled before it began
         try:
-            result: Value[T] | Error = Value(await _rest(self._coroutine, awaited))
-        except BaseException as error:  # the same
+            result: Value[T] | Error = Value(await self._coroutine)
+        except BaseException as error:  # carried to the trio side, which is where it is dealt with
             result = Error(error)
         self._arrive(result)
 
@@ -153,73 +133,6 @@ class EagerCall(Generic[T]):
         if self._parked:
             self._rounds.keep_awake.wake()
             reschedule(self._caller)
-
-
-def _runs_inside_itself(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether the loop was patched, as notebooks do it with `nest_asyncio`, to be run by the code that it runs.
-
-    Such code must be in a step of its task from the beginning: the loop could come to the task before it takes over.
-    """
-    return getattr(loop, "_nest_patched", False)
-
-
-def _run_inside(
-    loop: asyncio.AbstractEventLoop,
-    task: asyncio.Task[None],
-    context: contextvars.Context,
-    coroutine: Coroutine[object, object, None],
-) -> None:
-    """Run the first part of a task's coroutine without waiting for the loop, with the task as the current one."""
-    _enter_task(loop, task)
-    try:
-        context.run(coroutine.send, None)
-    finally:
-        _leave_task(loop, task)
-
-
-class _FirstPart:
-    """Awaited at the end of the first part: gives way to whoever ran it; what comes next is a step of the task."""
-
-    def __await__(self) -> Any:
-        return iter((None,))
-
-
-_the_end_of_the_first_part = _FirstPart()
-
-
-@types.coroutine
-def _rest(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, None, T]:
-    """The rest of a coroutine that waits for `awaited`, which is left to the task to wait for."""
-    owed: BaseException | None = None
-    try:
-        yield  # the end of the first part
-    except asyncio.CancelledError as cancellation:
-        if awaited is None or not awaited.cancel(*cancellation.args):
-            owed = cancellation
-    return (yield from _wait(coroutine, awaited, owed))
-
-
-def _wait(
-    coroutine: Coroutine[object, object, T], awaited: object, owed: BaseException | None = None
-) -> Generator[object, None, T]:
-    try:
-        yield awaited
-    except BaseException as error:  # meant for the coroutine, which gets it
-        owed = error
-    return (yield from _resume(coroutine, owed))
-
-
-def _resume(coroutine: Coroutine[object, object, T], owed: BaseException | None) -> Generator[object, None, T]:
-    if owed is None:
-        return (yield from coroutine.__await__())
-    try:
-        awaited = coroutine.throw(owed)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    finally:
-        owed = None  # it holds this frame, and the frame holds it
-    return (yield from _wait(coroutine, awaited))
 
 
 def context_for_asyncio(context: contextvars.Context) -> contextvars.Context:
