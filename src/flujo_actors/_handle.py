@@ -32,6 +32,9 @@ from ._core.type_parameters import Ctx, Generic, Out
 from ._run.outlet import Outlet as Outlet
 from .actors._mailbox import Mailbox
 
+if TYPE_CHECKING:  # what only readers have who choose
+    from ._dsl.shown_chunks import ShownChunks
+
 OUTCOME_BUFFER = 64
 """How many outcomes a run may be ahead of whoever iterates it."""
 
@@ -47,9 +50,11 @@ Drive: TypeAlias = Callable[[Host, Outlet | None], Awaitable[PipelineResult]]
 class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]):
     """One run: `await` it for its result, iterate it for its outcomes, or enter it for both."""
 
-    def __init__(self, drive: Drive, *, started: bool = False, tools: bool = False) -> None:
+    def __init__(
+        self, drive: Drive, *, started: bool = False, tools: bool = False, chunks: ShownChunks | None = None
+    ) -> None:
         self._drive = drive
-        self._started, self._tools = started, tools
+        self._started, self._tools, self._chunks = started, tools, chunks
         self._background: _Background | None = None
         self._awaited: Value[PipelineResult] | Error | None = None
         self._stepped: Coroutine[Any, Any, PipelineResult] | None = None
@@ -121,7 +126,7 @@ class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]
                 raise RuntimeError("this run has been awaited; its outcomes are over. Start another one")
             if self._awaiting:
                 raise RuntimeError(_AWAITED_TWICE)
-            outlet = Outlet(OUTCOME_BUFFER, started=self._started, tools=self._tools)
+            outlet = Outlet(OUTCOME_BUFFER, started=self._started, tools=self._tools, chunks=self._chunks)
             self._background = _Background(await current_host(), self._drive, outlet)
         return self._background
 
@@ -130,6 +135,12 @@ class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]
         if self._background is not None:
             raise RuntimeError("this run has begun: ask run_async for started=True and tools=True")
         self._started, self._tools = self._started or started, self._tools or tools
+
+    def show_chunks(self, chunks: ShownChunks) -> None:
+        """Show these chunks and no others; before the run begins."""
+        if self._background is not None:
+            raise RuntimeError("this run has begun: say whose chunks you want to run_async(chunks=…)")
+        self._chunks = chunks
 
     if not TYPE_CHECKING:  # or type checkers would believe in every name
 

@@ -26,6 +26,7 @@ from ._wiring import (
     carry_of,
     checked_answer,
     checked_mode,
+    chunks_of,
     engine_of,
     hook_reporter,
     hooks_of,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from ._core.recovery import RecoveryReport
     from ._core.settings import Settings
     from ._dsl.collections import Collection
+    from ._dsl.shown_chunks import Chunks
     from ._dsl.typed_parts import Answers, I, O, Returns, TypedStep
     from ._durable.changes import ResumeMode
     from ._fleet.port import Engine
@@ -164,12 +166,16 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         context: Mapping[str, Any] | None = None,
         started: bool = False,
         tools: bool = False,
+        chunks: Chunks = True,
     ) -> RunHandle[Out, Ctx]:
         """A handle on a run: await it for the result, iterate it for the outcomes, or enter it.
 
-        Whoever iterates it is told of steps that begin, too, with `started`, and of tool calls with `tools`.
+        Whoever iterates it is told of steps that begin, too, with `started`, and of tool calls with `tools`. `chunks`
+        says whose pieces are shown while they are made: of all steps, of none (`False`), of the `"last"` one, or of
+        those with these names or paths; an agent whose pieces nobody sees is asked for whole answers.
         """
-        return RunHandle(self._start(data, run_id, context), started=started, tools=tools)
+        shown = chunks_of(self.pipeline, chunks)
+        return RunHandle(self._start(data, run_id, context), started=started, tools=tools, chunks=shown)
 
     def run_outcomes_async(
         self,
@@ -179,9 +185,10 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         context: Mapping[str, Any] | None = None,
         started: bool = False,
         tools: bool = False,
+        chunks: Chunks = True,
     ) -> RunHandle[Out, Ctx]:
         """The same as `run_async`, under the name that says it is iterated."""
-        return self.run_async(data, run_id=run_id, context=context, started=started, tools=tools)
+        return self.run_async(data, run_id=run_id, context=context, started=started, tools=tools, chunks=chunks)
 
     def _start(self, data: object, run_id: str | None, context: Mapping[str, Any] | None) -> Drive:
         return functools.partial(self._run_new, data, checked_id(run_id), self._first_context.of_run(context))
@@ -223,10 +230,11 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         wait: bool = True,
         started: bool = False,
         tools: bool = False,
+        chunks: Chunks = True,
     ) -> RunHandle[Out, Ctx]:
         """A handle on the rest of a run; the arguments are those of `resume` and of `run_async`."""
         start = functools.partial(self._run_on, token, answer, checked_mode(mode), wait)
-        return RunHandle(start, started=started, tools=tools)
+        return RunHandle(start, started=started, tools=tools, chunks=chunks_of(self.pipeline, chunks))
 
     async def _run_on(
         self, token: str, answer: object, mode: ResumeMode, wait: bool, host: Host, outlet: Outlet | None

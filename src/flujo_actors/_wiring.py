@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ._core.paths import StepPath
     from ._core.recovery import RecoveryReport
     from ._core.settings import Settings
+    from ._dsl.shown_chunks import Chunks, ShownChunks
     from ._durable.changes import ResumeMode
     from ._durable.journal import Pause
     from ._durable.recovering import Finish
@@ -72,6 +73,15 @@ def _needed_by(step: AnyStep) -> Iterator[str]:
         yield "._calls.model"
     elif step.processing.wanted is not None:
         yield "._calls.structured"
+
+
+def chunks_of(pipeline: Pipeline, chunks: Chunks) -> ShownChunks | None:
+    """Whose chunks a reader sees; `None` if those of all steps."""
+    if chunks is True:
+        return None
+    from ._dsl.shown_chunks import shown_chunks  # what only readers need who choose
+
+    return shown_chunks(pipeline, chunks)
 
 
 def undone_before(opened: OpenRun, pipeline: Pipeline) -> dict[StepPath, Undone]:

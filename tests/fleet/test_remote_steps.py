@@ -408,6 +408,39 @@ def test_chunks_come_in_order_and_none_twice(url: str) -> None:
     assert [each.step_result.name for each in rest] == ["talk", "length"]
 
 
+def test_a_remote_step_that_nobody_sees_is_not_streamed(url: str) -> None:
+    """The worker knows whose chunks the reader wants, inside a remote step, too; outcomes come all the same."""
+    seen, unseen = Speaking(), Speaking()
+    flujo = make(Step.parallel("both", {"seen": Step("a", seen), "unseen": Step("b", unseen)}, runs_on="gpu"), url)
+
+    async def main() -> tuple[list[Any], Any]:
+        async with fleet(flujo):
+            with trio.fail_after(40):
+                return await outcomes_of(flujo.run_async("go", chunks=["a"]))
+
+    chunks, rest = trio.run(main)
+    assert [(chunk.path, chunk.data) for chunk in chunks] == [("both/seen", "sa"), ("both/seen", "id")]
+    assert rest[-1].step_result.output == {"seen": "said", "unseen": "said"}
+    assert {each.path for each in rest} == {"both/seen", "both/unseen", "both"}
+    assert (seen.asked, unseen.asked) == (["stream"], ["run"])
+
+
+class Speaking:
+    """An agent that can answer both ways, and notes which it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def stream(self, data: Any) -> AsyncIterator[str]:
+        self.asked.append("stream")
+        yield "sa"
+        yield "id"
+
+    async def run(self, data: Any) -> str:
+        self.asked.append("run")
+        return "said"
+
+
 async def outcomes_of(handle: Any) -> tuple[list[Any], Any]:
     chunks: list[Any] = []
     rest: list[Any] = []

@@ -179,6 +179,11 @@ assert_type(Flujo(doubled).run(1).final_context, Context)
 assert_type(Flujo(double).run(1).output, int)
 assert_type(flujo.run_async(3), RunHandle[str, Notes])
 assert_type(flujo.resume("token", True).output, str)
+assert_type(flujo.run_async(3, chunks="last"), RunHandle[str, Notes])
+flujo.run_async(3, chunks=False)
+flujo.resume_async("token", chunks=["draft", "enrich/kb"])
+flujo.run_async(3, chunks=3)  # type: ignore[arg-type]
+flujo.run_async(3, chunks=[3])  # type: ignore[list-item]
 flujo.run("three")  # type: ignore[arg-type]
 flujo.run_async("three")  # type: ignore[arg-type]
 result.output.missing  # type: ignore[attr-defined]

@@ -126,7 +126,7 @@ class PlainCaller:
 
     async def _call(self, work: Work) -> Value[Any] | Error:
         run, plan = self.run, self.plan
-        if run.is_seen and plan.stream is not None:
+        if plan.stream is not None and run.is_seen(work.span):
             plan = plan.stream
         args = (work.data,) if plan.takes_data else ()
         keywords = _keywords(run, plan, work) if plan.keywords else {}
@@ -200,7 +200,7 @@ async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: 
 async def _call_stream(run: Run, make: Callable[[], object], work: Work, numbers: Iterator[int]) -> object:
     source: Any = run.host.stream(make)
     pieces = work.tally.pieces
-    outlet, chunk_of = run.outlet, chunk_maker(work.name, work.attempt, numbers, work.span)
+    outlet, chunk_of = run.chunks_of(work.span), chunk_maker(work.name, work.attempt, numbers, work.span)
     try:
         async for piece in source:
             if type(piece) not in PLAIN and isinstance(piece, _OUTCOMES):

@@ -79,7 +79,7 @@ class Aggregator:
         return None
 
     async def _aggregate(self) -> None:
-        outlet = self._run.outlet
+        outlet = self._run.chunks_of(self._work.span)
         async for piece in self._box:
             try:
                 self._keep(piece)

@@ -129,7 +129,7 @@ class ModelCaller:
                 return asks
             prompt = None if goes_on else prompt
         request = self._request(prompt, options)
-        ended = await self._answered(request, _watched if run.is_seen else _unwatched)
+        ended = await self._answered(request, _watched if run.is_seen(work.span) else _unwatched)
         self._unanswered = isinstance(ended, Failed) and self.is_about_content(ended)
         if work.assembly is not None:
             work.assembly.said = self._said
@@ -252,7 +252,7 @@ async def _watched(caller: ModelCaller, request: Request) -> AgentRunResult[Any]
 
 
 async def _shown(caller: ModelCaller, source: Any) -> Finished | None:
-    work, outlet = caller.work, caller.run.outlet
+    work, outlet = caller.work, caller.run.chunks_of(caller.work.span)
     chunk_of = chunk_maker(work.name, work.attempt, caller.numbers, work.span)
     async for piece in source:
         if isinstance(piece, Finished):

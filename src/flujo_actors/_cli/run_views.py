@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from .._core.light_outcomes import LightOutcomes
 from .._core.outcomes import Chunk, Failure, PipelineResult
 from .._core.outline import Outline
-from .._core.paths import StepPath, is_top_level
+from .._core.paths import ROOT, StepPath, is_top_level, named
 from .._core.safe_text import one_line
+from .._dsl.shown_chunks import NO_CHUNKS, shown_chunks
 from ..stores._passwords import without_password
 from ..terminal._displays import Display, Quiet
 from ..terminal._modes import Progress
@@ -54,6 +55,7 @@ class RunView:
 
     async def follow(self, run: RunHandle[Any, Any]) -> PipelineResult:
         """Show a run while it runs; its result."""
+        self._show_chunks(run)
         rows, journal = LightOutcomes(at=time.time()), self._journal()
         self._outline = Outline([rows.first])
         if journal is None:
@@ -68,6 +70,13 @@ class RunView:
         else:
             self._display.take(rows.end(result, at=time.time()))
         return result
+
+    def _show_chunks(self, run: RunHandle[Any, Any]) -> None:
+        """Nobody streams for whom nothing is shown."""
+        if self._options["events"] or self._display.shows_text:
+            return
+        last = [named(ROOT, self._last)] if self._options["stream"] else []
+        run.show_chunks(shown_chunks(self._flujo.pipeline, last) or NO_CHUNKS)
 
     def _journal(self) -> JournalLines | None:
         """With a store, JSON lines are what is in it."""

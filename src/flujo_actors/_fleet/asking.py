@@ -20,11 +20,16 @@ from .._core.outcomes import RunId
 from .._core.paths import StepPath
 from .._core.quota import Amount, Quota
 from .._core.usage import UsageLimits
+from .._dsl.pipeline import Pipeline
+from .._dsl.shown_chunks import ShownChunks
 from .._run.messages import Request
 from .._run.outlet import Outlet
 from .._run.scope import Scope
 from .._type_registry import read_by
 from ..errors import CorruptRecord
+
+OUTCOME_BUFFER = 64
+"""How many outcomes a remote step may be ahead of what is sent."""
 
 _READABLE = 200
 """How long the names in an id may be before they are hashed."""
@@ -52,7 +57,7 @@ class Asked:
     limits: tuple[Mapping[str, Any], ...] = ()
     reply: str | None = None
     """The channel on which whoever asks listens."""
-    streams: Mapping[str, bool] | None = None
+    streams: Mapping[str, Any] | None = None
     """What whoever iterates the run wants to be told, if somebody does."""
     carried: Mapping[str, object] = attrs.field(factory=dict)
     trace: Mapping[str, str] = attrs.field(factory=dict)
@@ -86,7 +91,7 @@ def asked_body(
             "run": root,
             "version": version,
             "reply": reply,
-            "streams": None if outlet is None else {"started": outlet.started, "tools": outlet.tools},
+            "streams": None if outlet is None else _streams_data(outlet, first.path),
             "items": [_item_data(request) for request in requests],
             "limits": [_limit_data(quota) for quota in first.quotas],
             "carried": dict(carried),
@@ -94,6 +99,18 @@ def asked_body(
         },
         context=record_bodies.stored_value(first.context),
     )
+
+
+def _streams_data(outlet: Outlet, path: StepPath) -> dict[str, Any]:
+    told: dict[str, Any] = {"started": outlet.started, "tools": outlet.tools}
+    return told if outlet.chunks is None else {**told, "chunks": outlet.chunks.inside(path)}
+
+
+def outlet_of(streams: Mapping[str, Any], pipeline: Pipeline) -> Outlet:
+    """Where a remote step tells whoever iterates the run what that one wants to be told."""
+    told, places = {**streams}, streams.get("chunks")
+    told["chunks"] = None if places is None else ShownChunks(frozenset(places), pipeline)
+    return Outlet(OUTCOME_BUFFER, **told)
 
 
 def _item_data(request: Request) -> dict[str, object]:

@@ -33,12 +33,12 @@ from .._run.outlet import Outlet
 from .._run.run import Office, Run
 from .._tree.step import StepActors
 from ..errors import ControlError, FingerprintMismatch
-from .asking import Asked, AskedItem, quota_of
+from .asking import Asked, AskedItem, outlet_of, quota_of
 from .carrying import in_trace, set_carried
 from .errands import ENDED, PARKED, control_data
 from .remote_runs import RemoteJournal, RemoteRuns
 from .signals import signal_of
-from .streaming import OUTCOME_BUFFER, Speaker, ears_of
+from .streaming import Speaker, ears_of
 
 if TYPE_CHECKING:
     from .._bridge.host import Host
@@ -131,7 +131,7 @@ class RemotePlayer:
         if self.signals is None or asked.reply is None or asked.streams is None:
             yield None
             return
-        outlet = Outlet(OUTCOME_BUFFER, **asked.streams)
+        outlet = outlet_of(asked.streams, self.runs.pipeline)
         speaker = Speaker(self.signals, asked.reply, opened.run_id, epoch, ears_of(self.signals.url))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(speaker.pass_on, outlet)

@@ -29,9 +29,6 @@ from .signals import Listener, Signals, passed_on, read_signal, signal_of
 TOLD, READ = "told", "read"
 """Signals: something was said, and so much of it was read."""
 
-OUTCOME_BUFFER = 64
-"""How many outcomes a remote step may be ahead of what is sent."""
-
 FRAME_BYTES = 5_000
 WINDOW_BYTES = 256 * 1024
 NOTE_BYTES = WINDOW_BYTES // 8

@@ -95,10 +95,13 @@ class Run:
     def _is_quiet(self) -> bool:
         return not (self.resumed or self.hooks or self.telemetry.enabled or self.tells_starts)
 
-    @property
-    def is_seen(self) -> bool:
-        """Whether somebody can see what a step writes while it writes it."""
-        return self.outlet is not None or live_texts.is_watched(self.run_id)
+    def is_seen(self, path: StepPath) -> bool:
+        """Whether somebody can see what the step at a path writes while it writes it."""
+        return self.chunks_of(path) is not None or live_texts.is_watched(self.run_id)
+
+    def chunks_of(self, path: StepPath) -> Outlet | None:
+        """Where the chunks of the step at a path are shown; `None` if whoever reads the run does not see them."""
+        return self.outlet if self.outlet is not None and self.outlet.shows(path) else None
 
     def show(self, path: StepPath, attempt: int, piece: object) -> None:
         """Show a piece of what a step writes to those who look at the run from outside; nothing if nobody does."""

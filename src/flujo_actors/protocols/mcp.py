@@ -105,13 +105,13 @@ class _Tools:
 
     async def run(self, data: Any, context: Context[Any, Any]) -> str:
         """Run the pipeline; questions are asked by elicitation."""
-        result = await self._watched(self._flujo.run_async(data, started=True), context)
+        result = await self._watched(self._flujo.run_async(data, started=True, chunks=False), context)
         while result.status == "paused" and result.state_token is not None:
             answer = await self._asked(result.state_token, result.feedback or "", context)
             if answer is None:
                 break
             result = await self._watched(
-                self._flujo.resume_async(result.state_token, answer.value, started=True), context
+                self._flujo.resume_async(result.state_token, answer.value, started=True, chunks=False), context
             )
         return self._told(result)
 

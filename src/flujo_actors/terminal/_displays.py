@@ -23,6 +23,10 @@ _FAILURES_TOLD = 3
 class Display(Protocol):
     """Somewhere to show a run."""
 
+    @property
+    def shows_text(self) -> bool:
+        """Whether it shows what steps say; if not, nobody needs to stream."""
+
     def take(self, record: LightRecord) -> None:
         """Something happened."""
 
@@ -38,6 +42,8 @@ class Display(Protocol):
 
 class Quiet:
     """Shows nothing."""
+
+    shows_text = False
 
     def take(self, record: LightRecord) -> None:
         """Nothing to show."""
@@ -56,17 +62,17 @@ class JsonLines:
     """One light record per line, for programs; the text of streams only where it was asked for."""
 
     def __init__(self, file: TextIO, *, chunks: bool) -> None:
-        self._file, self._chunks = file, chunks
+        self._file, self.shows_text = file, chunks
 
     def take(self, record: LightRecord) -> None:
         self._write(record_data(record))
 
     def text(self, path: StepPath, piece: str) -> None:
-        if self._chunks:
+        if self.shows_text:
             self._write({"v": 1, "kind": "chunk", "path": path, "text": piece})
 
     def said(self, path: StepPath, tail: str) -> None:
-        if self._chunks:
+        if self.shows_text:
             self._write({"v": 1, "kind": "text", "path": path, "tail": tail})
 
     def close(self) -> None:
@@ -86,6 +92,8 @@ def record_data(record: LightRecord) -> dict[str, object]:
 
 class PlainLines:
     """A line for every step that begins or ends; a map of many is told of now and then, by its counts."""
+
+    shows_text = False
 
     def __init__(self, file: TextIO, *, color: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._file, self._color, self._clock = file, color, clock

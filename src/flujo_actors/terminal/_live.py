@@ -34,6 +34,8 @@ _STYLES: dict[Tone, str] = {"good": "green", "bad": "red", "running": "cyan", "w
 class LiveView:
     """Shows a run in a terminal; see the module's rules."""
 
+    shows_text = True
+
     def __init__(self, file: TextIO, *, color: bool, title: str = "") -> None:
         console, live = _rich()
         self._outline, self._tails, self._title = Outline(), dict[StepPath, str](), title

@@ -15,6 +15,7 @@ from .._core.light_outcomes import LightOutcomes
 from .._core.outcomes import Chunk, PipelineResult
 from .._core.paths import StepPath
 from .._core.records import StoredRun
+from .._dsl.shown_chunks import NO_CHUNKS
 from .._handle import RunHandle
 from ..stores._port import Store
 from ._displays import Display, JsonLines, PlainLines, Quiet
@@ -38,6 +39,8 @@ async def watch(
     """
     run.tell_also(started=True, tools=True)
     with showing(file or sys.stderr, progress, color=color, chunks=chunks, title=title) as display:
+        if not display.shows_text:
+            run.show_chunks(NO_CHUNKS)
         return await shown(run, display)
 
 
