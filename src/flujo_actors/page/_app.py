@@ -81,7 +81,7 @@ def run_page(
 
 def _checked(auth: object) -> Auth:
     if auth is None or callable(auth) or (isinstance(auth, str) and auth):
-        return auth  # type: ignore[no-any-return]
+        return auth
     if isinstance(auth, HostApp | OneTimeLink):
         return auth
     raise DeclarationError(f"auth must be a token, a callable of the request, or HOST_APP, not {auth!r}")
