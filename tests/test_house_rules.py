@@ -66,7 +66,7 @@ STORIES_ACROSS_ROOMS = {
 }
 """Folders of tests that belong to no single room; every other one has the name of the room it tests."""
 
-SHARE_OF_ANY = 0.105
+SHARE_OF_ANY = 0.075
 """Which part of all annotations may say `Any`, or a name that stands for it. It may fall; it may not grow."""
 
 MACHINE_PATH = re.compile(
@@ -209,20 +209,30 @@ def aliases(source: Path) -> dict[str, ast.expr]:
     return found
 
 
-def names_for_any() -> set[str]:
-    """`Any`, and every name in the package that stands for something with `Any` in it."""
-    named = [(alias, words_of(said)) for source in SOURCES for alias, said in aliases(source).items()]
-    found, before = {"Any"}, set[str]()
+def standing_for_any(source: Path, known: set[str]) -> set[str]:
+    """What `Any` is called in one module: itself, an alias of something with it, or one that is imported."""
+    imported = {each.name for node in ast.walk(tree(source)) if isinstance(node, ast.ImportFrom) for each in node.names}
+    found, before = {"Any"} | (known & imported), set[str]()
     while found != before:
-        before, found = found, found | {alias for alias, words in named if words & found}
+        before = found
+        found = found | {alias for alias, said in aliases(source).items() if words_of(said) & found}
+    return found
+
+
+def names_for_any() -> set[str]:
+    """What `Any` is called in any module; an alias may be made of one that another module has."""
+    found, before = set[str](), {"Any"}
+    while found != before:
+        before, found = found, set[str]().union(*(standing_for_any(source, found) for source in SOURCES))
     return found
 
 
 def test_types_say_what_a_thing_is() -> None:
     """`object` for what is passed on, a variable for what flows, a protocol for what is used; `Any` is rare."""
-    unsaid = names_for_any()
-    said = [words_of(one) for source in SOURCES for one in annotations(source)]
-    assert sum(bool(words & unsaid) for words in said) <= SHARE_OF_ANY * len(said)
+    known = names_for_any()
+    said = [(words_of(one), source) for source in SOURCES for one in annotations(source)]
+    unsaid = {source: standing_for_any(source, known) for source in SOURCES}
+    assert sum(bool(words & unsaid[source]) for words, source in said) <= SHARE_OF_ANY * len(said)
 
 
 def written() -> Iterator[Path]:

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterable
 from os import PathLike
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .errors import DeclarationError
 
@@ -30,18 +30,18 @@ def lint(path: str | PathLike[str], *, allow: Iterable[str] = ()) -> list[Findin
     return found
 
 
-def load_blueprint(path: str | PathLike[str], *, allow: Iterable[str] = ()) -> Pipeline[Any, Any]:
+def load_blueprint(path: str | PathLike[str], *, allow: Iterable[str] = ()) -> Pipeline:
     """The pipeline of a blueprint; `BlueprintError` with `findings` if it has errors.
 
     Python that it names is imported after it is valid, and only what `allow` and `flujo.toml` allow: modules with all
     below them (`"shop"`), or one name (`"shop.agents:clerk"`). It may spend what it says, and not more than
     `[blueprints]` of `flujo.toml` says.
     """
-    pipeline: Pipeline[Any, Any] = _loaded("._blueprint_loading").load_blueprint(path, allow=allow)
+    pipeline: Pipeline = _loaded("._blueprint_loading").load_blueprint(path, allow=allow)
     return pipeline
 
 
-def dump_blueprint(pipeline: Pipeline[Any, Any]) -> str:
+def dump_blueprint(pipeline: Pipeline) -> str:
     """The text of a blueprint that says what the pipeline says; `NotExportable` if none can.
 
     `load_blueprint` of the text has the same fingerprint.

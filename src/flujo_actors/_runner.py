@@ -119,7 +119,7 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         retrievers: Mapping[type[Collection], Retriever | Callable[..., Any]] | None = None,
         carry: Iterable[ContextVar[Any]] = (),
     ) -> None:
-        self.pipeline: Pipeline[Any, Any] = Pipeline.from_step(as_step(pipeline, where="what Flujo runs"))
+        self.pipeline: Pipeline = Pipeline.from_step(as_step(pipeline, where="what Flujo runs"))
         load_for_steps(self.pipeline)
         check_context_model(context_model)
         self._make_searches = searches_of(self.pipeline, retrievers, context_model)

@@ -29,7 +29,7 @@ from .templates import Choice, Exit, Input, Items, Message
 from .used import is_python
 from .yaml_dump import dumped
 
-Data = dict[str, Any]
+Data = dict[str, object]
 
 _OWN_PROCESSORS = (
     (SinkTo, "sink_to", "path"),

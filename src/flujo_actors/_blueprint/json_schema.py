@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from . import fields
 from .fields import GROUPS, OLD_SPELLINGS, STEP_KINDS, Field
 
-Schema: TypeAlias = dict[str, Any]
+Schema: TypeAlias = dict[str, object]
 
 _PYTHON = r"(?:[A-Za-z][A-Za-z0-9_]*\.)*[A-Za-z][A-Za-z0-9_]*:[A-Za-z][A-Za-z0-9_]*"
 _NUMBER = r"^\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\s*$"
-_ANY_STEP = {"$ref": "#/definitions/any_step"}
+_ANY_STEP: Schema = {"$ref": "#/definitions/any_step"}
 _STEPS: Schema = {"type": "array", "minItems": 1, "items": _ANY_STEP}
 _WRAPPED: Schema = {
     "type": "object",
@@ -90,7 +90,7 @@ def _old(field: Field) -> Schema:
     return {"type": ["string", "object"]} if isinstance(field.kind, fields.Uses) else _kind(field)
 
 
-def _options_of_imports() -> Schema:
+def _options_of_imports() -> dict[str, Schema]:
     """What old files say of imports, and what holds anyway."""
     says = {"inherit_context": True, "propagate_hitl": True, "on_failure": "abort", "input_to": "initial_prompt"}
     return {key: {"const": value, "doNotSuggest": True} for key, value in says.items()} | {

@@ -10,7 +10,7 @@ from jinja2 import nodes
 from .shapes import Shape, values_of
 from .template_parsing import Reference, reference_of
 
-Values: TypeAlias = list[Any] | None
+Values: TypeAlias = list[object] | None
 """All there can be; `None` if that is not known."""
 
 _MOST = 200
@@ -54,10 +54,13 @@ def _joined(node: nodes.And | nodes.Or, shape_of: Callable[[Reference], Shape]) 
 def _filtered(node: nodes.Filter, shape_of: Callable[[Reference], Shape]) -> Values:
     assert node.node is not None
     values = possible(node.node, shape_of)
-    if values is None or not all(isinstance(value, str) for value in values):
+    if values is None:
+        return None
+    texts = [value for value in values if isinstance(value, str)]
+    if len(texts) < len(values):
         return None
     change: dict[str, Callable[[str], str]] = {"lower": str.lower, "upper": str.upper, "trim": str.strip}
-    return _unique([change.get(node.name, str)(value) for value in values])
+    return _unique([change.get(node.name, str)(value) for value in texts])
 
 
 def _unique(values: list[object]) -> Values:

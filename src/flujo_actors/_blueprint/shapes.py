@@ -13,7 +13,7 @@ import attrs
 
 from .template_parsing import EACH
 
-Shape: TypeAlias = Mapping[str, Any] | None
+Shape: TypeAlias = Mapping[str, object] | None
 
 TEXT: Shape = {"type": "string"}
 OBJECT: Shape = {"type": "object"}

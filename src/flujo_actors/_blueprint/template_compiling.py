@@ -12,7 +12,7 @@ from .template_filters import FILTERS, TESTS, contains
 from .template_parsing import Parsed, reference_of
 from .template_values import Frame, Missing, TemplateError, attribute, item, items_of, number, present, text_of, truth
 
-Evaluate: TypeAlias = Callable[[Frame], Any]
+Evaluate: TypeAlias = Callable[[Frame], object]
 
 
 def evaluator(parsed: Parsed) -> Evaluate:

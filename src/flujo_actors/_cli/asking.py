@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .._runner import Flujo
 
 
-def asked(flujo: Flujo[Any, Any, Any], result: PipelineResult) -> list[Any] | None:
+def asked(flujo: Flujo, result: PipelineResult) -> list[Any] | None:
     """What somebody answers, in whatever way it may be meant; `None` if nobody does."""
     sys.stderr.write(f"{printable(result.feedback or '', lines=True)}\n> ")
     sys.stderr.flush()
@@ -25,7 +25,7 @@ def asked(flujo: Flujo[Any, Any, Any], result: PipelineResult) -> list[Any] | No
     return answers(line.rstrip("\r\n"), _schema(flujo, str(result.state_token)))
 
 
-def _schema(flujo: Flujo[Any, Any, Any], token: str) -> object:
+def _schema(flujo: Flujo, token: str) -> object:
     """The JSON Schema of an answer, as far as the pipeline tells."""
     from .._dsl.tree import find_step
 

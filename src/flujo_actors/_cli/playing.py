@@ -44,7 +44,7 @@ class Part:
     """What the answer to that question may mean, the likeliest first."""
     mode: Any = "strict"
 
-    def begun(self, flujo: Flujo[Any, Any, Any]) -> RunHandle[Any, Any]:
+    def begun(self, flujo: Flujo) -> RunHandle:
         """The run, or the rest of it."""
         if self.token is None:
             return flujo.run_async(self.data, run_id=self.run_id, context=self.context, started=True, tools=True)
@@ -75,7 +75,7 @@ class _Game:
     """One call of the command."""
 
     call: Call
-    flujo: Flujo[Any, Any, Any]
+    flujo: Flujo
     view: RunView
     stop: Stop
     span: float

@@ -33,9 +33,7 @@ _LEFT_TOLD = 5
 class RunView:
     """What is shown of one run, over all its parts."""
 
-    def __init__(
-        self, call: Call, flujo: Flujo[Any, Any, Any], options: dict[str, Any], *, target: str | None, run_id: str
-    ) -> None:
+    def __init__(self, call: Call, flujo: Flujo, options: dict[str, Any], *, target: str | None, run_id: str) -> None:
         self._call, self._flujo, self._options, self._target = call, flujo, options, target
         self._display: Display = Quiet()
         self._outline = Outline()
@@ -53,7 +51,7 @@ class RunView:
             yield
         self._display = Quiet()
 
-    async def follow(self, run: RunHandle[Any, Any]) -> PipelineResult:
+    async def follow(self, run: RunHandle) -> PipelineResult:
         """Show a run while it runs; its result."""
         self._show_chunks(run)
         rows, journal = LightOutcomes(at=time.time()), self._journal()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .. import Flujo, UsageLimits
 
 
-def flujo_of(call: Call, target: str | None, options: dict[str, Any]) -> Flujo[Any, Any, Any]:
+def flujo_of(call: Call, target: str | None, options: dict[str, Any]) -> Flujo:
     """The `Flujo` that a target names, or one made of the pipeline that it names."""
     from .. import Flujo
 
@@ -26,7 +26,7 @@ def flujo_of(call: Call, target: str | None, options: dict[str, Any]) -> Flujo[A
     return Flujo(pipeline, store=options["store"] or settings.store, usage_limits=limits_of(options), settings=settings)
 
 
-def _varied(flujo: Flujo[Any, Any, Any], store: str | None, limits: UsageLimits | None) -> Flujo[Any, Any, Any]:
+def _varied(flujo: Flujo, store: str | None, limits: UsageLimits | None) -> Flujo:
     """The same with another store or other limits, where they are given: what the command line says comes last."""
     from .._wiring import beliefs_of, store_of
     from .._wiring import limits_of as checked

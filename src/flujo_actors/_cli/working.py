@@ -20,7 +20,7 @@ from .targets import target_of
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(flujos: Sequence[Flujo[Any, Any, Any]], call: Call, options: dict[str, Any]) -> int:
+def serve(flujos: Sequence[Flujo], call: Call, options: dict[str, Any]) -> int:
     """Work until told to stop; the exit code."""
     _log(call)
     queues = options["queues"] or ("default",)
@@ -76,7 +76,7 @@ def _log(call: Call) -> None:
 # --- what is played -----------------------------------------------------------------------------------------
 
 
-def flujo_at(call: Call, target: str, *, store: str | None) -> Flujo[Any, Any, Any]:
+def flujo_at(call: Call, target: str, *, store: str | None) -> Flujo:
     """The `Flujo` that a target names, or one made of the pipeline that it names."""
     found = target_of(target, config=call.config)
     if isinstance(found, Flujo):

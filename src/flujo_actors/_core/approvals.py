@@ -11,17 +11,20 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import attrs
 
 from ..errors import DeclarationError, InvalidAnswer
 
+if TYPE_CHECKING:
+    from .fields import Field, V
+
 OptionKind: TypeAlias = Literal["approve", "reject", "defer"]
 """What choosing an option does."""
 
 
-def _checked_text(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_text(instance: object, attribute: Field, value: V) -> None:
     if not isinstance(value, str) or (attribute.name == "name" and not value):
         raise DeclarationError(f"Option: {attribute.name} must be a text, not {value!r}")
 

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import attrs
 
 from ..errors import DeclarationError
+
+if TYPE_CHECKING:
+    from .fields import Field, V
 
 LoopKind: TypeAlias = Literal["repetition", "error", "cycle", "similarity"]
 """What was found: the same thing, the same failure, a block of several, or texts that say the same."""
@@ -73,7 +76,7 @@ def entry_of(calls: Iterable[tuple[str, object, object, bool]]) -> Entry | None:
     return Entry(signature, names, failed=all(failed for *_, failed in listed))
 
 
-def _checked_times(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_times(_: object, attribute: Field, value: V) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 2:
         raise DeclarationError(f"LoopGuard: {attribute.name} must be a whole number of at least 2, not {value!r}")
 
@@ -86,18 +89,18 @@ def _as_reactions(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _checked_reactions(_: object, attribute: attrs.Attribute[Any], value: tuple[object, ...]) -> None:
+def _checked_reactions(_: object, attribute: Field, value: tuple[object, ...]) -> None:
     if not value or any(each not in get_args(Reaction) for each in value):
         allowed = ", ".join(map(repr, get_args(Reaction)))
         raise DeclarationError(f"LoopGuard: then must be one or more of {allowed}, not {value!r}")
 
 
-def _checked_share(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_share(_: object, attribute: Field, value: V) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise DeclarationError(f"LoopGuard: similar_at must be above 0 and at most 1, not {value!r}")
 
 
-def _checked_measure(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_measure(_: object, attribute: Field, value: V) -> None:
     if value is not None and not callable(value):
         raise DeclarationError(f"LoopGuard: similar must be a function of a list of texts, not {value!r}")
 

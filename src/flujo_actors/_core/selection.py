@@ -18,11 +18,14 @@ import hashlib
 import math
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
 from ..errors import DeclarationError
+
+if TYPE_CHECKING:
+    from .fields import Field, V
 
 DEFAULT_CATEGORY = "default"
 """Where outcomes are counted if a selection does not tell categories apart."""
@@ -149,25 +152,25 @@ def _number(value: object) -> float | None:
     return float(value)
 
 
-def _checked_prior(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_prior(_: object, attribute: Field, value: V) -> None:
     pair = value if isinstance(value, tuple) and len(value) == 2 else (None, None)
     if not all((number := _number(each)) is not None and number > 0 for each in pair):
         raise DeclarationError(f"ThompsonSampling: prior must be two numbers above 0, not {value!r}")
 
 
-def _checked_memory(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_memory(_: object, attribute: Field, value: V) -> None:
     number = _number(value)
     if value is not None and (number is None or number < 1):
         raise DeclarationError(f"ThompsonSampling: memory must be at least 1, or None for all outcomes, not {value!r}")
 
 
-def _checked_positive(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_positive(_: object, attribute: Field, value: V) -> None:
     number = _number(value)
     if value is not None and (number is None or number <= 0):
         raise DeclarationError(f"ThompsonSampling: {attribute.name} must be a number above 0 or None, not {value!r}")
 
 
-def _checked_floor(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_floor(_: object, attribute: Field, value: V) -> None:
     number = _number(value)
     if number is None or not 0 <= number < 1:
         raise DeclarationError(f"ThompsonSampling: floor must be a share from 0 to below 1, not {value!r}")

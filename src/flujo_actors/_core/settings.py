@@ -8,13 +8,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import attrs
 
 from ..errors import DeclarationError
 from .default_settings import BACKEND, SYNC_STEP_THREADS, UNDO_GRACE_S, Backend
 from .near_names import nearest
+
+if TYPE_CHECKING:
+    from .fields import Field, V
 
 
 def _at_least(least: float) -> Any:
@@ -30,7 +33,7 @@ def _at_least(least: float) -> Any:
     return check
 
 
-def _is_switch(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _is_switch(_: object, attribute: Field, value: V) -> None:
     if not isinstance(value, bool):
         raise DeclarationError(f"setting {attribute.name} must be True or False, not {value!r}")
 
@@ -171,7 +174,7 @@ def _sinks(value: object) -> tuple[object, ...]:
     return tuple(value)
 
 
-def _can_emit(_: object, attribute: attrs.Attribute[Any], value: tuple[object, ...]) -> None:
+def _can_emit(_: object, attribute: Field, value: tuple[object, ...]) -> None:
     for sink in value:
         if not callable(getattr(sink, "emit", None)):
             raise DeclarationError(f"setting {attribute.name} must hold sinks, objects with `emit`, not {sink!r}")
@@ -215,7 +218,7 @@ class FleetSettings:
     """How long a ticket may be on its way before its run is begun, or asked for, without it."""
 
 
-def _is_backend(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _is_backend(_: object, attribute: Field, value: V) -> None:
     if value not in get_args(Backend):
         known = " or ".join(map(repr, get_args(Backend)))
         raise DeclarationError(f"setting run.{attribute.name} must be {known}, not {value!r}")
@@ -239,7 +242,7 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
-def _is_text(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _is_text(_: object, attribute: Field, value: V) -> None:
     if value is not None and not isinstance(value, str):
         raise DeclarationError(f"setting {attribute.name} must be a text, not {value!r}")
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import attrs
 
 from ..errors import DeclarationError
+
+if TYPE_CHECKING:
+    from .fields import Field, V
 
 
 @attrs.frozen(kw_only=True)
@@ -75,14 +78,14 @@ NO_USAGE = Usage()
 """The neutral element: nothing was called."""
 
 
-def _positive(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _positive(_: object, attribute: Field, value: V) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise DeclarationError(f"UsageLimits.{attribute.name} must be a finite number >= 0 or None, not {value!r}")
 
 
-def _count(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _count(_: object, attribute: Field, value: V) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise DeclarationError(f"UsageLimits.{attribute.name} must be a whole number >= 0 or None, not {value!r}")
 
@@ -91,7 +94,7 @@ WhenReached: TypeAlias = Literal["fail", "pause"]
 """What happens at a limit: the run ends with an error, or it asks for another limit."""
 
 
-def _known_end(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _known_end(_: object, attribute: Field, value: V) -> None:
     if value not in ("fail", "pause"):
         raise DeclarationError(f"UsageLimits.when_reached must be 'fail' or 'pause', not {value!r}")
 

@@ -6,20 +6,23 @@ A vote that failed counts for nothing, and against everybody. A tie goes to the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from ..errors import DeclarationError
 from .loops import canonical
 
+if TYPE_CHECKING:
+    from .fields import Field, V
 
-def _checked_count(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+
+def _checked_count(_: object, attribute: Field, value: V) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 2:
         raise DeclarationError(f"Votes: n must be a whole number of at least 2, not {value!r}")
 
 
-def _checked_key(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_key(_: object, attribute: Field, value: V) -> None:
     if value is not None and not callable(value):
         raise DeclarationError(f"Votes: key must be a function of an output, not {value!r}")
 

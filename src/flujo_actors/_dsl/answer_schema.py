@@ -13,7 +13,7 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from .._core.typed_dicts import SCHEMAS, known_to_pydantic
 from ..errors import DeclarationError
 
-Reader: TypeAlias = Callable[[Any], Any]
+Reader: TypeAlias = Callable[[object], object]
 """Turns an answer into what its schema describes, or raises what the library behind the schema raises."""
 
 

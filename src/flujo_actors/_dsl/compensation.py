@@ -13,6 +13,7 @@ from .._core.undoing import IfItFails, When
 from ..errors import DeclarationError
 
 if TYPE_CHECKING:
+    from .._core.fields import Field, V
     from .declared import Declared
     from .kinds import HumanInTheLoop
     from .pipeline import AnyStep, StepLike
@@ -25,7 +26,7 @@ def _as_compensation(value: Any) -> AnyStep:
 
 
 def _checked_choice(choices: tuple[str, ...]) -> Any:
-    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    def check(_: object, attribute: Field, value: V) -> None:
         if value not in choices:
             known = ", ".join(map(repr, choices))
             raise DeclarationError(f"Compensate: {attribute.name} must be one of {known}, not {value!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import attrs
 
@@ -19,6 +19,9 @@ from ..errors import DeclarationError
 from .call_plan import check_takes_pair
 from .collections import Collection, check_field, checked_collection, collection_name, filterable, fits
 from .context_format import ContextFormat
+
+if TYPE_CHECKING:
+    from .._core.fields import Field, V
 
 OnError: TypeAlias = Literal["fail", "skip"]
 """What becomes of a step whose search fails: it fails, or it goes on without the passages, and says so."""
@@ -266,7 +269,7 @@ def _checked_budget(_: object, __: object, value: object) -> None:
         raise DeclarationError(f"ContextSources: max_tokens must be at least 1, or None, not {value!r}")
 
 
-def _checked_format(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_format(_: object, attribute: Field, value: V) -> None:
     if not callable(value) or isinstance(value, type):
         raise DeclarationError(
             f"ContextSources: {attribute.name} must be a ContextFormat(…) or a function on the assembled context, "
@@ -274,7 +277,7 @@ def _checked_format(_: object, attribute: attrs.Attribute[Any], value: object) -
         )
 
 
-def _checked_counter(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_counter(_: object, attribute: Field, value: V) -> None:
     if value is not None and not callable(value):
         raise DeclarationError(f"ContextSources: {attribute.name} must be a function on a text, not {value!r}")
 

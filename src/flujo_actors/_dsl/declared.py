@@ -21,6 +21,7 @@ from .call_plan import CallPlan, asked_of_scope, asks_for_budget, check_takes_pa
 from .chaining import Chained
 
 if TYPE_CHECKING:
+    from .._core.fields import Field, Owner, V
     from .compensation import Compensate
     from .pipeline import AnyStep, StepLike
 
@@ -34,24 +35,24 @@ def checked_name(_: object, attribute: attrs.Attribute[str], value: str) -> None
         raise DeclarationError(f"a step's name must be a non-empty text, not {value!r}")
 
 
-def checked_count(instance: Any, attribute: attrs.Attribute[int], value: int) -> None:
+def checked_count(instance: Owner, attribute: attrs.Attribute[int], value: int) -> None:
     """A whole number that is not negative."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be 0 or more, not {value!r}")
 
 
-def checked_limit(instance: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
+def checked_limit(instance: Owner, attribute: Field, value: int | None) -> None:
     """A whole number of at least one, or no limit."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be at least 1, not {value!r}")
 
 
-def _checked_seconds(instance: Any, attribute: attrs.Attribute[float | None], value: float | None) -> None:
+def _checked_seconds(instance: Owner, attribute: attrs.Attribute[float | None], value: float | None) -> None:
     if value is not None:
         checked_seconds(value, what=f"step {instance.name!r}: {attribute.name}")
 
 
-def _checked_runs_on(instance: Any, _: object, value: str | None) -> None:
+def _checked_runs_on(instance: Owner, _: object, value: str | None) -> None:
     """Engines keep the names of queues in columns and channels."""
     if value is not None and not (isinstance(value, str) and 0 < len(value) <= 100 and value.isprintable()):
         raise DeclarationError(
@@ -60,7 +61,7 @@ def _checked_runs_on(instance: Any, _: object, value: str | None) -> None:
         )
 
 
-def checked_source(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+def checked_source(instance: Owner, attribute: Field, value: V) -> None:
     """A value, or a function `(previous, context)` that makes one; a class is a value."""
     if callable(value) and not isinstance(value, type):
         check_takes_pair(value, what=f"step {instance.name!r}: {attribute.name}", first="previous")
@@ -72,17 +73,17 @@ def _as_callables(value: Callable[..., object] | Iterable[Callable[..., object]]
     return tuple(value)
 
 
-def _checked_callables(instance: object, attribute: attrs.Attribute[Any], value: tuple[object, ...]) -> None:
+def _checked_callables(instance: object, attribute: Field, value: tuple[object, ...]) -> None:
     for each in value:
         if not callable(each):
             who = f"step {instance.name!r}" if hasattr(instance, "name") else type(instance).__name__
             raise DeclarationError(f"{who}: {attribute.name} holds {each!r}, not a callable")
 
 
-def of_type(expected: type, wanted: str) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+def of_type(expected: type, wanted: str) -> Callable[[Owner, attrs.Attribute[V], V], None]:
     """A validator: the value, if there is one, is of this type."""
 
-    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    def check(instance: Owner, attribute: attrs.Attribute[V], value: V) -> None:
         if value is not attribute.default and not isinstance(value, expected):
             raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be {wanted}, not {value!r}")
 
@@ -95,7 +96,7 @@ def _as_fallback(value: StepLike | None) -> AnyStep | None:
     return None if value is None else step_of(value)
 
 
-def _checked_fallback(instance: Any, _: object, value: object) -> None:
+def _checked_fallback(instance: Owner, _: object, value: V) -> None:
     from .pipeline import as_step  # see `Chained`
 
     if value is not None:

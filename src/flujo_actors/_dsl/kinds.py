@@ -20,6 +20,7 @@ from .declared import Declared, checked_limit, checked_source, frozen_mapping
 from .pipeline import AnyStep, Pipeline, StepLike, as_step, step_of
 
 if TYPE_CHECKING:
+    from .._core.fields import Field, Owner, V
     from .._core.loops import LoopGuard
 
 MergeStrategy: TypeAlias = Literal["context_update", "overwrite", "keep_first", "error_on_conflict", "no_merge"]
@@ -43,7 +44,7 @@ def _as_merging(value: Merging) -> Merging:
     return frozen_mapping(value) if isinstance(value, Mapping) else value
 
 
-def _checked_merge(instance: Any, _: object, value: Merging) -> None:
+def _checked_merge(instance: Owner, _: object, value: Merging) -> None:
     if isinstance(value, Mapping):
         wrong = next(((key, each) for key, each in value.items() if not is_reducer(each)), None)
         if wrong is not None:
@@ -58,13 +59,13 @@ def _checked_merge(instance: Any, _: object, value: Merging) -> None:
         )
 
 
-def _checked_on_failure(instance: Any, _: object, value: str) -> None:
+def _checked_on_failure(instance: Owner, _: object, value: str) -> None:
     if value not in get_args(OnBranchFailure):
         allowed = get_args(OnBranchFailure)
         raise DeclarationError(f"step {instance.name!r}: on_branch_failure must be one of {allowed}, not {value!r}")
 
 
-def _checked_callable(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_callable(instance: Owner, attribute: Field, value: V) -> None:
     if not callable(value):
         raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be a callable, not {value!r}")
     first = "output" if attribute.name == "until" else "data"
@@ -75,7 +76,7 @@ def _as_branches(value: Mapping[Any, StepLike]) -> Mapping[object, AnyStep]:
     return frozen_mapping({key: step_of(step) for key, step in value.items()} if isinstance(value, Mapping) else value)
 
 
-def _checked_branches(instance: Any, _: object, value: Mapping[Any, object]) -> None:
+def _checked_branches(instance: Owner, _: object, value: Mapping[Any, object]) -> None:
     if not isinstance(value, Mapping) or not value:
         raise DeclarationError(
             f"step {instance.name!r}: branches must be a dict of at least one step or pipeline by key, not {value!r}"
@@ -92,11 +93,11 @@ def _branch_names_differ(step: Parallel | BranchOn) -> None:
         names[str(key)] = key
 
 
-def _checked_body(instance: Any, _: object, value: AnyStep) -> None:
+def _checked_body(instance: Owner, _: object, value: AnyStep) -> None:
     as_step(value, where=f"the body of step {instance.name!r}")
 
 
-def _checked_items(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_items(instance: Owner, attribute: Field, value: V) -> None:
     if value is None or (callable(value) and not isinstance(value, type)):
         checked_source(instance, attribute, value)
         return
@@ -107,19 +108,19 @@ def _checked_items(instance: Any, attribute: attrs.Attribute[Any], value: object
         )
 
 
-def _checked_batch(instance: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
+def _checked_batch(instance: Owner, attribute: Field, value: int | None) -> None:
     if value is None:
         raise DeclarationError(f"step {instance.name!r}: batch must be at least 1, not None")
     checked_limit(instance, attribute, value)
 
 
-def _checked_loops(instance: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
+def _checked_loops(instance: Owner, attribute: Field, value: int | None) -> None:
     if value is None:
         raise DeclarationError(f"step {instance.name!r}: max_loops must be at least 1, not None")
     checked_limit(instance, attribute, value)
 
 
-def _checked_guard(instance: Any, _: object, value: Any) -> None:
+def _checked_guard(instance: Owner, _: object, value: Any) -> None:
     if value is None:
         return
     from .._core.loops import LoopGuard  # only for those who guard a loop
@@ -229,7 +230,7 @@ def _as_pipeline(value: StepLike) -> Pipeline:
     return Pipeline((value,)) if is_step else cast("Pipeline", value)
 
 
-def _checked_steps(instance: Any, _: object, value: object) -> None:
+def _checked_steps(instance: Owner, _: object, value: object) -> None:
     if not isinstance(value, Pipeline):
         as_step(value, where=f"the body of step {instance.name!r}")  # which refuses it, and says where it stood
     elif value.on_failure or value.compensate is not None:

@@ -153,7 +153,7 @@ class Pipeline(Chained[In, Out]):
 AnyStep: TypeAlias = Declared | Pipeline
 """Whatever can stand in a pipeline."""
 
-StepLike: TypeAlias = AnyStep | Callable[..., Any]
+StepLike: TypeAlias = AnyStep | Callable[..., object]
 """Whatever may be given for a step: a function becomes the step that calls it, named after it."""
 
 

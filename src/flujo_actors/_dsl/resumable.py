@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import attrs
 
 from .._core.loops import LoopGuard
 from ..errors import DeclarationError
 
+if TYPE_CHECKING:
+    from .._core.fields import Field, V
+
 OnUncertain: TypeAlias = Literal["rerun", "pause", "fail"]
 """What happens to a tool call that may have run before the process died: it is run again under the same idempotency
 key, the run asks a person, or the step fails. A tool may say otherwise for itself in its `metadata`."""
 
 
-def _checked_turns(_: object, attribute: attrs.Attribute[Any], value: int) -> None:
+def _checked_turns(_: object, attribute: Field, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise DeclarationError(f"max_turns must be at least 1, not {value!r}")
 
 
-def _checked_history(_: object, attribute: attrs.Attribute[Any], value: int | None) -> None:
+def _checked_history(_: object, attribute: Field, value: int | None) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise DeclarationError(f"keep_last must be at least 1, or None for the whole history, not {value!r}")
 
 
-def _checked_policy(_: object, attribute: attrs.Attribute[Any], value: str) -> None:
+def _checked_policy(_: object, attribute: Field, value: str) -> None:
     if value not in get_args(OnUncertain):
         raise DeclarationError(f"on_uncertain must be one of {', '.join(get_args(OnUncertain))}, not {value!r}")
 
 
-def _checked_guard(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _checked_guard(_: object, attribute: Field, value: V) -> None:
     if value is not None and not isinstance(value, LoopGuard):
         raise DeclarationError(f"guard must be a LoopGuard(…) or None, not {value!r}")
 

@@ -17,7 +17,7 @@ from .declared import Declared, frozen_mapping
 from .pipeline import AnyStep, Pipeline, StepLike, as_step
 from .step import Step
 
-Reward: TypeAlias = Callable[..., Any] | Literal["later"] | None
+Reward: TypeAlias = Callable[..., object] | Literal["later"] | None
 """How good an outcome was: `(result, context) -> float | None`, told later from outside, or 1 and 0 by success."""
 
 

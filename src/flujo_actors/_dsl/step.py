@@ -168,9 +168,7 @@ class Step(Declared[In, Out], GovernedKinds):
     ) -> Step[Any, O]: ...
     @overload
     @staticmethod
-    def from_callable(
-        fn: Callable[..., Any], name: str | None = None, **options: Unpack[AllOptions]
-    ) -> Step[Any, Any]: ...
+    def from_callable(fn: Callable[..., Any], name: str | None = None, **options: Unpack[AllOptions]) -> Step: ...
     @staticmethod
     def from_callable(fn: Callable[..., Any], name: str | None = None, **options: Any) -> Step:
         """A step from a function, sync or async, called by its name unless another is given."""
@@ -199,7 +197,7 @@ class Step(Declared[In, Out], GovernedKinds):
         keep_last: int | None = None,
         guard: LoopGuard | None = None,
         **options: Unpack[DataOptions],
-    ) -> Step[Any, Any]: ...
+    ) -> Step: ...
     @staticmethod
     def granular(
         name: str,

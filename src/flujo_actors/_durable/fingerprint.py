@@ -22,7 +22,7 @@ from .._dsl.step import Step
 from .._dsl.tree import walk_places
 from .expressions import digest, expression, named, named_as_it_ran
 
-Facts = Mapping[str, Any]
+Facts = Mapping[str, object]
 """What is known of one step: its kind, and what else must stay the same."""
 
 FORM = 2

@@ -83,7 +83,7 @@ class _Batch:
     """Those who wait for it, in the same order."""
 
 
-Answer: TypeAlias = Value[Any] | Error
+Answer: TypeAlias = Value[object] | Error
 """What somebody who waits is told."""
 
 

@@ -40,7 +40,7 @@ from .store_wait import call_store
 from .undo_records import StepAt
 from .worked_time import WorkedTime
 
-SchemaOf = Callable[[StepPath], Any]
+SchemaOf = Callable[[StepPath], object]
 """What the pipeline declares as `input_schema` of the step at a path."""
 
 

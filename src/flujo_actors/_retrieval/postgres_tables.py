@@ -30,7 +30,7 @@ MANY = 20_000
 
 _ANY_WORD = "replace(plainto_tsquery('english', %(query)s)::text, '&', '|')::tsquery"
 
-Row = Sequence[Any]
+Row = Sequence[object]
 
 
 class Tables:

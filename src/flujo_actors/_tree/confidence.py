@@ -76,7 +76,7 @@ def _is_plain(source: Any) -> bool:
 
 async def _judged(spawner: Spawner, step: Declared, work: Work, done: Done) -> tuple[float | None, str]:
     """What an agent says of the output: a step of its own, counted like any."""
-    judge: Step[Any, Any] = Step(f"{step.name} (confidence)", step.confidence)
+    judge: Step = Step(f"{step.name} (confidence)", step.confidence)
     path = paths.child(work.path, paths.JUDGE)
     async with spawner.children(work.tally) as children:
         children.spawn(work.child(judge, judge.name, path, done.output, done.context))

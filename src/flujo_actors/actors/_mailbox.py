@@ -29,7 +29,7 @@ from ..errors import DeclarationError
 S = TypeVar("S")
 T = TypeVar("T")
 
-Deliver: TypeAlias = Callable[[Value[Any] | Error], None]
+Deliver: TypeAlias = Callable[[Value[object] | Error], None]
 """Takes an item, or the error that there will be none."""
 
 LONGEST_RUN = 1024

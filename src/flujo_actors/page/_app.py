@@ -65,7 +65,7 @@ def run_page(
     auth: Auth = None,
     read_only: bool = False,
     content: bool = True,
-    flujos: Sequence[Flujo[Any, Any, Any]] = (),
+    flujos: Sequence[Flujo] = (),
 ) -> Starlette:
     """An ASGI application that shows every run of `store`: mount it anywhere, `app.mount("/runs", run_page(store))`.
 
@@ -94,7 +94,7 @@ class _Page:
     store: Store
     read_only: bool = attrs.field(kw_only=True)
     content: bool = attrs.field(kw_only=True)
-    flujos: tuple[Flujo[Any, Any, Any], ...] = attrs.field(kw_only=True)
+    flujos: tuple[Flujo, ...] = attrs.field(kw_only=True)
     secrets: LiveRedactor = attrs.field(factory=lambda: LiveRedactor(os.environ), init=False)
 
     def routes(self) -> list[BaseRoute]:
@@ -259,7 +259,7 @@ class _Page:
             return error_response(409, why)
         return JSONResponse({"run_id": run.run_id}, status_code=202, background=going_on)
 
-    def _flujo_of(self, run: StoredRun) -> Flujo[Any, Any, Any] | None:
+    def _flujo_of(self, run: StoredRun) -> Flujo | None:
         return next((each for each in self.flujos if each.pipeline.title == run.pipeline), None)
 
     def _going_on(self, run: StoredRun) -> BackgroundTask | None:
@@ -267,7 +267,7 @@ class _Page:
         return None if flujo is None else BackgroundTask(_resumed, flujo, run.run_id)
 
 
-async def _resumed(flujo: Flujo[Any, Any, Any], run_id: str) -> None:
+async def _resumed(flujo: Flujo, run_id: str) -> None:
     """Go on with a run in the background of an answer; what it comes to is told by its records."""
     try:
         await flujo.resume_async(run_id, wait=False)

@@ -37,7 +37,7 @@ TEXT_S = 0.05
 _KEPT = 64
 _LISTED = 50
 
-Standing = Callable[[StoredRun], dict[str, Any]]
+Standing = Callable[[StoredRun], dict[str, object]]
 
 
 def run_events(store: Store, run_id: RunId, after: int, *, hide: Hide, standing: Standing) -> Response:

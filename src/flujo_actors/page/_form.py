@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-JsonSchema: TypeAlias = Mapping[str, Any]
-Field: TypeAlias = dict[str, Any]
+JsonSchema: TypeAlias = Mapping[str, object]
+Field: TypeAlias = dict[str, object]
 
 BUTTONS = 4
 """How many options are shown as buttons."""
@@ -41,7 +41,7 @@ def answer_form(schema: JsonSchema | None) -> dict[str, Any]:
     return _fields([{**(field or _json_box("answer")), "label": label}], whole=True, schema=schema)
 
 
-def _object_form(schema: JsonSchema, resolved: JsonSchema) -> dict[str, object]:
+def _object_form(schema: JsonSchema, resolved: Mapping[str, Any]) -> dict[str, object]:
     required = set(resolved.get("required", ()))
     properties = resolved.get("properties")
     if not isinstance(properties, Mapping) or not properties:
@@ -105,7 +105,7 @@ def _details(schema: JsonSchema, resolved: JsonSchema, kind: str, *, nullable: b
     return {name: each for name, each in found.items() if each is not None}
 
 
-def _kind(schema: JsonSchema, root: JsonSchema) -> str | None:
+def _kind(schema: Mapping[str, Any], root: JsonSchema) -> str | None:
     if _options(schema) is not None:
         return "choice"
     match schema.get("type"):

@@ -14,7 +14,7 @@ from .._core.light_records import LightRecord
 from .._core.records import OpenPause, StoredRun
 from ._form import answer_form
 
-Row: TypeAlias = list[Any]
+Row: TypeAlias = list[object]
 Hide: TypeAlias = Callable[[str], str]
 """What becomes of a text of strangers before it is sent."""
 

@@ -11,7 +11,7 @@ from .._dsl.tree import find_step
 from ..structured._schema import compile_schema
 
 
-def schema_of(pipeline: Pipeline[Any, Any], token: str) -> dict[str, Any] | None:
+def schema_of(pipeline: Pipeline, token: str) -> dict[str, Any] | None:
     """The JSON Schema of the answer to the pause that a token stands for; `None` if anything will do."""
     step = find_step(pipeline, parse_token(token)[1])
     if not isinstance(step, HumanInTheLoop) or step.input_schema is None:

@@ -40,11 +40,11 @@ from ..errors import FlujoError, InvalidAnswer
 from ._ag_ui_events import Telling, as_text, plain
 from ._questions import schema_of
 
-Read = Callable[[RunAgentInput], Any]
+Read = Callable[[RunAgentInput], object]
 """What a pipeline is given of a client's request."""
 
 
-def ag_ui_app(flujo: Flujo[Any, Any, Any], *, data: Read | None = None) -> Starlette:
+def ag_ui_app(flujo: Flujo, *, data: Read | None = None) -> Starlette:
     """An ASGI application that speaks AG-UI for a pipeline.
 
     The pipeline is given the text of the last user message, or what `data` makes of the request; a state that the
@@ -77,10 +77,10 @@ async def _sent(events: AsyncGenerator[BaseEvent, None]) -> AsyncGenerator[Serve
             yield ServerSentEvent(data=event.model_dump_json(by_alias=True), sep="\n")
 
 
-async def _events(flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read) -> AsyncGenerator[BaseEvent, None]:
+async def _events(flujo: Flujo, asked: RunAgentInput, read: Read) -> AsyncGenerator[BaseEvent, None]:
     yield RunStartedEvent(thread_id=asked.thread_id, run_id=asked.run_id)
     telling = Telling(asked.run_id)
-    result: PipelineResult[Any, Any] | None = None
+    result: PipelineResult | None = None
     try:
         for begin in _parts(flujo, asked, read):
             telling.paused.clear()
@@ -101,7 +101,7 @@ async def _events(flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read)
             yield event
 
 
-def _parts(flujo: Flujo[Any, Any, Any], asked: RunAgentInput, read: Read) -> list[Callable[[], RunHandle[Any, Any]]]:
+def _parts(flujo: Flujo, asked: RunAgentInput, read: Read) -> list[Callable[[], RunHandle]]:
     """What is to be run: a new run, or the rest of a paused one for each answer."""
     if not asked.resume:
         state = asked.state if isinstance(asked.state, dict) and asked.state else None
@@ -121,9 +121,7 @@ def _answer(entry: ResumeEntry) -> object:
     return entry.payload
 
 
-def _end(
-    flujo: Flujo[Any, Any, Any], asked: RunAgentInput, telling: Telling, result: PipelineResult[Any, Any]
-) -> list[BaseEvent]:
+def _end(flujo: Flujo, asked: RunAgentInput, telling: Telling, result: PipelineResult) -> list[BaseEvent]:
     if result.status == "failed":
         return [RunErrorEvent(message=result.feedback or "the run failed")]
     events: list[BaseEvent] = [StateSnapshotEvent(snapshot=plain(result.final_context))]
@@ -140,11 +138,11 @@ def _end(
     return events
 
 
-def _was_streamed(telling: Telling, result: PipelineResult[Any, Any]) -> bool:
+def _was_streamed(telling: Telling, result: PipelineResult) -> bool:
     return bool(result.step_history) and result.step_history[-1].name in telling.streamed
 
 
-def _outcome(flujo: Flujo[Any, Any, Any], telling: Telling, result: PipelineResult[Any, Any]) -> Any:
+def _outcome(flujo: Flujo, telling: Telling, result: PipelineResult) -> Any:
     match result.status:
         case "paused":
             return RunFinishedInterruptOutcome(interrupts=[_interrupt(flujo, each) for each in telling.paused])
@@ -153,7 +151,7 @@ def _outcome(flujo: Flujo[Any, Any, Any], telling: Telling, result: PipelineResu
     return RunFinishedSuccessOutcome()
 
 
-def _interrupt(flujo: Flujo[Any, Any, Any], paused: Paused) -> Interrupt:
+def _interrupt(flujo: Flujo, paused: Paused) -> Interrupt:
     token = paused.state_token or ""
     return Interrupt(
         id=token, reason="question", message=paused.message, response_schema=schema_of(flujo.pipeline, token)

@@ -37,7 +37,7 @@ _logger = logging.getLogger("flujo_actors")
 
 
 def mcp_server(
-    flujo: Flujo[Any, Any, Any], *, name: str | None = None, description: str | None = None, page_url: str | None = None
+    flujo: Flujo, *, name: str | None = None, description: str | None = None, page_url: str | None = None
 ) -> MCPServer[Any]:
     """An MCP server whose tools run a pipeline; `name` is what the tools are called by, else the pipeline's own.
 
@@ -63,7 +63,7 @@ def _slug(text: str) -> str:
     return slug
 
 
-def _with_input(tool: Callable[..., Any], flujo: Flujo[Any, Any, Any]) -> Callable[..., object]:
+def _with_input(tool: Callable[..., Any], flujo: Flujo) -> Callable[..., object]:
     """The tool with the type of what the first step takes, so that clients know what to send."""
 
     @functools.wraps(tool)
@@ -76,7 +76,7 @@ def _with_input(tool: Callable[..., Any], flujo: Flujo[Any, Any, Any]) -> Callab
     return typed
 
 
-def _input_type(flujo: Flujo[Any, Any, Any]) -> object:
+def _input_type(flujo: Flujo) -> object:
     first: Any = flujo.pipeline
     while isinstance(first, Pipeline):
         first = first.steps[0]
@@ -87,7 +87,7 @@ def _input_type(flujo: Flujo[Any, Any, Any]) -> object:
     return next(iter(hints.values()), Any)
 
 
-def _play(flujo: Flujo[Any, Any, Any], run_id: str) -> None:
+def _play(flujo: Flujo, run_id: str) -> None:
     try:
         flujo.resume(run_id, wait=False)
     except FlujoError as error:
@@ -97,7 +97,7 @@ def _play(flujo: Flujo[Any, Any, Any], run_id: str) -> None:
 class _Tools:
     """What the tools of one pipeline do."""
 
-    def __init__(self, flujo: Flujo[Any, Any, Any], name: str, page_url: str | None) -> None:
+    def __init__(self, flujo: Flujo, name: str, page_url: str | None) -> None:
         self._flujo, self._name, self._page = flujo, name, page_url
         self.client = None if flujo._store is None else RunClient(flujo._store)
 
@@ -115,7 +115,7 @@ class _Tools:
             )
         return self._told(result)
 
-    async def _watched(self, run: Any, context: Context[Any, Any]) -> PipelineResult[Any, Any]:
+    async def _watched(self, run: Any, context: Context[Any, Any]) -> PipelineResult:
         done = begun = 0
         async with run as running:
             async for outcome in running:
@@ -123,7 +123,7 @@ class _Tools:
                 if isinstance(outcome, Success) and outcome.path:
                     done += 1
                     await context.report_progress(done, max(begun, done), outcome.path)
-            result: PipelineResult[Any, Any] = await running
+            result: PipelineResult = await running
         return result
 
     async def _asked(self, token: str, message: str, context: Context[Any, Any]) -> Any:
@@ -199,7 +199,7 @@ class _Tools:
 
     # --- telling ---
 
-    def _told(self, result: PipelineResult[Any, Any]) -> str:
+    def _told(self, result: PipelineResult) -> str:
         told: dict[str, Any] = {"run_id": result.run_id, "status": result.status}
         if result.status == "completed":
             told["output"] = json.loads(to_json(result.output, plain=True))

@@ -19,7 +19,7 @@ from ._references import resolved
 from ._schema import Schema
 from ._strict import SourceFloat, plain
 
-Reparse = Callable[[str], Any]
+Reparse = Callable[[str], object]
 """Reads JSON inside a string; raises `ValueError` if the whole string is not a container."""
 
 _MISSING = object()

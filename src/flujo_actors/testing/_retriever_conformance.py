@@ -23,8 +23,8 @@ from .._core.assembled import RetrievalResult
 from .._core.found import is_relevance, read_found
 from .._dsl.collections import Collection
 
-Passages: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
-Make: TypeAlias = Callable[[type[Collection], Passages], Any]
+Passages: TypeAlias = Sequence[tuple[str, Mapping[str, object]]]
+Make: TypeAlias = Callable[[type[Collection], Passages], object]
 
 
 class Manuals(Collection, name="manuals"):

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import attrs
 
-Plain: TypeAlias = Any
+Plain: TypeAlias = object
 """Dicts, lists and scalars."""
 
 _SCALARS = (bool, int, float, complex, Decimal, date, time, timedelta, UUID)

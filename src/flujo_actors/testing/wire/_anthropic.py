@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ._replies import ToolCall, Usage, to_text
-from ._requests import Asked, Body, Called, Message, Request, Tool, text_of
+from ._requests import Asked, Body, Called, Message, Received, Request, Tool, text_of
 from ._said import Event, Events, Said, cut
 
 _ERROR_KINDS = {
@@ -19,7 +19,7 @@ _ERROR_KINDS = {
 }
 
 
-def read(body: Body) -> Asked:
+def read(body: Received) -> Asked:
     """The conversation, the tools and the response format of a request."""
     output = (body.get("output_config") or {}).get("format") or body.get("output_format") or {}
     return Asked(
@@ -29,7 +29,7 @@ def read(body: Body) -> Asked:
     )
 
 
-def _messages(body: Body) -> Iterator[Message]:
+def _messages(body: Received) -> Iterator[Message]:
     if body.get("system"):
         yield Message(role="system", text=text_of(body["system"]))
     for entry in body.get("messages", ()):
@@ -47,11 +47,11 @@ def _entry(role: str, content: Any) -> Iterator[Message]:
         yield Message(role=role, text=text, calls=calls)
 
 
-def _called(block: Body) -> Called:
+def _called(block: Received) -> Called:
     return Called(id=block["id"], name=block["name"], arguments=to_text(block["input"]))
 
 
-def _tool(entry: Body) -> Tool:
+def _tool(entry: Received) -> Tool:
     return Tool(name=entry["name"], description=entry.get("description") or "", parameters=entry["input_schema"])
 
 
@@ -83,7 +83,7 @@ def error(status: int, message: str, code: str | None) -> Body:
 
 
 def _event(body: Body) -> Event:
-    return Event(name=body["type"], data=body)
+    return Event(name=str(body["type"]), data=body)
 
 
 def _opening(request: Request, said: Said) -> Body:
@@ -97,7 +97,7 @@ def _text_block(said: Said) -> list[Body]:
 
 
 def _call_block(call: ToolCall, request: Request, number: int, index: int) -> list[Body]:
-    pieces = [{"type": "input_json_delta", "partial_json": piece} for piece in cut(call.arguments_json)]
+    pieces: list[Body] = [{"type": "input_json_delta", "partial_json": piece} for piece in cut(call.arguments_json)]
     return _block(index, _call(call, request, number) | {"input": {}}, pieces)
 
 

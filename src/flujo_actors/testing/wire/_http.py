@@ -11,13 +11,13 @@ import socket
 from collections.abc import Callable, Coroutine
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
 from ._sending import Sending
 
-Serve: TypeAlias = Callable[["Connection", asyncio.StreamReader], Coroutine[Any, Any, None]]
+Serve: TypeAlias = Callable[["Connection", asyncio.StreamReader], Coroutine[object, object, None]]
 """Serves one connection until it is done or cancelled."""
 
 Ended: TypeAlias = Callable[["Connection", asyncio.Task[None]], None]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ._replies import ToolCall, Usage
-from ._requests import Asked, Body, Called, Message, Request, Tool, text_of
+from ._requests import Asked, Body, Called, Message, Received, Request, Tool, text_of
 from ._said import CREATED, Event, Events, Said, cut
 
 
-def read(body: Body) -> Asked:
+def read(body: Received) -> Asked:
     """The conversation, the tools and the response format of a request."""
     return Asked(
         messages=tuple(_message(entry) for entry in body.get("messages", ())),
@@ -16,7 +16,7 @@ def read(body: Body) -> Asked:
     )
 
 
-def _message(entry: Body) -> Message:
+def _message(entry: Received) -> Message:
     calls = tuple(
         Called(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
         for call in entry.get("tool_calls") or ()
@@ -25,7 +25,7 @@ def _message(entry: Body) -> Message:
     return Message(role=entry["role"], text=text, calls=calls, call_id=entry.get("tool_call_id"))
 
 
-def _tool(function: Body) -> Tool:
+def _tool(function: Received) -> Tool:
     return Tool(
         name=function["name"],
         description=function.get("description") or "",

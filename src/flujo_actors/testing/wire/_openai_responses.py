@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ._openai_chat import error as error
 from ._replies import ToolCall, Usage
-from ._requests import Asked, Body, Called, Message, Request, Tool, text_of
+from ._requests import Asked, Body, Called, Message, Received, Request, Tool, text_of
 from ._said import CREATED, Event, Events, Said, cut
 
 
-def read(body: Body) -> Asked:
+def read(body: Received) -> Asked:
     """The conversation, the tools and the response format of a request."""
     return Asked(
         messages=tuple(_messages(body)),
@@ -19,7 +19,7 @@ def read(body: Body) -> Asked:
     )
 
 
-def _messages(body: Body) -> Iterator[Message]:
+def _messages(body: Received) -> Iterator[Message]:
     if body.get("instructions"):
         yield Message(role="system", text=body["instructions"])
     items = body.get("input", ())
@@ -27,7 +27,7 @@ def _messages(body: Body) -> Iterator[Message]:
         yield from _item(item)
 
 
-def _item(item: Body) -> Iterator[Message]:
+def _item(item: Received) -> Iterator[Message]:
     match item:
         case {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}:
             yield Message(role="assistant", calls=(Called(id=id, name=name, arguments=arguments),))
@@ -37,7 +37,7 @@ def _item(item: Body) -> Iterator[Message]:
             yield Message(role=role, text=text_of(item.get("content")))
 
 
-def _tool(entry: Body) -> Tool:
+def _tool(entry: Received) -> Tool:
     return Tool(
         name=entry["name"],
         description=entry.get("description") or "",
@@ -79,7 +79,7 @@ def events(said: Said, request: Request) -> Events:
 
 def _numbered(begin: list[Body], end: list[Body]) -> Events:
     numbered = tuple(
-        Event(name=event["type"], data=event | {"sequence_number": number})
+        Event(name=str(event["type"]), data=event | {"sequence_number": number})
         for number, event in enumerate([*begin, *end])
     )
     return Events(begin=numbered[: len(begin)], end=numbered[len(begin) :])

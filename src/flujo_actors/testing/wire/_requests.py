@@ -7,8 +7,11 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-Body: TypeAlias = dict[str, Any]
+Body: TypeAlias = dict[str, object]
 """A JSON object as it stands on the wire."""
+
+Received: TypeAlias = dict[str, Any]
+"""One that a client sent: it is read as its provider documents it, and what does not fit is the client's mistake."""
 
 Dialect: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic"]
 """The wire format a request came in."""

@@ -32,7 +32,7 @@ from ._replies import (
     to_bytes,
     to_text,
 )
-from ._requests import Asked, Body, Dialect, Request
+from ._requests import Asked, Body, Dialect, Received, Request
 from ._said import Event, Events, Said, say
 
 
@@ -41,7 +41,7 @@ class Format:
     """How one provider writes: what it reads, its answers, its streams and its errors."""
 
     dialect: Dialect
-    read: Callable[[Body], Asked]
+    read: Callable[[Received], Asked]
     answer: Callable[[Said, Request], Body]
     events: Callable[[Said, Request], Events]
     error: Callable[[int, str, str | None], Body]
