@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from wired import agent_of, each_protocol
 from wired import connected as connected
 
 from flujo_actors import Flujo, Step
+from flujo_actors._agents.model_pool import Environment
 from flujo_actors.testing.wire import ProviderStub, Text
 
 
@@ -82,3 +84,25 @@ def test_calls_at_once_open_connections_at_once_and_keep_them(connected, many):
             assert flujo.run([str(number) for number in range(many)]).success
         assert len(stub.requests) == 2 * many
         assert stub.connections <= many
+
+
+def test_an_environment_that_did_not_change_is_not_read_again(monkeypatch):
+    """Every call by name asks whether it did: that is one comparison, without a look at any variable."""
+    environment, read = Environment(), []
+    before = environment.mark()
+    decode = os.environ.decodevalue
+    monkeypatch.setattr(os.environ, "decodevalue", lambda value: (read.append(value), decode(value))[1])
+    assert [environment.mark() for _ in range(3)] == [before] * 3
+    assert read == []
+    monkeypatch.setenv("FLUJO_TEST_KEY", "new")
+    changed = environment.mark()
+    monkeypatch.delenv("FLUJO_TEST_KEY")
+    assert (changed != before, environment.mark() == before) == (True, True)
+
+
+def test_an_environment_that_a_test_replaced_counts_as_well(monkeypatch):
+    """Whatever stands in for `os.environ` is compared as it is."""
+    environment = Environment()
+    before = environment.mark()
+    monkeypatch.setattr(os, "environ", {"OPENAI_API_KEY": "other"})
+    assert environment.mark() != before

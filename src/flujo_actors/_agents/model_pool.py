@@ -22,24 +22,42 @@ from pydantic_ai.providers import Provider, infer_provider
 _by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, NamedModels] = weakref.WeakKeyDictionary()
 
 
+class Environment:
+    """The environment's variables, and a mark by which they are known: equal ones have equal marks."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Any, Any] = {}
+        self._mark = hash(frozenset())
+
+    def mark(self) -> int:
+        """The mark of the variables as they are now; that they are as before, as they mostly are, is seen at once."""
+        # `os.environ` decodes every variable that is read; what lies behind it can be compared as it is.
+        now = getattr(os.environ, "_data", os.environ)
+        if now != self._seen:
+            self._seen = dict(now)
+            self._mark = hash(frozenset(self._seen.items()))
+        return self._mark
+
+
 class NamedModels:
     """The models and providers of one event loop."""
 
     def __init__(self) -> None:
         self._models: dict[tuple[str, int], Model] = {}
         self._providers: dict[tuple[str, int], Provider[Any]] = {}
+        self._environment = Environment()
         self._watch = self._until_loop_shutdown()
         _begin(self._watch)
 
     def model(self, name: str) -> Model:
         """The model of that name."""
-        key = name, hash(frozenset(os.environ.items()))
+        key = name, self._environment.mark()
         if key not in self._models:
             self._models[key] = infer_model(name, provider_factory=self._provider)
         return self._models[key]
 
     def _provider(self, name: str) -> Provider[Any]:
-        key = name, hash(frozenset(os.environ.items()))
+        key = name, self._environment.mark()
         if key not in self._providers:
             self._providers[key] = infer_provider(name)
         return self._providers[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 
 import attrs
 from genai_prices import calc_price
@@ -15,6 +16,7 @@ from pydantic_ai.usage import RequestUsage
 
 from .._core.settings import Price, UsageSettings
 from ..errors import PricingNotConfiguredError
+from .tariffs import Tariffs
 
 _MILLION = 1_000_000
 _STANDING_FOR_OTHERS = (FallbackModel, WrapperModel)
@@ -39,11 +41,11 @@ class Pricing:
 
     def cost_of(self, response: ModelResponse, model: Model) -> float | None:
         """Dollars for a response; `None` if no price is known."""
+        estimate = estimated_cost(response)
         if self.settings.prices:
             price = self._configured(response.model_name or "") or self._configured(model.model_name)
             if price is not None:
                 return _cost(price, response.usage)
-        estimate = estimated_cost(response)
         return _cost_by_name(response, model) if estimate is None else estimate
 
     def cost_of_usage(self, usage: RequestUsage, model: Model) -> float | None:
@@ -67,14 +69,23 @@ def _cost(price: Price, usage: RequestUsage) -> float:
 
 
 def estimated_cost(response: ModelResponse) -> float | None:
-    """Dollars for a response as its provider reports them, or as `genai-prices` has them."""
-    if response.usage.cost is not None:
-        return float(response.usage.cost)
+    """Dollars for a response as its provider reports them, or as `genai-prices` has them.
+
+    They are noted in the response, where pydantic-ai notes the same when it comes to it: so they are looked up once.
+    """
+    if response.usage.cost is None:
+        response.usage.cost = _estimate(response)
+    return None if response.usage.cost is None else float(response.usage.cost)
+
+
+def _estimate(response: ModelResponse) -> Decimal | None:
     name = response.model_name, response.provider_name, response.provider_url
-    if name in _unlisted:
+    if name in _unlisted or response.usage.unmeasured_requests:
         return None
     try:
-        return float(response.cost().total_price)
+        return _tariffs.cost(
+            name, response.usage, response.cost, when=response.timestamp, details=response.provider_details
+        )
     except LookupError as error:
         _unlisted.note(name, error)
         return None
@@ -109,7 +120,7 @@ def _listed_cost(usage: RequestUsage, model: Model) -> float | None:
     if name in _unlisted:
         return None
     try:
-        return float(calc_price(usage, model.model_name, provider_id=model.system).total_price)
+        return float(_tariffs.cost(name, usage, lambda: calc_price(usage, model.model_name, provider_id=model.system)))
     except LookupError as error:
         _unlisted.note(name, error)
         return None
@@ -141,3 +152,4 @@ class _Unlisted:
 
 
 _unlisted = _Unlisted()
+_tariffs = Tariffs()
