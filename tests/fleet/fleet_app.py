@@ -89,6 +89,37 @@ def make_map(url: str, batch: int = 1, **options: Any) -> Flujo[Any, Any, Any]:
     )
 
 
+# --- agents under a limit -----------------------------------------------------------------------------------
+
+
+def make_limited(url: str, items: int) -> Flujo[Any, Any, Any]:
+    """As many calls of ten tokens as there are items, and not one more; a worker dies inside its third call."""
+    from pydantic_ai import Agent, ModelResponse, TextPart
+    from pydantic_ai.models.function import FunctionModel
+    from pydantic_ai.usage import RequestUsage
+
+    from flujo_actors import UsageLimits
+
+    async def reply(messages: Any, info: Any) -> ModelResponse:
+        log("asked", messages[-1].parts[-1].content)
+        if "FLEET_DIES" in os.environ and sum(words[1] == "asked" for words in history()) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ModelResponse(parts=[TextPart("ok")], usage=RequestUsage(input_tokens=6, output_tokens=4))
+
+    body = Step("ask", Agent(FunctionModel(reply)), runs_on="cores")
+    pipeline = Pipeline([Step.map_over("all", body)], name="limited")
+    return Flujo(
+        pipeline,
+        store=url,
+        engine="postgres",
+        usage_limits=UsageLimits(total_tokens_limit=10 * items, request_limit=items),
+        settings={"durability": {"lease_s": LEASE_S}, "fleet": {"look_s": 0.3, "unclaimed_s": 2.0}},
+    )
+
+
+if "FLEET_LIMITED" in os.environ:
+    limited = make_limited(os.environ["FLEET_STORE"], int(os.environ["FLEET_LIMITED"]))
+
 if "FLEET_STORE" in os.environ:
     flujo = make_flujo(os.environ["FLEET_STORE"], os.environ.get("FLEET_ENGINE") or None)
     if os.environ["FLEET_STORE"].startswith("postgresql"):

@@ -40,7 +40,7 @@ from .provider_errors import raw_text
 from .reckoning import sure_amount
 from .tool_count import ToolCount
 from .unstreamed import streamed
-from .waiting_requests import WaitingRequests
+from .waiting_requests import waiting
 
 logger = logging.getLogger("flujo_actors")
 
@@ -48,9 +48,6 @@ Emit = Callable[..., None]
 """Tells telemetry of an event: its class, and its facts."""
 
 _current: ContextVar[AgentCall | None] = ContextVar("flujo_actors agent call", default=None)
-
-
-_waiting = WaitingRequests()
 
 _FAILED_REQUEST = Usage(failed_requests=1)
 _FAILED_TOOL_CALL = Usage(failed_tool_calls=1)
@@ -136,6 +133,9 @@ class AgentCall:
 
     async def begin_tool_call(self) -> None:
         """Count a tool call that begins; `UsageLimitExceededError` if it may not, once no other is under way."""
+        if self._shares_tool_calls:
+            await self._begin_shared_tool_call()
+            return
         with QUOTA_LOCK:
             refusing = next((quota for quota in self.quotas if not quota.allows(ONE_TOOL_CALL)), None)
             if refusing is None:
@@ -143,6 +143,20 @@ class AgentCall:
                 return
         await self.tools.none_under_way()
         raise refusing.error(needed=ONE_TOOL_CALL)
+
+    @property
+    def _shares_tool_calls(self) -> bool:
+        limited = any(quota.limits.tool_calls_limit is not None for quota in self.quotas)
+        return limited and self.quotas[0].shared is not None
+
+    async def _begin_shared_tool_call(self) -> None:
+        from .shared_quotas import begun_with_all  # as below
+
+        refusing = await begun_with_all(self.quotas, ONE_TOOL_CALL)
+        if refusing is not None:
+            await self.tools.none_under_way()
+            raise refusing.error(needed=ONE_TOOL_CALL)
+        self.tools.begin()
 
     def count_tool_call(self) -> None:
         """Count a tool call, which may have been made in an earlier process."""
@@ -194,13 +208,18 @@ class AgentCall:
 
     async def _granted(self, sure: Amount) -> tuple[Amount, ...]:
         while True:
+            shared = self.quotas[0].shared
+            if shared is not None:
+                from .shared_quotas import granted_by_all  # what only runs with remote steps need
+
+                return await granted_by_all(shared, self.quotas, self.caller, sure, give_back=self.settle)
             with QUOTA_LOCK:
                 verdicts = {quota.ask(self.caller, sure): quota for quota in self.quotas}
                 if "refused" in verdicts:
                     raise verdicts["refused"].error(self.caller, sure)
                 if "wait" not in verdicts:
                     return tuple(quota.reserve(self.caller, sure) for quota in self.quotas)
-                settled = _waiting.join()
+                settled = waiting.join()
             await settled
 
     def settle(self, reserved: tuple[Amount, ...], used: Usage) -> None:
@@ -212,7 +231,9 @@ class AgentCall:
             for quota, amount in zip(self.quotas, reserved, strict=True):
                 quota.settle(self.caller, amount, used)
             self.usage += used
-        _waiting.wake()
+        waiting.wake()
+        if self.quotas[0].shared is not None:
+            self.quotas[0].shared.changed()
 
     def take(self, response: ModelResponse, model: Model) -> float | None:
         """Keep a response in mind, and say what it cost; `None` if no price is known."""

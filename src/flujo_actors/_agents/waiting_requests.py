@@ -33,3 +33,7 @@ class WaitingRequests:
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+waiting = WaitingRequests()
+"""All that wait in this process."""

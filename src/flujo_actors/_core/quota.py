@@ -12,6 +12,8 @@ answer it may ask for. It reserves that, or a guess if that is more. Rules:
 6. Sizes that an earlier part of the run has learned are known from the start.
 7. Requests, tool calls and steps have the size 1 and are spent when they begin: as many as the limit says are begun,
    and the next is refused at once, whatever is under way.
+8. A budget that other processes draw on, too, goes by what they have spent and set aside, as far as it was told
+   (`shared_budgets`); nothing is granted then before the store has agreed.
 
 So calls of equal size consume a limit exactly and never pass it, however many race for it. A call passes it only if
 it is larger than what its caller, or before it anybody, has called for until then, and than it says itself.
@@ -19,8 +21,8 @@ it is larger than what its caller, or before it anybody, has called for until th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import attrs
 
@@ -62,6 +64,11 @@ class Amount:
             steps=self.steps - other.steps,
         )
 
+    def less(self, other: Amount) -> Amount:
+        """What is left of it without the other, and never less than nothing."""
+        left = self - other
+        return Amount(**{name: max(0, value) for name, value in attrs.asdict(left).items()})
+
     def largest(self, other: Amount) -> Amount:
         """The larger of both in tokens and dollars, which is what the size of a call is about."""
         return Amount(tokens=max(self.tokens, other.tokens), cost_usd=max(self.cost_usd, other.cost_usd))
@@ -102,6 +109,48 @@ def amount_of(usage: Usage) -> Amount:
     )
 
 
+@attrs.frozen(kw_only=True)
+class Held:
+    """What others have of a budget."""
+
+    spent: Amount = NOTHING
+    reserved: Amount = NOTHING
+    under_way: int = 0
+    """How many calls they have under way."""
+    largest: Amount | None = None
+    """How large their largest call was, if there was one."""
+
+
+NOBODY = Held()
+
+
+@attrs.frozen(kw_only=True)
+class Wanted:
+    """What is asked of a budget that other processes draw on."""
+
+    spends: Amount = NOTHING
+    """What is spent at once."""
+    reserves: Amount = NOTHING
+    """What is set aside for a request."""
+    reckoned: Amount = NOTHING
+    """What must fit if no other call is under way."""
+    knows: Amount | None = None
+    """By which largest call that was reckoned; `None` if the caller's own size is known."""
+
+
+class Shared(Protocol):
+    """Where a budget stands that other processes draw on. These methods block, but for `changed`."""
+
+    def take(self, quotas: Sequence[Quota], caller: str, sure: Amount) -> tuple[Amount, ...] | None:
+        """Set aside what a request is expected to use, in all of these; `None` if one has no room for it now."""
+
+    def take_one(self, quotas: Sequence[Quota], one: Amount) -> Quota | None:
+        """Spend one tool call, or one step; the first of these that does not allow it, and then nothing is spent."""
+
+    def changed(self) -> None:
+        """Less is set aside than before: somebody else may have waited for that."""
+
+
 class Quota:
     """The budget of one run or one step; see the module's rules."""
 
@@ -123,13 +172,16 @@ class Quota:
         self.spent = amount_of(spent)
         self.worked: Callable[[], float] = _no_time
         """How long was worked so far, where time is limited."""
+        self.shared: Shared | None = None
+        """Where it stands, if other processes draw on it."""
+        self._others = NOBODY
         self._guess = guess
         self._watch = watch
         self._reserved = NOTHING
         self._under_way = 0
         self._known: dict[str, Amount] = {}
         self._largest: Amount | None = None
-        self._sized = limits.total_tokens_limit is not None or limits.total_cost_usd_limit is not None
+        self._sized = is_sized(limits)
 
     @property
     def exceeded(self) -> bool:
@@ -138,23 +190,29 @@ class Quota:
 
     def ask(self, caller: str, sure: Amount = NOTHING) -> Verdict:
         """Whether `caller` may make a request that uses at least what is `sure`; nothing is reserved yet."""
-        if not self._allows(self.spent + self._reserved + ONE_REQUEST):
+        reserved, under_way = self._reserved, self._under_way
+        if self._others is not NOBODY:
+            reserved, under_way = reserved + self._others.reserved, under_way + self._others.under_way
+        if not self._allows(self.spent + reserved + ONE_REQUEST):
             return "refused"
         if not self._sized:
             return "granted"
         if caller not in self._known and self._reached():
             return "refused"
-        if self._under_way and self._largest is None:
+        if under_way and self._largest is None:
             return "wait"
-        if self._fits(self.spent + self._reserved + self._expected(caller, sure)):
+        if self._fits(self.spent + reserved + self._expected(caller, sure)):
             return "granted"
-        if self._under_way:
+        if under_way:
             return "wait"
         return "granted" if self._fits(self.spent + self._reckoned(caller, sure)) else "refused"
 
     def reserve(self, caller: str, sure: Amount = NOTHING) -> Amount:
         """Set aside what a granted call is expected to use."""
-        expected = self._expected(caller, sure) + ONE_REQUEST
+        return self.set_aside(self._expected(caller, sure) + ONE_REQUEST)
+
+    def set_aside(self, expected: Amount) -> Amount:
+        """Set so much aside for a call."""
         self._reserved += expected
         self._under_way += 1
         return expected
@@ -175,7 +233,7 @@ class Quota:
 
     def allows(self, one: Amount) -> bool:
         """Whether one more tool call, or one more step, may begin."""
-        return self._allows(self.spent + self._reserved + one)
+        return self._allows(self.spent + self._reserved + self._others.reserved + one)
 
     def begin(self, one: Amount) -> None:
         """Count a tool call or a step that begins."""
@@ -190,17 +248,51 @@ class Quota:
         """Whether a call that cannot wait must not be made: its size is known and does not fit, or nothing is left."""
         return self.exceeded or (caller in self._known and not self._fits(self.spent + self._known[caller]))
 
+    # --- with other processes ---
+
+    def see(self, others: Held, limits: UsageLimits | None = None) -> None:
+        """Know what others have of this budget, and its limits, if they were set elsewhere."""
+        self.spent, self._others = self.own + others.spent, others
+        if others.largest is not None:
+            self._learn(None, others.largest)
+        if limits is not None and limits != self.limits:
+            self.limits, self._sized = limits, is_sized(limits)
+        if self._watch is not None:
+            self._watch(self)
+
+    def take_in(self, used: Usage) -> None:
+        """What others have spent is on this side's account from now on."""
+        self.see(attrs.evolve(self._others, spent=self._others.spent.less(amount_of(used))))
+
+    @property
+    def own(self) -> Amount:
+        """What was spent on this side."""
+        return self.spent - self._others.spent
+
+    def held(self) -> Held:
+        """What this side has of the budget."""
+        return Held(spent=self.own, reserved=self._reserved, under_way=self._under_way, largest=self._largest)
+
+    def wanted(self, caller: str, sure: Amount) -> Wanted:
+        """What a request of this caller asks for."""
+        known = caller in self._known
+        return Wanted(
+            reserves=self._expected(caller, sure) + ONE_REQUEST,
+            reckoned=self._reckoned(caller, sure),
+            knows=None if known else (self._largest or NOTHING),
+        )
+
     # --- for people and for code that looks ---
 
     def used(self) -> Resources:
-        """What was spent so far."""
+        """What was spent so far, requests that are under way among it: see rule 7."""
         from .budgets import Resources  # what only runs with limits need
 
         spent = self.spent
         return Resources(
             cost_usd=spent.cost_usd,
             tokens=spent.tokens,
-            requests=spent.requests,
+            requests=spent.requests + self._begun,
             tool_calls=spent.tool_calls,
             steps=spent.steps,
             time_s=self.worked(),
@@ -243,7 +335,7 @@ class Quota:
 
     def _short(self, needed: Amount) -> tuple[str, ...]:
         """The limits that the next call would pass, or of which nothing is left for it."""
-        wanted, short = self.spent + needed, []
+        wanted, short = self.spent + needed + Amount(requests=self._begun), []
         for limit, resource in _LIMITED.items():
             allowed = getattr(self.limits, limit)
             if allowed is None:
@@ -267,6 +359,11 @@ class Quota:
 
     # --- reckoning ---
 
+    @property
+    def _begun(self) -> int:
+        """How many requests are under way."""
+        return self._reserved.requests + self._others.reserved.requests
+
     def _spend(self, amount: Amount) -> None:
         self.spent += amount
         if self._watch is not None:
@@ -288,25 +385,43 @@ class Quota:
         return (self._largest or NOTHING).largest(sure) if known is None else known
 
     def _fits(self, amount: Amount) -> bool:
-        tokens, cost = self.limits.total_tokens_limit, self.limits.total_cost_usd_limit
-        if tokens is not None and amount.tokens > tokens:
-            return False
-        return cost is None or amount.cost_usd <= cost + _rounding(cost)
+        return fits(self.limits, amount)
 
     def _allows(self, amount: Amount) -> bool:
-        """Whether so many requests, tool calls and steps are allowed."""
-        limits = self.limits
-        return (
-            (limits.request_limit is None or amount.requests <= limits.request_limit)
-            and (limits.tool_calls_limit is None or amount.tool_calls <= limits.tool_calls_limit)
-            and (limits.step_limit is None or amount.steps <= limits.step_limit)
-        )
+        return allows(self.limits, amount)
 
     def _reached(self) -> bool:
-        tokens, cost = self.limits.total_tokens_limit, self.limits.total_cost_usd_limit
-        if tokens is not None and self.spent.tokens >= tokens:
-            return True
-        return cost is not None and self.spent.cost_usd >= cost - _rounding(cost)
+        return is_reached(self.limits, self.spent)
+
+
+def is_sized(limits: UsageLimits) -> bool:
+    """Whether it matters how large calls are."""
+    return limits.total_tokens_limit is not None or limits.total_cost_usd_limit is not None
+
+
+def fits(limits: UsageLimits, amount: Amount) -> bool:
+    """Whether so many tokens and dollars are allowed."""
+    tokens, cost = limits.total_tokens_limit, limits.total_cost_usd_limit
+    if tokens is not None and amount.tokens > tokens:
+        return False
+    return cost is None or amount.cost_usd <= cost + _rounding(cost)
+
+
+def allows(limits: UsageLimits, amount: Amount) -> bool:
+    """Whether so many requests, tool calls and steps are allowed."""
+    return (
+        (limits.request_limit is None or amount.requests <= limits.request_limit)
+        and (limits.tool_calls_limit is None or amount.tool_calls <= limits.tool_calls_limit)
+        and (limits.step_limit is None or amount.steps <= limits.step_limit)
+    )
+
+
+def is_reached(limits: UsageLimits, spent: Amount) -> bool:
+    """Whether nothing is left of the tokens or the dollars."""
+    tokens, cost = limits.total_tokens_limit, limits.total_cost_usd_limit
+    if tokens is not None and spent.tokens >= tokens:
+        return True
+    return cost is not None and spent.cost_usd >= cost - _rounding(cost)
 
 
 def _no_time() -> float:

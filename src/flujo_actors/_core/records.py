@@ -20,6 +20,7 @@ from .paths import StepPath
 
 if TYPE_CHECKING:
     from .selection import Evidence
+    from .shared_budgets import BudgetShare
 
 RECORD_VERSION = 2
 """The version of record bodies that this code writes; it reads all versions up to this one."""
@@ -151,6 +152,8 @@ class Append:
     tokens: int | None = None
     """What the run has used by now, for listings."""
     cost_usd: float | None = None
+    shares: tuple[BudgetShare, ...] = ()
+    """What it has spent by now of budgets that other processes draw on, too."""
 
 
 @attrs.frozen(kw_only=True)

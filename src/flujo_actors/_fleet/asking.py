@@ -43,6 +43,8 @@ class AskedItem:
     name: str
     data: Any
     scope: Scope | None = None
+    limits: tuple[Mapping[str, Any], ...] = ()
+    """The budgets that it draws on."""
 
 
 @attrs.frozen(kw_only=True)
@@ -54,7 +56,6 @@ class Asked:
     """The pipeline of whoever asks, by its fingerprint."""
     items: tuple[AskedItem, ...]
     context: Any
-    limits: tuple[Mapping[str, Any], ...] = ()
     reply: str | None = None
     """The channel on which whoever asks listens."""
     streams: Mapping[str, Any] | None = None
@@ -93,7 +94,6 @@ def asked_body(
             "reply": reply,
             "streams": None if outlet is None else _streams_data(outlet, first.path),
             "items": [_item_data(request) for request in requests],
-            "limits": [_limit_data(quota) for quota in first.quotas],
             "carried": dict(carried),
             "trace": dict(trace),
         },
@@ -115,6 +115,8 @@ def outlet_of(streams: Mapping[str, Any], pipeline: Pipeline) -> Outlet:
 
 def _item_data(request: Request) -> dict[str, object]:
     item = {"path": request.path, "name": request.name, "input": record_bodies.stored_value(request.data)}
+    if request.quotas:
+        item["limits"] = [_limit_data(quota) for quota in request.quotas]
     return item if request.scope is None else {**item, "scope": _scope_data(request.scope)}
 
 
@@ -131,16 +133,13 @@ def _limit_data(quota: Quota) -> dict[str, object]:
         "limits": attrs.asdict(quota.limits),
         "owner": quota.owner,
         "path": quota.path,
-        "spent": attrs.asdict(quota.spent),
     }
 
 
 def quota_of(data: Mapping[str, Any], *, guess: Amount) -> Quota:
-    """A budget of whoever asks, with what was spent of it by then."""
-    limits = UsageLimits(**{**data["limits"], "when_reached": "fail"})
-    quota = Quota(limits, owner=data["owner"], guess=guess, path=StepPath(data["path"]))
-    quota.spent = Amount(**data["spent"])
-    return quota
+    """A budget of whoever asks; what was spent of it is known to the store."""
+    limits = UsageLimits(**data["limits"])
+    return Quota(limits, owner=data["owner"], guess=guess, path=StepPath(data["path"]))
 
 
 @read_by("a fresh process")
@@ -155,7 +154,6 @@ def read_asked(body: Mapping[str, Any], *, where: str) -> Asked:
             version=asked["version"],
             items=tuple(_read_item(item, where) for item in asked["items"]),
             context=record_bodies.read_value(body.get("context"), where=where),
-            limits=tuple(asked["limits"]),
             reply=asked["reply"],
             streams=asked["streams"],
             carried=asked["carried"],
@@ -170,6 +168,7 @@ def _read_item(item: Mapping[str, Any], where: str) -> AskedItem:
         name=item["name"],
         data=record_bodies.read_value(item["input"], where=where),
         scope=None if scope is None else _read_scope(scope, where),
+        limits=tuple(item.get("limits", ())),
     )
 
 

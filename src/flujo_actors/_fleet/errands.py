@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from .. import errors
 from .._core import record_bodies
 from .._core.outcomes import RunId
 from .._core.paths import StepPath
-from .._core.records import Admission, Lease, Record, StoredRun, StoredStatus, has_ended
+from .._core.records import Admission, Lease, OpenPause, Record, StoredRun, StoredStatus, has_ended
 from .._core.usage import NO_USAGE, Usage
 from .._durable.journal import Answered
 from .._durable.store_journal import StoreJournal
@@ -118,11 +119,17 @@ def _taken_up(store: Store, counter: Counter, errands: Sequence[Errand]) -> list
     resting = [errand for errand in errands if _rests(stood[errand.child])]
     if resting:
         asked_again(store, counter, resting)
-    return [errand for errand in errands if _is_told(stood[errand.child])]
+    return [errand for errand in errands if _is_told(stood[errand.child]) and errand not in resting]
 
 
 def _rests(run: StoredRun) -> bool:
-    return run.status == "paused" and not run.pauses
+    """Whether it goes on when it is asked to; one that asks for new limits tries: others may have been given them."""
+    return run.status == "paused" and all(_is_about_limits(pause) for pause in run.pauses)
+
+
+def _is_about_limits(pause: OpenPause) -> bool:
+    question = json.loads(pause.body).get("question")
+    return question is not None and question["kind"] == "limits"
 
 
 def _is_told(run: StoredRun) -> bool:

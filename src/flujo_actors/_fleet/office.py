@@ -9,19 +9,17 @@ Rules:
    nobody works on is asked for again.
 4. A caller that is cancelled puts its remote steps to rest, and waits for their cleanup. They go on when it is resumed.
 5. A question that a remote step asks is asked by the caller's run, under the same token; its answer is passed on.
-6. A run with limits has one remote step at a time: what it may use is known exactly then, everywhere.
+6. The budgets of a step that goes elsewhere are shared, before it is asked for (`budget_book`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import logging
 import os
 import time
-import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -44,7 +42,7 @@ from .asking import asked_body, child_id
 from .carrying import carried_now, trace_headers
 from .errands import Errand
 from .port import Ticket
-from .returning import answers_for, attempt_in
+from .returning import answers_for, attempt_in, share_budgets
 from .seats import away_from_seat
 from .signals import Listener, Signals, passed_on, read_signal
 from .streaming import Reader
@@ -81,7 +79,6 @@ class Office:
     _waiting: dict[RunId, Errand] = attrs.field(factory=dict, init=False)
     _to_stop: list[Errand] = attrs.field(factory=list, init=False)
     _busy: set[str] = attrs.field(factory=set, init=False)
-    _limited: weakref.WeakKeyDictionary[Run, trio.Lock] = attrs.field(factory=weakref.WeakKeyDictionary, init=False)
     _listener: Listener | None = attrs.field(default=None, init=False)
     _listens: bool = attrs.field(default=False, init=False)
     _channel: str = attrs.field(factory=lambda: f"flujo_{os.urandom(12).hex()}", init=False)
@@ -103,18 +100,11 @@ class Office:
 
     async def attempt(self, run: Run, request: Request) -> Attempt:
         """How a step ended that was performed elsewhere."""
-        async with self._alone(run, request):
-            errand = self._errand(run, request)
-            async with away_from_seat():
-                return await self._ended(run, request, errand)
-
-    @contextlib.asynccontextmanager
-    async def _alone(self, run: Run, request: Request) -> AsyncIterator[None]:
-        if not request.quotas:
-            yield
-            return
-        async with self._limited.setdefault(run, trio.Lock()):
-            yield
+        if request.quotas:
+            await share_budgets(self.runs.store, run, request)
+        errand = self._errand(run, request)
+        async with away_from_seat():
+            return await self._ended(run, request, errand)
 
     async def _ended(self, run: Run, request: Request, errand: Errand) -> Attempt:
         errand.readers += 1
@@ -137,7 +127,7 @@ class Office:
 
     def _errand(self, run: Run, request: Request) -> Errand:
         batch = request.batch
-        if batch is None or batch.sent or request.quotas:
+        if batch is None or batch.sent:
             return self._sent(run, [request], child_id(run.run_id, request.path))
         batch.requests.append(request)
         child = child_id(run.run_id, batch.path)

@@ -34,6 +34,7 @@ from .._run.run import Office, Run
 from .._tree.step import StepActors
 from ..errors import ControlError, FingerprintMismatch
 from .asking import Asked, AskedItem, outlet_of, quota_of
+from .budget_book import drawn_on
 from .carrying import in_trace, set_carried
 from .errands import ENDED, PARKED, control_data
 from .remote_runs import RemoteJournal, RemoteRuns
@@ -121,6 +122,7 @@ class RemotePlayer:
         set_carried(self.carry, asked.carried)
         with in_trace(asked.trace):
             requests = [self._request(asked, item) for item in asked.items]
+            await drawn_on(self.runs.store, asked.run, journal, requests)
             journal.top = requests[0].path if len(requests) == 1 else None
             async with self._told(opened, asked, journal.lease.epoch) as outlet:
                 return await _all_played(self._run(opened, asked, host, outlet), requests)
@@ -155,7 +157,7 @@ class RemotePlayer:
             parent=None,
             data=item.data,
             context=asked.context,
-            quotas=tuple(quota_of(data, guess=self.guess) for data in asked.limits),
+            quotas=tuple(quota_of(data, guess=self.guess) for data in item.limits),
             scope=item.scope,
         )
 

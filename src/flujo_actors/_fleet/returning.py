@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 from .._core.attempts import Attempt, Done, Failed, Stopped
-from .._core.outcomes import Aborted, Failure, Success
-from .._core.paths import StepPath, at_or_below
+from .._core.outcomes import Aborted, Failure, StepResult, Success
+from .._core.paths import ROOT, StepPath, at_or_below, is_tried
+from .._core.usage import NO_USAGE, Usage
 from .._durable.journal import Answered, Pause, Recorded
 from .._durable.store_journal import StoreJournal
+from .._durable.store_wait import call_store
+from .._locks import QUOTA_LOCK
 from .._run.messages import Request, Settled
 from .._run.reports import charge
 from .._run.run import Run
+from ..stores._port import Store
 from . import errands
+from .budget_book import BudgetBook, shared
 
 
 async def attempt_in(run: Run, request: Request, journal: StoreJournal, end: errands.End | None) -> Attempt | None:
@@ -22,7 +28,7 @@ async def attempt_in(run: Run, request: Request, journal: StoreJournal, end: err
     if recorded is not None:
         context = request.context if recorded.same_context else recorded.context
         _leave_to_undo(request, recorded)
-        return _attempt_of(request, recorded.outcome, context)
+        return await _attempt_of(request, recorded.outcome, context)
     pauses = _pauses_below(journal, request.path)
     if end is None:
         return None
@@ -34,25 +40,51 @@ async def attempt_in(run: Run, request: Request, journal: StoreJournal, end: err
     match end.status:
         case "failed":
             request.tally.attempts, request.tally.usage = 1, request.tally.usage + end.usage
-            charge(request, end.usage)
+            await _take_in(request, end.usage)
             return Failed(error=end.error, feedback=end.feedback)
         case "aborted":
             return Stopped(outcome=Aborted(reason=end.feedback or "the remote step was aborted"))
     return None
 
 
-def _attempt_of(request: Request, outcome: object, context: Any) -> Attempt:
+async def _attempt_of(request: Request, outcome: object, context: Any) -> Attempt:
     """How the step ended, and what it used, as if it had been performed here."""
     assert isinstance(outcome, Success | Failure)
     result, tally = outcome.step_result, request.tally
     if result is not None:
         tally.attempts, tally.usage = result.attempts, tally.usage + result.usage
         tally.history.extend(result.step_history)
-        charge(request, result.usage, result.step_history)
+        await _take_in(request, result.usage, result.step_history)
     if isinstance(outcome, Success):
         return Done(output=outcome.step_result.output, context=context, metadata=outcome.step_result.metadata)
     output, metadata = (None, {}) if result is None else (result.output, result.metadata)
     return Failed(error=outcome.error, feedback=outcome.feedback or "", output=output, metadata=metadata)
+
+
+async def _take_in(request: Request, usage: Usage, history: Sequence[StepResult] = ()) -> None:
+    """What the remote step used is on the account of whoever waited for it, and no longer on its own."""
+    quotas = request.quotas
+    if not quotas or usage is NO_USAGE:
+        return
+    book = quotas[0].shared
+    assert isinstance(book, BudgetBook)
+    with QUOTA_LOCK:
+        charge(request, usage, history)
+        for quota in quotas:
+            quota.take_in(usage)
+        book.take_in(quotas, [request.path])
+    await call_store(functools.partial(book.write, quotas))
+
+
+async def share_budgets(store: Store, run: Run, request: Request) -> None:
+    """Let the step's budgets be drawn on by whoever performs it; what ended earlier is on this side's account."""
+    journal = run.journal
+    assert isinstance(journal, StoreJournal)
+    earlier = _settled_in(journal) if run.resumed else []
+    answered = journal.answered(request.path)
+    asked = journal.waiting(request.path) if answered is None else answered.pause
+    counted = [request.path] if asked is not None and asked.is_about_limits else []  # by `limited`
+    await shared(store, run.run_id, journal, request.quotas, earlier=earlier, counted=counted)
 
 
 def _leave_to_undo(request: Request, recorded: Recorded) -> None:
@@ -76,6 +108,11 @@ def answers_for(run: Run, requests: Sequence[Request]) -> list[errands.Answer]:
 def _pauses_below(journal: StoreJournal, path: StepPath) -> list[Pause]:
     """What waits for an answer at a step or inside it."""
     return [journal._pauses[place] for place in at_or_below(path, journal._pauses)]
+
+
+def _settled_in(journal: StoreJournal) -> list[StepPath]:
+    """The steps that earlier parts of the run have settled."""
+    return [path for path in journal._read if not is_tried(path) and path != ROOT]
 
 
 def _answers_below(journal: StoreJournal, path: StepPath) -> list[Answered]:

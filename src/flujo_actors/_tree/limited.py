@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
 
 import attrs
@@ -24,6 +25,7 @@ from .._core.questions import about_limits
 from .._core.quota import ONE_STEP, Quota
 from .._core.usage import Usage
 from .._dsl.step import Step
+from .._durable.store_wait import call_store
 from .._locks import QUOTA_LOCK
 from .._run.messages import Request
 from .._run.notify import tell_late
@@ -39,7 +41,7 @@ Ended = Callable[[], Awaitable[Attempt]]
 async def limited(run: Run, request: Request, work: Ended) -> Attempt:
     """How a step of a run with limits ended; see the module's rules."""
     refused = _refused_earlier(run, request) if run.resumed else None
-    refused = refused or _not_begun(run, request)
+    refused = refused or await _not_begun(run, request)
     if refused is not None:
         return asking(refused)
     own = request.quotas[-1] if request.quotas[-1].path == request.path else None
@@ -63,21 +65,32 @@ def ended_by_answer(paused: Paused) -> Failed:
     return Failed(error=error, feedback=str(error))
 
 
-def _not_begun(run: Run, request: Request) -> Failed | None:
+async def _not_begun(run: Run, request: Request) -> Failed | None:
     """Count the step, unless it has been; why it may not begin, if it may not."""
     if not isinstance(request.step, Step) or request.tally.usage.steps or _was_tried(run, request.path):
         return None
-    with QUOTA_LOCK:
-        refusing = next((quota for quota in request.quotas if not quota.allows(ONE_STEP)), None)
-        if refusing is None:
-            for quota in request.quotas:
-                quota.begin(ONE_STEP)
+    limited = any(quota.limits.step_limit is not None for quota in request.quotas)
+    shared = request.quotas[0].shared if limited else None
+    if shared is None:
+        refusing = _begun(request.quotas)
+    else:
+        refusing = await call_store(functools.partial(shared.take_one, request.quotas, ONE_STEP))
     if refusing is not None:
         error = refusing.error(needed=ONE_STEP)
         return Failed(error=error, feedback=str(error))
-    if any(quota.limits.step_limit is not None for quota in request.quotas):
+    if limited:
         request.tally.spend(_STEP)  # so that it is known in the next part of the run
     return None
+
+
+def _begun(quotas: tuple[Quota, ...]) -> Quota | None:
+    """Count a step, or say which limit is against it."""
+    with QUOTA_LOCK:
+        refusing = next((quota for quota in quotas if not quota.allows(ONE_STEP)), None)
+        if refusing is None:
+            for quota in quotas:
+                quota.begin(ONE_STEP)
+    return refusing
 
 
 def _was_tried(run: Run, path: StepPath) -> bool:

@@ -174,7 +174,11 @@ class StepActors:
         run.ledger.start(request.path, request.parent)
         run.journal.started(request.path, request.name)
         begun = trio.current_time()
-        ended = await self._ended(self._with_own_limits(request))
+        ended = await self._ended(request)
+        if request.quotas:
+            from .limited import asking  # what only runs with limits need
+
+            ended = asking(ended)
         outcome, context = await self._concluded(request, ended, trio.current_time() - begun)
         run.ledger.settle(request.path)
         if isinstance(outcome, (Success, Failure)) and not _escalates(outcome):

@@ -22,9 +22,15 @@ if TYPE_CHECKING:
     from .._core.records import StoredStatus as StoredStatus
     from .._core.selection import Belief as Belief
     from .._core.selection import Evidence as Evidence
+    from .._core.shared_budgets import BudgetClaim as BudgetClaim
+    from .._core.shared_budgets import BudgetShare as BudgetShare
+    from .._core.shared_budgets import BudgetTold as BudgetTold
+    from .._core.shared_budgets import granted_share as granted_share
+    from .._core.shared_budgets import grants as grants
     from ._memory import MemoryStore as MemoryStore
     from ._opening import open_store as open_store
     from ._port import Beliefs as Beliefs
+    from ._port import Budgets as Budgets
     from ._port import Deadlines as Deadlines
     from ._port import RunArchive as RunArchive
     from ._port import RunControl as RunControl
@@ -45,6 +51,10 @@ else:
             "CancelRequest": ".._core.records",
             "Belief": ".._core.selection",
             "Beliefs": "._port",
+            "BudgetClaim": ".._core.shared_budgets",
+            "BudgetShare": ".._core.shared_budgets",
+            "BudgetTold": ".._core.shared_budgets",
+            "Budgets": "._port",
             "Deadlines": "._port",
             "Evidence": ".._core.selection",
             "Lease": ".._core.records",
@@ -67,6 +77,8 @@ else:
             "StoredStatus": ".._core.records",
             "Transaction": "._port",
             "Verdict": "._port",
+            "granted_share": ".._core.shared_budgets",
+            "grants": ".._core.shared_budgets",
             "open_store": "._opening",
         },
     )

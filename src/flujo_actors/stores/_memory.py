@@ -27,10 +27,12 @@ from .._core.records import (
     has_ended,
 )
 from .._core.selection import NO_BELIEF, Belief, Evidence, learned
+from .._core.shared_budgets import BudgetClaim, BudgetTold
 from ..errors import LeaseLost, RunExists
 from . import _refusals as refusals
 from ._clock import LeaseClock, SystemClock
 from ._forking import watch_forks
+from ._memory_budgets import MemoryBudgets
 from ._memory_run import MemoryRun, change, expire
 from ._port import Transaction, Verdict
 from ._rows import read_cursor
@@ -47,6 +49,7 @@ class MemoryStore:
         self._wall = wall
         self._runs: dict[RunId, MemoryRun] = {}
         self._workers: dict[str, WorkerNote] = {}
+        self._budgets = MemoryBudgets(self._lasts)
         self._numbers = itertools.count(1)
         self._beliefs: dict[tuple[str, str], dict[str, tuple[Belief, float]]] = {}
         self._lock = threading.Lock()
@@ -188,7 +191,15 @@ class MemoryStore:
             for child in [run for run in self._runs.values() if run.parent in run_ids]:
                 if child.parent not in self._runs:
                     del self._runs[child.run_id]
+            self._budgets.forget([run_id for run_id in run_ids if run_id not in self._runs])
             return deleted
+
+    def draw(self, lease: Lease, claims: Sequence[BudgetClaim]) -> list[BudgetTold]:
+        with self._lock:
+            lost = self._lost(lease)
+            if lost is not None:
+                raise lost
+            return self._budgets.draw(lease, claims)
 
     def wanting(self, *, pipeline: str, queues: Sequence[str], host: str, limit: int) -> list[StoredRun]:
         with self._lock:
@@ -334,6 +345,8 @@ class MemoryStore:
         change(run, append, wall)
         for told in append.evidence:
             self._learn(told)
+        for share in append.shares:
+            self._budgets.write(append.lease, share)
         return run.cancel
 
     def _renew(self, lease: Lease, lease_s: float) -> LeaseLost | None:
@@ -341,6 +354,11 @@ class MemoryStore:
         if lost is None:
             self._runs[lease.run_id].lease_until = self._clock.now() + lease_s
         return lost
+
+    def _lasts(self, lease: Lease) -> bool:
+        """Whether a lease is still held."""
+        run = self._runs.get(lease.run_id)
+        return run is not None and run.belongs_to(lease) and run.held(self._clock.now())
 
     def _lost(self, lease: Lease) -> LeaseLost | None:
         run = self._runs.get(lease.run_id)

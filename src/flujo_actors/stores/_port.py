@@ -33,6 +33,7 @@ from .._core.records import (
     WorkerNote,
 )
 from .._core.selection import Belief, Evidence
+from .._core.shared_budgets import BudgetClaim, BudgetTold
 from ..errors import LeaseLost, RunExists
 
 Verdict: TypeAlias = LeaseLost | CancelRequest | None
@@ -168,6 +169,21 @@ class Beliefs(Protocol):
         """
 
 
+class Budgets(Protocol):
+    """Budgets that the processes of one run share. A store without this method can do all the rest.
+
+    Who has it writes the `shares` of an append in the transaction that writes it, each unless a later one is there, and
+    forgets budgets together with the run that they belong to.
+    """
+
+    def draw(self, lease: Lease, claims: Sequence[BudgetClaim]) -> list[BudgetTold]:
+        """Add what the claims want to their shares, if every budget has room (`grants`), and write all of the shares.
+
+        In one transaction, whoever else draws at the same time. `LeaseLost`, and nothing is written, if the lease is
+        not the current one.
+        """
+
+
 class RunArchive(Protocol):
     """Reading runs, and forgetting them."""
 
@@ -183,7 +199,7 @@ class RunArchive(Protocol):
     def delete(self, run_ids: Sequence[RunId]) -> int:
         """Forget runs with everything they wrote, unless they are leased; how many there were.
 
-        Their remote steps are forgotten with them, whoever works on these.
+        Their remote steps and their budgets are forgotten with them, whoever works on these.
         """
 
 
@@ -237,7 +253,7 @@ class Transaction(Protocol):
         """Add records to the transaction; `LeaseLost` if the lease is not current."""
 
 
-class Store(RunLog, RunControl, RunQueue, Deadlines, Beliefs, RunArchive, RunScan, Protocol):
+class Store(RunLog, RunControl, RunQueue, Deadlines, Beliefs, Budgets, RunArchive, RunScan, Protocol):
     """A place where runs survive their process.
 
     A store may say with a text `place` which database it stands for: steps that write through stores of one place take

@@ -29,6 +29,7 @@ from .._core.records import (
     WorkerNote,
 )
 from .._core.selection import Belief, Evidence
+from .._core.shared_budgets import BudgetClaim, BudgetTold
 from ..errors import LeaseLost, RunExists, StoreError
 from ..stores._port import Store, Transaction, Verdict
 
@@ -131,6 +132,10 @@ class FaultyStore:
     def reward(self, run_id: RunId, path: StepPath, *, record: Record, evidence: Evidence) -> None:
         with self.counted("reward"):
             self._store.reward(run_id, path, record=record, evidence=evidence)
+
+    def draw(self, lease: Lease, claims: Sequence[BudgetClaim]) -> list[BudgetTold]:
+        with self.counted("draw"):
+            return self._store.draw(lease, claims)
 
     def get(self, run_id: RunId) -> StoredRun:
         with self.counted("get"):

@@ -15,8 +15,8 @@ class TestMyStore(StoreConformance):
 ```
 
 The clauses about damage, blobs and versions are skipped for a place that does not say how to damage it; those about
-processes for one that is not `between_processes`; those about deadlines and beliefs for a store
-that has no `expire` or no `beliefs`. Processes are forked, so the suite needs a system that has forks.
+processes for one that is not `between_processes`; those about deadlines, beliefs and budgets for a store
+that has no `expire`, no `beliefs` or no `draw`. Processes are forked, so the suite needs a system that has forks.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ._store_clauses.concurrency import ConcurrencyClauses
 from ._store_clauses.controlling import ControlClauses
 from ._store_clauses.crashing import CrashClauses
 from ._store_clauses.deadlines import DeadlineClauses
+from ._store_clauses.drawing import BudgetClauses
 from ._store_clauses.fencing import FencingClauses
 from ._store_clauses.keeping import KeepingClauses
 from ._store_clauses.place import StorePlace as StorePlace
@@ -47,6 +48,7 @@ class StoreConformance(
     AnsweringClauses,
     DeadlineClauses,
     BeliefClauses,
+    BudgetClauses,
     KeepingClauses,
     ScanClauses,
     ConcurrencyClauses,

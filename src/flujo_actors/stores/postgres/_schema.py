@@ -103,6 +103,37 @@ _TEXTS: tuple[LiteralString, ...] = (
 )
 """What steps are writing, for those who watch; nothing of it survives a crash."""
 
+_BUDGETS: tuple[LiteralString, ...] = (
+    """CREATE TABLE flujo_budgets (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        hash bytea NOT NULL UNIQUE,
+        run text NOT NULL,
+        limits text
+    )""",
+    "CREATE INDEX flujo_budgets_by_run ON flujo_budgets USING hash (run)",
+    """CREATE TABLE flujo_shares (
+        budget bigint NOT NULL,
+        holder_hash bytea NOT NULL,
+        holder text NOT NULL,
+        run bytea NOT NULL,
+        epoch bigint NOT NULL,
+        version bigint NOT NULL,
+        tokens float8 NOT NULL,
+        cost_usd float8 NOT NULL,
+        requests bigint NOT NULL,
+        tool_calls bigint NOT NULL,
+        steps bigint NOT NULL,
+        reserved_tokens float8 NOT NULL,
+        reserved_usd float8 NOT NULL,
+        reserved_requests bigint NOT NULL,
+        under_way bigint NOT NULL,
+        largest_tokens float8,
+        largest_usd float8,
+        PRIMARY KEY (budget, holder_hash)
+    ) WITH (fillfactor = 70)""",
+)
+"""What the processes of a run have spent of its budgets, and set aside under which lease; `run` is that one's hash."""
+
 MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (
     _FIRST,
     _CANCEL_REQUESTS,
@@ -111,6 +142,7 @@ MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (
     _DEADLINES,
     _BELIEFS,
     _TEXTS,
+    _BUDGETS,
 )
 """What leads from each version to the next; an empty schema has version 0."""
 

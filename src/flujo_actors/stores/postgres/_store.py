@@ -30,6 +30,7 @@ from .._rows import RecordRow, as_blob, as_records, as_row, cursor_text, read_cu
 from . import _pauses as pauses
 from . import _statements as sql
 from ._beliefs import PostgresBeliefs, learn
+from ._budgets import PostgresBudgets, forget_budgets, write_shares
 from ._queue import PostgresQueue
 from ._scanning import PostgresScanning, hash_of, owner_of
 from ._texts import PostgresTexts
@@ -40,7 +41,7 @@ if TYPE_CHECKING:  # they need the driver, and the name of this store must be th
     from ._session import Connection
 
 
-class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresTexts):
+class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBudgets, PostgresTexts):
     """Runs in a Postgres database; its tables stand in the first schema of the `search_path`."""
 
     def __init__(
@@ -199,10 +200,13 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresTe
                 records.extend(numbered(run, first, batch[index].records))
                 pauses.write(db, self._today(), run, batch[index])
         insert_records(db, records)
-        written = zip(batch, verdicts, strict=True)
-        told = [each for append, lost in written if not isinstance(lost, LeaseLost) for each in append.evidence]
+        written = [append for append, lost in zip(batch, verdicts, strict=True) if not isinstance(lost, LeaseLost)]
+        told = [each for append in written for each in append.evidence]
         if told:
             learn(db, told, self._today())
+        shares = [(append.lease, share) for append in written for share in append.shares]
+        if shares:
+            write_shares(db, shares)
         return verdicts, _append_is_there(batch, verdicts, records)
 
     def _renew(self, db: Connection, leases: Sequence[Lease], lease_s: float) -> tuple[list[LeaseLost | None], IsThere]:
@@ -220,6 +224,7 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresTe
         deleted = db.ask(sql.DELETE_RUNS, {**self._time(), "hashes": hashes})
         children = db.ask(sql.DELETE_CHILDREN, ([run_id for _, run_id in deleted],))
         runs = [*(run for run, _ in deleted), *(run for (run,) in children)]
+        forget_budgets(db, [run_id for _, run_id in deleted])
         blobs = [blob for (blob,) in db.ask(sql.BLOBS_OF_RUNS, (runs,))]
         db.execute(sql.DELETE_RECORDS, (runs,))
         db.execute(sql.DELETE_PAUSES, (runs,))

@@ -120,6 +120,32 @@ _BELIEFS = (
 )
 """What is known of agents that selections choose from: evidence, without any prior."""
 
+_BUDGETS = (
+    """CREATE TABLE flujo_budgets (
+        id INTEGER PRIMARY KEY, run TEXT NOT NULL, path TEXT NOT NULL, limits TEXT, UNIQUE (run, path)
+    )""",
+    """CREATE TABLE flujo_shares (
+        budget INTEGER NOT NULL,
+        holder TEXT NOT NULL,
+        run TEXT NOT NULL,
+        epoch INTEGER NOT NULL,
+        version INTEGER NOT NULL,
+        tokens REAL NOT NULL,
+        cost_usd REAL NOT NULL,
+        requests INTEGER NOT NULL,
+        tool_calls INTEGER NOT NULL,
+        steps INTEGER NOT NULL,
+        reserved_tokens REAL NOT NULL,
+        reserved_usd REAL NOT NULL,
+        reserved_requests INTEGER NOT NULL,
+        under_way INTEGER NOT NULL,
+        largest_tokens REAL,
+        largest_usd REAL,
+        PRIMARY KEY (budget, holder)
+    ) WITHOUT ROWID""",
+)
+"""What the processes of a run have spent of its budgets, and set aside under which lease."""
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _FIRST,
     _ONE_PAGE_PER_RECORD,
@@ -128,6 +154,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _LISTINGS,
     _DEADLINES,
     _BELIEFS,
+    _BUDGETS,
 )
 """What leads from each version to the next; an empty file has version 0."""
 

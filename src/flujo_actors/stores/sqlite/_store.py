@@ -32,6 +32,7 @@ from .._rows import as_records, cursor_text, read_cursor, restored, storable
 from . import _pauses as pauses
 from . import _statements as sql
 from ._beliefs import SqliteBeliefs, learn
+from ._budgets import SqliteBudgets, forget_budgets, write_share
 from ._connections import SqliteConnections
 from ._pauses import insert
 from ._queue import SqliteQueue
@@ -42,7 +43,7 @@ Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
 """SQLite's setting: `FULL` survives a power failure, `NORMAL` may lose the last commits in one, never their order."""
 
 
-class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteTexts):
+class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, SqliteTexts):
     """Runs in a SQLite file, or in memory with `":memory:"`; shared by all processes of one machine."""
 
     between_machines = False
@@ -206,6 +207,8 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteTexts):
             return refusals.lost(append.lease, owner_of(db, append.lease.run_id))
         for each in append.evidence:
             learn(db, each, wall)
+        for share in append.shares:
+            write_share(db, append.lease, share)
         cancel = told[-1][0][-1]
         return None if cancel is None else CancelRequest(reason=restored(cancel))
 
@@ -236,6 +239,8 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteTexts):
     def _delete(self, db: sqlite3.Connection, run_id: RunId) -> int:
         deleted = db.execute(sql.DELETE_RUN, {**self._time(), "run_id": storable(run_id)}).fetchall()
         children = db.execute(sql.DELETE_CHILDREN, {"run_id": storable(run_id)}).fetchall() if deleted else []
+        if deleted:
+            forget_budgets(db, run_id)
         for run in (*deleted, *children):
             blobs = db.execute(sql.BLOBS_OF_RUN, run).fetchall()
             db.execute(sql.DELETE_RECORDS, run)
