@@ -100,6 +100,60 @@ def large_run(browser: Browser, base: str) -> tuple[float, float, int, float]:
     return usable, whole, nodes, heap
 
 
+SCROLL = """
+(selector) => new Promise((done) => {
+  const place = document.querySelector(selector);
+  const frames = [];
+  let way = 330, last = 0;
+  const step = (now) => {
+    if (last) frames.push(now - last);
+    last = now;
+    const before = place.scrollTop;
+    place.scrollTop += way;
+    if (place.scrollTop === before) way = -way;
+    if (frames.length && frames.reduce((a, b) => a + b) > 3000) done([frames.length / 3, Math.max(...frames)]);
+    else requestAnimationFrame(step);
+  };
+  requestAnimationFrame(step);
+})
+"""
+"""How many frames a second there are while something is scrolled for three, and how long the longest took, in ms."""
+
+CHANGES = """
+() => {
+  const path = (i) => `each/~i${(i >> 1) % 10000}/one`;
+  const kind = (i) => (i % 2 ? 'settled' : 'started');
+  const row = (seq, i) => [seq, Date.now(), kind(i), path(i), 'success', 1, 1, 0, 1, '', 'one', 0];
+  let i = 0;
+  window.changing = setInterval(() => {
+    runPage.take(Array.from({ length: 100 }, () => row(runPage.run.all + 1 + (i % 100), i++)));
+  }, 50);
+}
+"""
+"""Two thousand changes a second, as the stream would bring them."""
+
+
+def scrolled(browser: Browser, base: str) -> dict[str, tuple[float, float]]:
+    """Frames a second and the longest one: of a blank page, of 10,000 items as tree and graph, at rest and live."""
+    blank = browser.new_page(viewport={"width": 1280, "height": 800})
+    blank.set_content('<div id="blank" style="height:800px;overflow:auto"><div style="height:800000px"></div></div>')
+    found = {"blank": tuple(blank.evaluate(SCROLL, "#blank"))}
+    blank.close()
+    tab = opened(browser, base)
+    for view, selector in [("", "#tree"), ("graph", "#graph")]:
+        tab.goto("about:blank")
+        tab.goto(f"{base}#run=large&view={view}")
+        until(tab, "window.runPage?.run.loaded")
+        if not view:
+            tab.locator(".fold").first.click()
+        found[selector] = tuple(tab.evaluate(SCROLL, selector))
+        tab.evaluate(CHANGES)
+        found[f"{selector} live"] = tuple(tab.evaluate(SCROLL, selector))
+        tab.evaluate("clearInterval(window.changing)")
+    tab.context.close()
+    return found  # type: ignore[return-value]
+
+
 def commit_to_pixel_s(browser: Browser, base: str, store: str) -> float:
     """From a commit of this process to the line in another process's page."""
     steps, gate = 12, threading.Semaphore(0)
@@ -227,6 +281,7 @@ def main() -> None:
             browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
             paint = first_paint_ms(browser, base, "small")
             usable, whole, nodes, heap = large_run(browser, base)
+            rates = scrolled(browser, base)
             pixel = commit_to_pixel_s(browser, base, store)
             browser.close()
             latency, core = many_viewers(base, store, server)
@@ -237,6 +292,14 @@ def main() -> None:
         ("commit to pixel, another process", f"{pixel:.2f} s", "0.5 s"),
         ("10,000 branches: usable / all rows", f"{usable:.2f} s / {whole:.2f} s", "1.5 s"),
         ("10,000 branches: DOM nodes, heap", f"{nodes}, {heap:.0f} MB", "400, 60 MB"),
+        *(
+            (
+                f"scrolling {name}: frames a second, longest frame",
+                f"{fps:.0f} ({fps / rates['blank'][0]:.2f} of a blank page's), {longest:.0f} ms",
+                "0.90, 100 ms",
+            )
+            for name, (fps, longest) in rates.items()
+        ),
         (f"{VIEWERS} viewers: p99, share of a core", f"{latency * 1000:.0f} ms, {core:.0%}", "250 ms, 25 %"),
         (f"a durable run beside {WATCHING} viewers of it", f"{watched / alone:.2f} x its time alone", "1.05 x"),
         ("the page, gzipped", f"{page_kb():.1f} kB", "60 kB"),

@@ -44,6 +44,8 @@ def several_runs(place: str) -> None:
         "#run=failed&step=fail&tab=error",
         "#run=failed&step=write&tab=context",
         "#run=asks&other=failed",
+        "#run=asks&view=graph&step=write",
+        "#run=failed&view=graph&filter=failed",
     ],
 )
 def test_axe_finds_nothing_serious(browser: Browser, place: str, scheme: Any, where: str):

@@ -26,6 +26,13 @@ async (rows) => {
     node.path, node.name, node.status, node.attempts, node.note, node.of, node.children, [...node.running].sort(),
     node.done, node.failed, node.waiting, node.countedTokens, Math.round(node.countedCost * 1e6),
   ]);
+  for (const group of outline.groups.values()) {
+    const own = [...outline.nodes.values()].filter((node) => node.path && node.group === group);
+    const counted = (status) => own.filter((node) => node.status === status).length;
+    for (const status of ['running', 'success', 'failure', 'waiting', 'aborted'])
+      if (group[status] !== counted(status)) throw new Error(`${group.path}: ${group[status]} ${status}`);
+    if (group.seen !== own.length) throw new Error(`${group.path}: ${group.seen} seen, not ${own.length}`);
+  }
   return [outline.status, outline.seq, outline.tokens, [...outline.questions.keys()], [...outline.units.keys()], nodes];
 }
 """

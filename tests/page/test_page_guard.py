@@ -249,6 +249,14 @@ async def test_rows_come_in_pages_and_hold_what_the_fold_needs(place: str):
     assert rest["run"]["questions"][0]["form"]["buttons"]
 
 
+async def test_the_graph_is_what_was_declared_and_holds_no_content(place: str):
+    """Paths and kinds, also on a page without content; a run that is not there is none."""
+    got = await asked(run_page(place, content=False), "/api/graph?run=r")
+    assert [kind for _, kind in got.json()["steps"]][-1] == "question"
+    assert got.json()["steps"][-1][0] == "ask"
+    assert (await asked(run_page(place), "/api/graph?run=nobody")).status_code == 404
+
+
 async def test_a_prefix_changes_nothing(place: str):
     """Mounted anywhere."""
     app = Starlette(routes=[Mount("/deep/down", run_page(place))])

@@ -48,6 +48,9 @@ def test_the_run_page_is_shown_in_the_documents(tab: Page, place: str, tmp_path:
         >> Step("look up", look_up, max_retries=1, fallback=Step("remember", remember))
         >> Step.map_over("check facts", Step("check", check), items=list(range(40)))
         >> Step.human_in_the_loop("approve", "Publish it?", input_schema=bool)
+        >> Step.parallel(
+            "publish", {"site": Step("site", check), "letter": Step("write", check) >> Step("send", check)}
+        )
     )
     apart(lambda: Flujo(pipeline, store=place).run("green tea", run_id="tea-1"))
     folder = IMAGES if os.environ.get("PICTURES") else tmp_path
@@ -57,5 +60,9 @@ def test_the_run_page_is_shown_in_the_documents(tab: Page, place: str, tmp_path:
         expect(tab.locator(".frames").first).to_be_visible()
         tab.evaluate(SHORTER)
         tab.screenshot(path=folder / "page-run.png")
-    assert (folder / "page-run.png").stat().st_size > 10_000
-    assert (IMAGES / "page-run.png").exists()
+        tab.goto(f"{base}/#run=tea-1&view=graph&step=approve")
+        expect(tab.locator(".box.waiting")).to_be_visible()
+        tab.screenshot(path=folder / "page-graph.png")
+    for name in ("page-run.png", "page-graph.png"):
+        assert (folder / name).stat().st_size > 10_000
+        assert (IMAGES / name).exists()

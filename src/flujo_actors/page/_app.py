@@ -29,7 +29,7 @@ from ..errors import AlreadyAnswered, DeclarationError, FlujoError, InvalidAnswe
 from ..stores._opening import open_store
 from ..stores._port import Store
 from ..telemetry._redaction.live_redaction import LiveRedactor
-from ._bodies import Bodies, as_lines, outputs_of
+from ._bodies import Bodies, as_lines, declared_steps, outputs_of
 from ._differences import compared
 from ._events import list_events, run_events
 from ._guard import Auth, Guard, HostApp, OneTimeLink, error_response, user_of
@@ -104,6 +104,7 @@ class _Page:
             "records": self.records,
             "record": self.record,
             "events": self.events,
+            "graph": self.graph,
             "compare": self.compare,
             "export": self.export,
         }
@@ -198,6 +199,11 @@ class _Page:
         run_id = _run(request)
         await _in_thread(self.store.get, run_id)
         return run_events(self.store, run_id, _number(after, 0), hide=self.hide, standing=self.standing)
+
+    async def graph(self, request: Request) -> Response:
+        """The steps of a run as they were declared, each with its kind."""
+        steps = await _in_thread(declared_steps, self.store, _run(request))
+        return JSONResponse({**self.about(), "steps": steps})
 
     async def compare(self, request: Request) -> Response:
         """Two runs, aligned by path."""

@@ -21,6 +21,7 @@ from .._core.outcomes import RunId
 from .._core.path_names import index_of, step_around
 from .._core.paths import ROOT, StepPath, is_tried
 from .._core.plain_json import untagged
+from .._durable.fingerprint import read_fingerprint
 from ..stores._port import Store
 from ._differences import context_changes
 
@@ -152,6 +153,15 @@ def _item(given: dict[str, object], index: int | None) -> dict[str, object]:
     if not given["known"] or index is None or not isinstance(items, list) or index >= len(items):
         return UNKNOWN
     return _known(items[index])
+
+
+def declared_steps(store: Store, run_id: RunId) -> list[tuple[StepPath, str]]:
+    """The steps of a run's pipeline with their kinds, in the order of the declaration; none if that cannot be read."""
+    admission = json.loads(store.record(run_id, 1).body)
+    try:
+        return [(path, str(facts["kind"])) for path, facts in read_fingerprint(admission.get("fingerprint")).items()]
+    except ValueError:
+        return []
 
 
 def outputs_of(store: Store, run_id: RunId) -> dict[StepPath, object]:

@@ -5,6 +5,7 @@ import { html, nothing } from "./vendor/lit-html.js";
 import { address } from "./api.js";
 import { count, dollars, duration, moment, oneLine, safe, shown, tokens } from "./format.js";
 import { questionView } from "./form_view.js";
+import { groupView } from "./graph_view.js";
 
 const TABS = ["output", "input", "context", "error", "raw"];
 
@@ -17,7 +18,7 @@ export function detailView(app) {
   return html`
     <aside class="detail" aria-label="Details">
       ${app.isLive() ? questions.map((/** @type {any} */ each) => questionView(app, each)) : nothing}
-      ${node && path ? stepView(app, node) : unit ? bodyView(app, unit.seq, unit.name) : runView(app)}
+      ${node && path ? stepView(app, node) : unit ? bodyView(app, unit.seq, unit.name) : path && app.graph.has(path) ? groupView(app) : runView(app)}
     </aside>`;
 }
 

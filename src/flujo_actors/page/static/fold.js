@@ -20,6 +20,7 @@ export const CROWD = 8;
  * @property {string} note
  * @property {number} of how many children it is known to get
  * @property {string[]} children
+ * @property {Node[]} inside the same, themselves
  * @property {Set<string>} running
  * @property {number} done
  * @property {number} failed
@@ -28,6 +29,24 @@ export const CROWD = 8;
  * @property {number} countedCost
  * @property {number} seq the record that settled it last, 0 if none has
  * @property {Row[]} tries what is known of its failed attempts
+ * @property {Group} group the steps of the same declaration
+ */
+
+/**
+ * All steps of one declaration: every item of a map and every turn of a loop has one, and they are counted together.
+ * @typedef {object} Group
+ * @property {string} path theirs, with `~i` for any item or turn
+ * @property {string} name
+ * @property {string} last the path of the one that was heard of last
+ * @property {number} seen
+ * @property {number} running
+ * @property {number} success
+ * @property {number} failure
+ * @property {number} waiting
+ * @property {number} aborted
+ * @property {number} latencyMs of those that settled, all in all
+ * @property {number} tokens
+ * @property {number} cost
  */
 
 /** @typedef {{path: string, name: string, note: string, done: boolean, seq: number, atMs: number | null,
@@ -70,19 +89,34 @@ export function stepOf(path) {
   return last(step).startsWith("~g") ? before(step) : step;
 }
 
-/** @param {string} path @returns {Node} */
-function newNode(path) {
+/** What a path is in the declaration, whichever item, turn or attempt it belongs to. @param {string} path */
+export function declaredPath(path) {
+  return path.includes("~") ? path.replace(/\/~[agut][^/]*/g, "").replace(/~i\d+/g, "~i") : path;
+}
+
+/** @param {string} path @returns {Group} */
+function newGroup(path) {
+  return {
+    path, name: lastName(path), last: path, seen: 0, running: 0, success: 0, failure: 0, waiting: 0, aborted: 0,
+    latencyMs: 0, tokens: 0, cost: 0,
+  };
+}
+
+/** @param {string} path @param {Group} group @returns {Node} */
+function newNode(path, group) {
   return {
     path, name: lastName(path), status: "running", beganMs: null, latencyMs: 0, tokens: 0, cost: 0, attempts: 1,
-    note: "", of: 0, children: [], running: new Set(), done: 0, failed: 0, waiting: 0, countedTokens: 0,
-    countedCost: 0, seq: 0, tries: [],
+    note: "", of: 0, children: [], inside: [], running: new Set(), done: 0, failed: 0, waiting: 0, countedTokens: 0,
+    countedCost: 0, seq: 0, tries: [], group,
   };
 }
 
 export class Outline {
   constructor() {
     /** @type {Map<string, Node>} */
-    this.nodes = new Map([["", newNode("")]]);
+    this.nodes = new Map([["", newNode("", newGroup(""))]]);
+    /** @type {Map<string, Group>} */
+    this.groups = new Map();
     this.seq = 0;
     this.status = "running";
     /** @type {number | null} */
@@ -97,6 +131,8 @@ export class Outline {
     this.units = new Map();
     /** The model turns and tool calls of granular steps, by the step. @type {Map<string, Unit[]>} */
     this.turns = new Map();
+    /** Changes whenever there is a step or a unit that was not there before. */
+    this.shape = 0;
   }
 
   get root() {
@@ -139,15 +175,29 @@ export class Outline {
 
   /** A step that was not known, and those around it that were not. @param {string} path */
   #unknown(path) {
+    this.shape += 1;
     const missing = [path];
     for (let around = parentOf(path); !this.nodes.has(around); around = parentOf(around)) missing.push(around);
     for (const each of missing.reverse()) {
-      this.nodes.set(each, newNode(each));
+      const node = newNode(each, this.#join(each));
+      this.nodes.set(each, node);
       const parent = /** @type {Node} */ (this.nodes.get(parentOf(each)));
       parent.children.push(each);
+      parent.inside.push(node);
       parent.running.add(each);
     }
     return /** @type {Node} */ (this.nodes.get(path));
+  }
+
+  /** The group of a step that is new. @param {string} path */
+  #join(path) {
+    const declared = declaredPath(path);
+    const group = this.groups.get(declared) ?? newGroup(declared);
+    if (!group.seen) this.groups.set(declared, group);
+    group.seen += 1;
+    group.running += 1;
+    group.last = path;
+    return group;
   }
 
   /** @param {Row} row */
@@ -160,6 +210,7 @@ export class Outline {
   /** @param {Node} node @param {Row} row */
   #tell(node, row) {
     node.name = row[10] || node.name;
+    node.group.name = node.name;
     if (row[1] !== null) node.beganMs = row[1] - row[5];
     if (row[11]) {
       const parent = this.#node(parentOf(node.path));
@@ -177,6 +228,7 @@ export class Outline {
     this.#tell(node, row);
     [, , , , , node.latencyMs, node.tokens, node.cost, node.attempts, node.note] = row;
     node.seq = row[0];
+    node.group.latencyMs += row[5];
     this.#count(node, row[6], row[7]);
     this.#cutShort(node);
     this.#restate(node, row[4] === "success" ? "success" : "failure");
@@ -203,6 +255,7 @@ export class Outline {
   /** The turns of the step that a unit belongs to. @param {string} path */
   #turnsOf(path) {
     const step = stepOf(path);
+    this.shape += 1;
     const turns = this.turns.get(step) ?? [];
     this.turns.set(step, turns);
     return turns;
@@ -276,6 +329,8 @@ export class Outline {
     if (node.status === "success") parent.done -= 1;
     else if (node.status === "failure") parent.failed -= 1;
     else if (node.status === "waiting") parent.waiting -= 1;
+    node.group[/** @type {"running"} */ (node.status)] -= 1;
+    node.group[/** @type {"running"} */ (status)] += 1;
     node.status = status;
     if (status === "running") parent.running.add(node.path);
     else if (status === "success") parent.done += 1;
@@ -294,6 +349,8 @@ export class Outline {
       const each = /** @type {Node} */ (this.nodes.get(path));
       each.countedTokens += tokens;
       each.countedCost += cost;
+      each.group.tokens += tokens;
+      each.group.cost += cost;
       if (path === "") return;
     }
   }

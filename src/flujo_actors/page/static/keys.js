@@ -4,8 +4,8 @@
 import { html } from "./vendor/lit-html.js";
 
 const KEYS = [
-  ["j k", "next, previous step"], ["h l", "fold, unfold"], ["Enter", "choose the step"], ["/", "search"],
-  ["f", "failed steps only, or all"], ["c", "compare with another run"], ["g", "go to live"], ["u", "up to the list"],
+  ["j k", "next, previous step"], ["h l", "fold, unfold"], ["Enter", "open a run, unfold a step"], ["/", "search"],
+  ["f", "failed steps only, or all"], ["c", "compare with another run"], ["v", "view as graph, or as tree"], ["g", "go to live"], ["u", "up to the list"],
   ["?", "show or hide these keys"],
 ];
 
@@ -49,8 +49,9 @@ const DOES = { "?": toggleHelp, "/": () => document.getElementById("search")?.fo
 const IN_A_RUN = {
   j: (app) => move(app, 1),
   k: (app) => move(app, -1),
-  h: (app) => app.fold(app.route.step, false),
-  l: (app) => app.fold(app.route.step, true),
+  h: (app) => app.fold(app.at(), false),
+  l: (app) => app.fold(app.at(), true),
+  v: (app) => app.go({ view: app.route.view ? "" : "graph" }),
   f: (app) => app.go({ filter: app.route.filter === "failed" ? "" : "failed" }),
   c: (app) => app.openCompare(),
   g: (app) => app.go({ seq: null }),
@@ -69,17 +70,15 @@ function step(by) {
 
 /** @param {any} app @param {number} by */
 function move(app, by) {
-  const lines = app.lines();
-  const at = lines.findIndex((/** @type {any} */ line) => line.key === app.route.step);
-  const to = lines[Math.max(0, Math.min(lines.length - 1, at + by))];
-  if (!to) return;
-  app.go({ step: to.key }, { replace: true });
-  app.show(to.key);
+  const stops = app.stops();
+  const to = stops[Math.max(0, Math.min(stops.length - 1, stops.indexOf(app.at()) + by))];
+  if (to !== undefined) app.moveTo(to);
 }
 
 /** Arrows, as in every tree. @param {any} app @param {KeyboardEvent} event */
 export function onTreeKey(app, event) {
-  const does = { ArrowDown: IN_A_RUN.j, ArrowUp: IN_A_RUN.k, ArrowLeft: IN_A_RUN.h, ArrowRight: IN_A_RUN.l }[event.key];
+  const arrows = { ArrowDown: IN_A_RUN.j, ArrowUp: IN_A_RUN.k, ArrowLeft: IN_A_RUN.h, ArrowRight: IN_A_RUN.l, Enter: IN_A_RUN.l };
+  const does = arrows[/** @type {"Enter"} */ (event.key)];
   if (!does) return;
   event.preventDefault();
   does(app);

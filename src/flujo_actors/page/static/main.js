@@ -6,6 +6,7 @@ import { Refused, get, post } from "./api.js";
 import { compareView } from "./compare_view.js";
 import { Outline, folded } from "./fold.js";
 import { count, safe } from "./format.js";
+import { GraphReader } from "./graph_reader.js";
 import { keysView, onKey, onTreeKey } from "./keys.js";
 import { listView } from "./list_view.js";
 import { Live } from "./live.js";
@@ -30,6 +31,7 @@ function nothingKnown() {
     /** @type {Map<string, string>} */ texts: new Map(),
     /** @type {Map<string, boolean>} */ said: new Map(),
     /** @type {Map<number, any>} */ bodies: new Map(),
+    folds: 0,
     all: 0,
     endSeq: 0,
     loaded: false,
@@ -42,6 +44,7 @@ class App {
     this.route = routeOf(location.hash);
     this.list = { runs: /** @type {any[]} */ ([]), counts: {}, cursor: null, waiting: 0, loading: true };
     this.run = nothingKnown();
+    this.graph = new GraphReader(this);
     /** @type {any} */
     this.compared = null;
     /** @type {Map<string, string>} */
@@ -76,7 +79,7 @@ class App {
 
   /** @param {Partial<import("./route.js").Route>} change */
   linkTo(change) {
-    const fresh = "run" in change ? { run: "", step: "", tab: "", filter: "", q: "", status: "", pipeline: "", other: "", seq: null } : this.route;
+    const fresh = "run" in change ? { run: "", step: "", tab: "", filter: "", q: "", status: "", pipeline: "", other: "", view: "", seq: null } : this.route;
     return hashOf({ ...fresh, ...change });
   }
 
@@ -103,6 +106,7 @@ class App {
     this.live?.end();
     this.live = null;
     this.run = nothingKnown();
+    this.graph = new GraphReader(this);
     this.compared = null;
     this.scroll.top = 0;
     if (this.route.run && this.route.other) this.loadCompared();
@@ -257,6 +261,10 @@ class App {
     return this.route.seq === null && !ENDED.has(this.status());
   }
 
+  isOver() {
+    return ENDED.has(this.status());
+  }
+
   status() {
     if (this.route.seq !== null) return this.outline().status;
     return this.run.info?.status ?? this.run.outline.status;
@@ -265,7 +273,9 @@ class App {
   lines() {
     const { filter, q } = this.route;
     const outline = this.outline();
-    const key = `${this.version}\n${this.route.seq}\n${filter}\n${q}\n${this.route.run}`;
+    // Without a filter the lines are the same until a step begins, or is folded: what they say is read when they are drawn.
+    const changes = filter || q ? this.version : `${outline.shape} ${this.run.folds}`;
+    const key = `${changes}\n${this.route.seq}\n${filter}\n${q}\n${this.route.run}`;
     if (this.linesCache.key !== key) this.linesCache = { key, lines: visibleLines(outline, this.run.said, { filter, q }) };
     return this.linesCache.lines;
   }
@@ -291,8 +301,8 @@ class App {
 
   /** @param {any} node */
   whyNothing(node) {
-    if (node.status !== "running") return "It was stopped before it had an outcome.";
-    return "At work.";
+    if (node.status === "waiting") return "It waits for an answer.";
+    return node.status === "running" ? "At work." : "It was stopped before it had an outcome.";
   }
 
   nowMs() {
@@ -344,13 +354,31 @@ class App {
     this.fold(path);
   }
 
+  /** Where the reader is, among what can be gone to. */
+  at() {
+    return this.route.view ? this.graph.where() : this.route.step;
+  }
+
+  stops() {
+    return this.route.view ? this.graph.stops() : this.lines().map((line) => line.key);
+  }
+
+  /** @param {string} key */
+  moveTo(key) {
+    if (this.route.view) return this.graph.moveTo(key);
+    this.go({ step: key }, { replace: true });
+    return this.show(key);
+  }
+
   /** @param {string} path @param {boolean} [open] */
   fold(path, open) {
+    if (this.route.view) return this.graph.fold(path, open);
     const line = this.lines().find((each) => each.key === path);
-    if (!line?.folds) return;
+    if (!line?.folds) return undefined;
     this.run.said.set(path, open ?? !line.open);
+    this.run.folds += 1;
     this.version += 1;
-    this.redraw();
+    return this.redraw();
   }
 
   /** @param {number} seq */

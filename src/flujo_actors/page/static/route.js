@@ -12,9 +12,10 @@
  * @property {string} status of the list
  * @property {string} pipeline of the list
  * @property {string} other the run that it is compared with
+ * @property {string} view how a run is drawn: graph, or as a tree
  */
 
-const NAMES = /** @type {const} */ (["run", "step", "tab", "filter", "q", "status", "pipeline", "other"]);
+const NAMES = /** @type {const} */ (["run", "step", "tab", "filter", "q", "status", "pipeline", "other", "view"]);
 
 /** @param {string} hash @returns {Route} */
 export function routeOf(hash) {

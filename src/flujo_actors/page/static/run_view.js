@@ -5,13 +5,13 @@ import { html, nothing } from "./vendor/lit-html.js";
 import { address } from "./api.js";
 import { count, dollars, duration, mark, safe, tokens } from "./format.js";
 import { detailView } from "./detail_view.js";
+import { graphView } from "./graph_view.js";
 import { treeView } from "./tree_view.js";
 
 const ENDED = new Set(["completed", "failed", "aborted"]);
 
 /** @param {any} app */
 export function runView(app) {
-  const lines = app.lines();
   return html`
     <header class="top">
       <nav aria-label="Where you are"><a href=${app.linkTo({ run: "" })}>runs</a> ▸ <span class="id">${safe(app.route.run)}</span></nav>
@@ -22,7 +22,7 @@ export function runView(app) {
     ${sliderView(app)}
     ${filterView(app)}
     ${app.notice()}
-    <main class="both">${treeView(app, lines)}${detailView(app)}</main>`;
+    <main class="both">${app.route.view === "graph" ? graphView(app) : treeView(app, app.lines())}${detailView(app)}</main>`;
 }
 
 /** @param {any} app */
@@ -71,5 +71,6 @@ function filterView(app) {
       ${["", "failed", "running", "waiting"].map((each) => html`<button type="button" aria-pressed=${filter === each} data-filter=${each || "all"} @click=${() => app.go({ filter: each })}>${each || "all"}</button>`)}
       <label>search <input id="search" type="search" .value=${q} placeholder="step, item or text" @input=${app.onSearch} /></label>
       <span class="small" aria-live="polite">${app.foundSteps()}</span>
+      <span class="views" role="group" aria-label="View">${["", "graph"].map((each) => html`<button type="button" aria-pressed=${app.route.view === each} data-view=${each || "tree"} @click=${() => app.go({ view: each })}>${each || "tree"}</button>`)}</span>
     </form>`;
 }

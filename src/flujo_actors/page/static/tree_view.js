@@ -86,15 +86,17 @@ function facts(app, node) {
 }
 
 /** @param {Node} node */
-function crowdFacts(node) {
-  const { done, failed, waiting, running, toGo, all } = countsOf(node);
-  return html`<span class="counts">${count(all)} items
+const crowdFacts = (node) => countsView(countsOf(node), { tokens: node.countedTokens, cost: node.countedCost });
+
+/** How many steps stand how, in one line. @param {any} counts @param {{tokens: number, cost: number}} used */
+export function countsView({ done, failed, waiting, running, toGo, all }, used) {
+  return html`<span class="counts">${all ? `${count(all)} items` : nothing}
     <b class="success">✓ ${count(done)}</b>
     ${failed ? html`<b class="failure">✗ ${count(failed)}</b>` : nothing}
     ${waiting ? html`<b class="waiting">? ${count(waiting)}</b>` : nothing}
     ${running ? html`<b class="running">… ${count(running)} running</b>` : nothing}
     ${toGo ? html`${count(toGo)} to go` : nothing}
-    ${tokens(node.countedTokens)} ${dollars(node.countedCost)}</span>`;
+    ${tokens(used.tokens)} ${dollars(used.cost)}</span>`;
 }
 
 /** @typedef {{from: number, span: number}} Scale */

@@ -27,33 +27,58 @@ export function isOpen(/** @type {Node} */ node, /** @type {Map<string, boolean>
 
 /** @param {Outline} outline @param {Map<string, boolean>} said @param {{filter: string, q: string}} wanted */
 export function visibleLines(outline, said, wanted) {
-  const narrowed = Boolean(wanted.filter || wanted.q);
-  const kept = narrowed ? matching(outline, wanted) : null;
+  const kept = wanted.filter || wanted.q ? matching(outline, wanted) : null;
   /** @type {Line[]} */
   const lines = [];
-  /** @type {[string, number][]} */
-  const pending = outline.root.children.map((path) => /** @type {[string, number]} */ ([path, 1])).reverse();
-  for (let next = pending.pop(); next; next = pending.pop()) {
-    const [path, level] = next;
-    const node = /** @type {Node} */ (outline.nodes.get(path));
-    if (kept && !kept.has(path)) continue;
-    const turns = outline.turns.get(path) ?? [];
-    const folds = node.children.length > 0 || turns.length > 0;
+  // What is left to go through, level by level: a tree may be deeper than calls can be.
+  const pending = [{ children: inOrder(outline.root), next: 0 }];
+  while (pending.length) {
+    const level = pending.length;
+    const around = pending[level - 1];
+    if (around.next === around.children.length) {
+      pending.pop();
+      continue;
+    }
+    const node = around.children[around.next];
+    around.next += 1;
+    if (kept && !kept.has(node.path)) continue;
+    const turns = outline.turns.size ? outline.turns.get(node.path) : undefined;
+    const folds = node.children.length > 0 || turns !== undefined;
     const open = folds && (kept ? true : isOpen(node, said));
-    lines.push({ key: path, level, node, unit: null, folds, open });
+    lines.push(lineOf(node, level, folds, open));
     if (!open) continue;
-    const children = inOrder(node);
-    for (let i = children.length - 1; i >= 0; i -= 1) pending.push([children[i], level + 1]);
-    if (!kept) for (const unit of turns) lines.push({ key: unit.path, level: level + 1, node, unit, folds: false, open: false });
+    if (!kept && turns) for (const unit of turns) lines.push({ key: unit.path, level: level + 1, node, unit, folds: false, open: false });
+    if (node.children.length) pending.push({ children: inOrder(node), next: 0 });
   }
   return lines;
 }
 
+// Tens of thousands of lines are told anew whenever a step begins: those that are as they were are kept.
+/** @type {WeakMap<Node, Line>} */
+const known = new WeakMap();
+
+/** @param {Node} node @param {number} level @param {boolean} folds @param {boolean} open @returns {Line} */
+function lineOf(node, level, folds, open) {
+  const before = known.get(node);
+  if (before && before.level === level && before.folds === folds && before.open === open) return before;
+  const line = { key: node.path, level, node, unit: null, folds, open };
+  known.set(node, line);
+  return line;
+}
+
+/** @type {WeakMap<Node, Node[]>} */
+const ordered = new WeakMap();
+
 /** Items by their number, whenever they began; other steps as they came. @param {Node} node */
 function inOrder(node) {
-  if (!isCrowd(node)) return node.children;
+  if (!isCrowd(node)) return node.inside;
+  const before = ordered.get(node);
+  if (before?.length === node.inside.length) return before;
   const number = (/** @type {string} */ path) => Number(/\/~i(\d+)$/.exec(path)?.[1] ?? Infinity);
-  return node.children.map((path) => /** @type {[number, string]} */ ([number(path), path])).sort((a, b) => a[0] - b[0]).map(([, path]) => path);
+  const numbers = node.inside.map((each) => /** @type {[number, Node]} */ ([number(each.path), each]));
+  const now = numbers.sort((a, b) => a[0] - b[0]).map(([, each]) => each);
+  ordered.set(node, now);
+  return now;
 }
 
 /** The steps that are wanted, with those around them. @param {Outline} outline @param {{filter: string, q: string}} wanted */
