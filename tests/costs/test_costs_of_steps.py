@@ -6,6 +6,7 @@ The yardstick is the same work written by hand with trio: a task for every step 
 from __future__ import annotations
 
 import gc
+import math
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -38,6 +39,22 @@ async def by_hand(size: int) -> None:
         for _ in range(size):
             nursery.start_soon(actor, value)
             value = await replies.receive()
+
+
+def fan_out(size: int) -> Flujo:
+    return Flujo(Step.parallel("fan", {f"b{number}": Step(f"b{number}", agent) for number in range(size)}))
+
+
+async def fan_out_by_hand(size: int) -> None:
+    async def actor(data: int) -> None:
+        await reply.send(await agent(data))
+
+    reply, replies = trio.open_memory_channel[int](math.inf)
+    async with trio.open_nursery() as nursery:
+        for number in range(size):
+            nursery.start_soon(actor, number)
+        for _ in range(size):
+            await replies.receive()
 
 
 class Rounds(trio.abc.Instrument):
@@ -99,22 +116,55 @@ def objects_of_runs_that_wait(begin: Callable[[trio.Event], Awaitable[Any]], cou
     return trio.run(main)
 
 
-def test_a_step_is_one_task_and_no_more_rounds_than_by_hand() -> None:
-    """One task for each step; it is scheduled as seldom as one that only sends a message."""
+def test_steps_that_follow_one_another_need_no_tasks_and_half_the_rounds_of_those_by_hand() -> None:
+    """A step that is one call runs in the task of the sequence: one round lets others have their turn."""
     flujo = chain(STEPS)
     ours = rounds_of(lambda: flujo.run_async(0))
     hand = rounds_of(lambda: by_hand(STEPS))
-    assert ours.spawned == hand.spawned
+    assert ours.spawned == hand.spawned - STEPS
+    assert ours.stepped <= 0.6 * hand.stepped
+
+
+def test_a_step_that_waits_gives_way_by_waiting() -> None:
+    """No further round is made for whoever has had a turn."""
+
+    async def waits(data: int) -> int:
+        await trio.lowlevel.checkpoint()
+        return data
+
+    def steps(size: int) -> Rounds:
+        flujo = Flujo(Pipeline(Step(f"s{number}", waits) for number in range(size)))
+        return rounds_of(lambda: flujo.run_async(0))
+
+    assert steps(2 * STEPS).stepped - steps(STEPS).stepped == STEPS
+
+
+def test_a_branch_is_one_task_and_no_more_rounds_than_by_hand() -> None:
+    """One task for each branch; it is scheduled as seldom as one that only sends a message."""
+    flujo = fan_out(STEPS)
+    ours = rounds_of(lambda: flujo.run_async(0))
+    hand = rounds_of(lambda: fan_out_by_hand(STEPS))
+    assert ours.spawned == hand.spawned + 1  # the parallel step itself
     assert ours.stepped <= hand.stepped
 
 
-def test_a_step_makes_at_most_half_as_many_calls_again_as_by_hand() -> None:
-    """The short way has few stations: ledger, journal, result, outcome and one message."""
+def test_a_step_makes_no_more_calls_than_by_hand() -> None:
+    """The short way has few stations: ledger, journal, result and outcome."""
     short, long = chain(STEPS), chain(2 * STEPS)
     for flujo in (short, long):
         flujo.run(0)
     ours = calls_of(lambda: long.run_async(0)) - calls_of(lambda: short.run_async(0))
     hand = calls_of(lambda: by_hand(2 * STEPS)) - calls_of(lambda: by_hand(STEPS))
+    assert ours <= hand
+
+
+def test_a_branch_makes_at_most_half_as_many_calls_again_as_by_hand() -> None:
+    """What is added to a task and a message: ledger, journal, result, outcome, and the report put to the others."""
+    short, long = fan_out(STEPS), fan_out(2 * STEPS)
+    for flujo in (short, long):
+        flujo.run(0)
+    ours = calls_of(lambda: long.run_async(0)) - calls_of(lambda: short.run_async(0))
+    hand = calls_of(lambda: fan_out_by_hand(2 * STEPS)) - calls_of(lambda: fan_out_by_hand(STEPS))
     assert ours <= 1.5 * hand
 
 

@@ -181,9 +181,13 @@ class JournalWriter:
             return
         self.writing, self._begun, self._in_use = True, time.monotonic(), self._store()
         if self._crowded:
-            trio.lowlevel.current_trio_token().run_sync_soon(self._begin)
+            self._token.run_sync_soon(self._begin_in_a_round)
         else:
             self._begin()
+
+    def _begin_in_a_round(self) -> None:
+        # Twice: what threads and alarms post may have its turn in the very round in which runs come to write.
+        self._token.run_sync_soon(self._begin)
 
     def _begin(self) -> None:
         """Send what waits to a thread."""

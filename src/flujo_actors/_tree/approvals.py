@@ -28,7 +28,7 @@ from .._run.messages import Request, Work, work_of
 from .._run.run import Run
 from .._run.user_calls import ask, failure_of, given, with_context_copy
 from ..errors import ApprovalTimeout, Rejected
-from .children import Spawner, ended_by, output_of
+from .children import Spawner, ended_by, of_one_child, output_of
 
 
 async def ask_for_approval(run: Run, step: Approval, work: Work) -> Attempt:
@@ -120,10 +120,8 @@ async def _instead(
     """How the step ends that stands for the decision that was wanted."""
     work = work_of(request, data)
     child = work.child(way, way.name or path.rpartition("/")[2], path, data, request.context)
-    async with spawner.children(request.tally) as children:
-        children.spawn(child if decision is None else child.telling(decision=decision))
-        settled = await children.settled()
-        request.tally.include(settled.result)
+    child = child if decision is None else child.telling(decision=decision)
+    settled = await of_one_child(spawner, request.tally, child)
     if not isinstance(settled.verdict, Success):
         return ended_by(work, child.name, settled, request.context)
     inner = settled.verdict.step_result.metadata.get("decision")

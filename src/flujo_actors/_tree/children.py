@@ -8,18 +8,21 @@ Rules:
 4. A child that is cancelled ends quietly: whoever cancelled it cancelled the composite too, or the composite did
    it itself. So cancellation does not pile up in groups of groups, which a thousand levels would not survive.
 5. What leaves the block is one exception, not a group of one.
+6. Of children that follow one another, one that is just a call gets no task: it runs in that of the composite, in a
+   context of its own. Between two of them others get a turn, and a cancellation is noticed.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from types import TracebackType
 from typing import Protocol
 
 import trio
 
+from .._bridge.own_context import OwnContext
 from .._core import paths
 from .._core.attempts import Attempt, Done, Failed, Stopped
 from .._core.degraded import NO_TEXTS, degraded_texts, marks
@@ -40,6 +43,12 @@ class Performer(Protocol):
 
     def perform(self, request: Request) -> Awaitable[Settled]:
         """Do the step and say how it ended."""
+
+    def is_just_a_call(self, request: Request) -> bool:
+        """Whether the step needs no task, being one call and nothing else."""
+
+    def just_call(self, request: Request) -> Coroutine[Any, Any, Settled]:
+        """Do such a step and say how it ended."""
 
     def abandon(self, request: Request) -> Settled:
         """Settle a step that was cut short."""
@@ -129,6 +138,54 @@ def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
 # --- one after the other --------------------------------------------------------------------------------------
 
 
+class InTurn:
+    """The children of a composite that has one at a time; who needs no task gets none (rule 6)."""
+
+    __slots__ = ("_actors", "_bill", "_performer", "_waited")
+
+    def __init__(self, performer: Performer, bill: Bill) -> None:
+        self._performer, self._bill = performer, bill
+        self._actors: Children | None = None
+        self._waited = False
+
+    async def __aenter__(self) -> InTurn:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        if self._actors is not None:
+            return await self._actors.__aexit__(kind, error, traceback)
+        if error is None:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        return None
+
+    async def settled(self, request: Request) -> Settled:
+        """Do a step, and wait for its report."""
+        if self._performer.is_just_a_call(request):
+            return await self._called(request)
+        if self._actors is None:
+            self._actors = await Children(self._performer, self._bill).__aenter__()
+        self._actors.spawn(request)
+        return await self._actors.settled()
+
+    async def _called(self, request: Request) -> Settled:
+        if not self._waited:
+            await trio.lowlevel.checkpoint()
+        settled: Settled | None = None
+        here = OwnContext(self._performer.just_call(request))
+        try:
+            settled = await here
+        finally:
+            if settled is None:
+                settled = self._performer.abandon(request)
+                self._bill.include(settled.result)
+            if settled.undo or settled.cause is not None:
+                self._bill.leave(next(_starts), settled)
+        self._waited = here.waited
+        return settled
+
+
 class Spawner(Protocol):
     """Who can start actors in a run."""
 
@@ -139,6 +196,17 @@ class Spawner(Protocol):
     def children(self, bill: Bill) -> Children:
         """A nursery for the actors of one composite, which counts in `bill`."""
 
+    def in_turn(self, bill: Bill) -> InTurn:
+        """The same for a composite that has one child at a time."""
+
+
+async def of_one_child(spawner: Spawner, bill: Bill, request: Request) -> Settled:
+    """The report of the only child of a composite, counted in `bill`."""
+    async with spawner.in_turn(bill) as children:
+        settled = await children.settled(request)
+        bill.include(settled.result)  # here: leaving the block may raise, and it was used all the same
+    return settled
+
 
 async def sequence(spawner: Spawner, pipeline: Pipeline, work: Work) -> Attempt:
     """The steps in order, each on the output of the one before."""
@@ -146,11 +214,10 @@ async def sequence(spawner: Spawner, pipeline: Pipeline, work: Work) -> Attempt:
     scope = work.scope
     if scope is not None and "steps" in pipeline.asks_of_scope:
         scope = scope.inner()
-    async with spawner.children(work.tally) as children:
+    async with spawner.in_turn(work.tally) as steps:
         for step, name in pipeline.named_steps:
             path = paths.named(work.path, name)
-            children.spawn(work.child(step, name, path, data, context, degraded=degraded, scope=scope))
-            settled = await children.settled()
+            settled = await steps.settled(work.child(step, name, path, data, context, degraded=degraded, scope=scope))
             work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):
                 return ended_by(work, name, settled, context)

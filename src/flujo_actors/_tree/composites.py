@@ -28,7 +28,7 @@ from .._run.notify import tell_late
 from .._run.run import Run
 from .._run.user_calls import ask, failure_of, given, with_context_copy
 from ..errors import ContextError
-from .children import Spawner, ended_by, output_of, sequence, texts_in
+from .children import Spawner, ended_by, of_one_child, output_of, sequence, texts_in
 
 if TYPE_CHECKING:
     from .._core.loops import LoopGuard
@@ -101,12 +101,11 @@ async def loop_until(spawner: Spawner, loop: LoopUntil, work: Work) -> Attempt:
     data, context, degraded = work.data, work.context, work.degraded
     guarded = None if loop.guard is None else _guarded(spawner.run, loop.guard, work)
     hint: str | None = None
-    async with spawner.children(work.tally) as children:
+    async with spawner.in_turn(work.tally) as turns:
         for turn in range(1, loop.max_loops + 1):
             path = paths.item(work.path, turn)
             request = work.child(loop.body, loop.name, path, data, context, degraded=degraded)
-            children.spawn(request if hint is None else request.telling(feedback=hint))
-            settled = await children.settled()
+            settled = await turns.settled(request if hint is None else request.telling(feedback=hint))
             work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):
                 return ended_by(work, f"turn {turn}", settled, context)
@@ -145,11 +144,8 @@ async def branch_on(spawner: Spawner, branching: BranchOn, work: Work) -> Attemp
         known = ", ".join(map(repr, branching.branches))
         text = f"step {branching.name!r} selected {name}, but its branches are {known} and there is no default"
         return Failed(error=None, feedback=text)
-    async with spawner.children(work.tally) as children:
-        path = paths.named(work.path, name)
-        children.spawn(work.child(step, name, path, work.data, work.context, degraded=work.degraded))
-        settled = await children.settled()
-        work.tally.include(settled.result)  # here: leaving the block may raise, and it was used all the same
+    request = work.child(step, name, paths.named(work.path, name), work.data, work.context, degraded=work.degraded)
+    settled = await of_one_child(spawner, work.tally, request)
     if not isinstance(settled.verdict, Success):
         return ended_by(work, name, settled, work.context)
     output = output_of(settled)

@@ -27,7 +27,7 @@ from .._dsl.sureness import DEFAULT_FIELD
 from .._run.messages import Request, Settled, Work, work_of
 from .._run.user_calls import ask, ask_planned
 from ..errors import LowConfidence
-from .children import Spawner, ended_by, output_of
+from .children import Spawner, ended_by, of_one_child, output_of
 from .composites import fan_out
 
 
@@ -78,10 +78,8 @@ async def _judged(spawner: Spawner, step: Declared, work: Work, done: Done) -> t
     """What an agent says of the output: a step of its own, counted like any."""
     judge: Step = Step(f"{step.name} (confidence)", step.confidence)
     path = paths.child(work.path, paths.JUDGE)
-    async with spawner.children(work.tally) as children:
-        children.spawn(work.child(judge, judge.name, path, done.output, done.context))
-        settled = await children.settled()
-        work.tally.include(settled.result)
+    request = work.child(judge, judge.name, path, done.output, done.context)
+    settled = await of_one_child(spawner, work.tally, request)
     match settled.verdict:
         case Success():
             said = output_of(settled)
@@ -154,10 +152,7 @@ async def reviewed(spawner: Spawner, request: Request, step: Declared, low: Fail
     work = work_of(request, low.output)
     name = review.name or f"{step.name} (review)"
     child = work.child(review, name, paths.child(request.path, paths.REVIEW), low.output, request.context)
-    async with spawner.children(request.tally) as children:
-        children.spawn(child.telling(confidence=number))
-        settled = await children.settled()
-        request.tally.include(settled.result)
+    settled = await of_one_child(spawner, request.tally, child.telling(confidence=number))
     if not isinstance(settled.verdict, Success):
         return ended_by(work, name, settled, request.context)
     noted = {"confidence": number, "min_confidence": step.min_confidence, "routed": True}

@@ -25,7 +25,7 @@ from .._core.outcomes import Aborted, Failure, Paused, Success
 from .._dsl.pipeline import AnyStep
 from .._run.aftermath import Aside
 from .._run.messages import Request, Settled, Work
-from .children import Spawner
+from .children import Spawner, of_one_child
 
 
 @attrs.define(eq=False)
@@ -73,11 +73,7 @@ class Handling:
             quotas=work.quotas,
             aside=Aside(failure=self.failure, undo=None if work.aside is None else work.aside.undo),
         )
-        async with self.spawner.children(work.tally) as children:
-            children.spawn(request)
-            settled = await children.settled()
-            work.tally.include(settled.result)  # here: leaving the block may raise, and it was used all the same
-        return settled
+        return await of_one_child(self.spawner, work.tally, request)
 
     def _recovered(self, failed: Failed, recovered: Recovered, handler: AnyStep) -> Done:
         work, run = self.work, self.spawner.run

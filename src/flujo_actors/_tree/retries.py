@@ -248,22 +248,20 @@ class Attempts:
         name = step.fallback.name or f"{step.name} (fallback)"
         report_fallback(self.run, request, failed.error, failed.feedback)
         self.run.emit("step.fallback", request.path, step_name=step.name, feedback=failed.feedback, fallback_name=name)
-        async with self.spawner.children(tally) as children:
-            children.spawn(
-                Request(
-                    step=step.fallback,
-                    name=name,
-                    path=paths.fallback(request.path),
-                    parent=request.path,
-                    data=data,
-                    context=request.context,
-                    quotas=request.quotas,
-                    degraded=request.degraded,
-                    scope=request.scope,
-                    aside=request.aside,
-                )
-            )
-            settled = await children.settled()
+        fallback = Request(
+            step=step.fallback,
+            name=name,
+            path=paths.fallback(request.path),
+            parent=request.path,
+            data=data,
+            context=request.context,
+            quotas=request.quotas,
+            degraded=request.degraded,
+            scope=request.scope,
+            aside=request.aside,
+        )
+        async with self.spawner.in_turn(tally) as children:
+            settled = await children.settled(fallback)
             _take_over(tally, settled.result)  # here: leaving the block may raise, and it was used all the same
         match settled.verdict:
             case Success(step_result=result):

@@ -43,7 +43,7 @@ from .._run.messages import Request, Selected, Settled, Work
 from .._run.run import Run
 from .._run.user_calls import ask, failure_of, with_context_copy
 from ..errors import LoopDetected
-from .children import Spawner, ended_by, output_of, texts_in
+from .children import Spawner, ended_by, of_one_child, output_of, texts_in
 
 logger = logging.getLogger("flujo_actors")
 
@@ -162,13 +162,9 @@ def read_choice(data: dict[str, Any]) -> Choice:
 
 
 async def _performed(spawner: Spawner, step: SelectAgent, work: Work, choice: Choice) -> Settled:
-    async with spawner.children(work.tally) as children:
-        path = paths.named(work.path, choice.arm)
-        children.spawn(
-            work.child(step.arms[choice.arm], choice.arm, path, work.data, work.context, degraded=work.degraded)
-        )
-        settled = await children.settled()
-        work.tally.include(settled.result)
+    path = paths.named(work.path, choice.arm)
+    arm = work.child(step.arms[choice.arm], choice.arm, path, work.data, work.context, degraded=work.degraded)
+    settled = await of_one_child(spawner, work.tally, arm)
     if isinstance(settled.verdict, Success | Failure):
         work.tally.selected = Selected(choice=choice, result=settled.result)
     return settled

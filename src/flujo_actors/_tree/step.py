@@ -35,7 +35,7 @@ from .._run.notify import tell, tell_later, tell_start
 from .._run.reports import charge, emit_step_ended, result_in, result_of, told, unfinished_result
 from .._run.run import Run, note_swallowed_cancellation
 from ..errors import NotSerializable, TransactionRefused
-from .children import Children, sequence
+from .children import Children, InTurn, sequence
 
 if TYPE_CHECKING:
     from .._core.failures import Cause
@@ -55,9 +55,13 @@ class StepActors:
         """A nursery for the actors of one composite, which counts in `bill`."""
         return Children(self, bill)
 
+    def in_turn(self, bill: Bill) -> InTurn:
+        """The same for a composite that has one child at a time."""
+        return InTurn(self, bill)
+
     def perform(self, request: Request) -> Awaitable[Settled]:
         """Do the step and say how it ended; see the module's rules."""
-        return self._just_call(request) if self._is_just_a_call(request) else self._perform(request)
+        return self.just_call(request) if self.is_just_a_call(request) else self._perform(request)
 
     async def _perform(self, request: Request) -> Settled:
         run = self.run
@@ -108,12 +112,13 @@ class StepActors:
 
     # --- the short way ---
 
-    def _is_just_a_call(self, request: Request) -> bool:
+    def is_just_a_call(self, request: Request) -> bool:
+        """Whether a step can take the short way."""
         if not self.run.quiet or request.quotas or request.degraded:
             return False
         return isinstance(request.step, Step) and request.step.is_just_a_call
 
-    async def _just_call(self, request: Request) -> Settled:
+    async def just_call(self, request: Request) -> Settled:
         """A step that is one call and nothing else, in a run that nobody listens to: the same rules, fewer stations.
 
         Most steps of most pipelines are like this, and the stations of the long way (attempt, copy, timeout,

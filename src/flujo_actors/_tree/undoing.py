@@ -33,7 +33,7 @@ from .._locks import QUOTA_LOCK
 from .._run.aftermath import Aftermath, Aside, input_of
 from .._run.failure_facts import failure_from
 from .._run.messages import Request, Settled, Tally, Work
-from .children import Spawner
+from .children import Spawner, of_one_child
 
 
 def left(request: Request, outcome: TerminalOutcome, context: Any, *, attempts: int) -> tuple[ToUndo, ...]:
@@ -259,12 +259,7 @@ class _Undoing:
         return settled
 
     async def _performed(self, request: Request) -> Settled:
-        tally = self.work.tally
-        async with self.spawner.children(tally) as children:
-            children.spawn(request)
-            settled = await children.settled()
-            tally.include(settled.result)  # here: leaving the block may raise, and it was used all the same
-        return settled
+        return await of_one_child(self.spawner, self.work.tally, request)
 
     async def _asked(self, target: _Target, number: int, feedback: str) -> object:
         """What a person wants to be done about a compensation that failed; the pause while nobody has said."""
