@@ -27,7 +27,7 @@ class Ledger:
         self._open: dict[StepPath, StepPath | None] = {}
         """Every open path with its parent."""
         self._children: dict[StepPath, int] = {}
-        """How many children of an open path are open."""
+        """How many children of an open path are open, if there were any: most paths have none."""
         self._settled: set[StepPath] = set()
         self._closed = False
 
@@ -66,19 +66,18 @@ class Ledger:
         if parent is not None:
             if parent not in self._open:
                 raise ProtocolError(f"step {path!r} started, but its parent {parent!r} is not open")
-            self._children[parent] += 1
+            self._children[parent] = self._children.get(parent, 0) + 1
         self._open[path] = parent
-        self._children[path] = 0
 
     def settle(self, path: StepPath) -> None:
         """Close the span of `path`: it has its terminal outcome."""
-        children = self._children.get(path)
-        if children is None:
+        if path not in self._open:
             why = "it settled before" if path in self._settled else "it never started"
             raise ProtocolError(f"step {path!r} settled, but it is not open: {why}")
+        children = self._children.pop(path, 0)
         if children:
+            self._children[path] = children
             raise ProtocolError(f"step {path!r} settled, but {children} step(s) below it are still open")
-        del self._children[path]
         parent = self._open.pop(path)
         self._settled.add(path)
         if parent is not None:

@@ -56,13 +56,15 @@ class MemoryJournal:
     when they are needed.
     """
 
-    __slots__ = ("_causes", "_chosen", "_left", "_questions", "_settled", "_times", "_units", "cancelled")
+    __slots__ = ("_causes", "_chosen", "_contexts", "_left", "_questions", "_settled", "_times", "_units", "cancelled")
     durable = False
 
     def __init__(self) -> None:
         self._times: WorkedTime | None = None
         self._chosen: dict[StepPath, str] | None = None
-        self._settled: dict[StepPath, tuple[TerminalOutcome, object, bool]] = {}
+        self._settled: dict[StepPath, TerminalOutcome] = {}
+        self._contexts: dict[StepPath, object] = {}
+        """The contexts that settled steps left, where these are not the ones that they were given."""
         self.cancelled: str | None = None
         self._left: dict[StepPath, Sequence[object]] | None = None
         """What settled steps leave to undo; few runs have any."""
@@ -122,15 +124,16 @@ class MemoryJournal:
         self.units.counted.done(path)
 
     def recall(self, path: StepPath) -> Recorded | None:
-        kept = self._settled.get(path)
-        if kept is None:
+        outcome = self._settled.get(path)
+        if outcome is None:
             return None
+        same, context = path not in self._contexts, self._contexts.get(path)
         undo = () if self._left is None else self._left.get(path, ())
         cause = None if self._causes is None else self._causes.get(path)
-        return Recorded(outcome=kept[0], context=kept[1], same_context=kept[2], undo=undo, cause=cause)
+        return Recorded(outcome=outcome, context=context, same_context=same, undo=undo, cause=cause)
 
     def compensations(self) -> Iterable[tuple[StepPath, TerminalOutcome]]:
-        return [(path, kept[0]) for path, kept in self._settled.items() if paths.undone_by(path) is not None]
+        return [(path, outcome) for path, outcome in self._settled.items() if paths.undone_by(path) is not None]
 
     def answered(self, path: StepPath) -> Answered | None:
         return self.questions.answers.get(path)
@@ -144,26 +147,23 @@ class MemoryJournal:
     def started(self, path: StepPath, name: str, of: int = 0) -> None:
         pass
 
-    def keep(self, path: StepPath, outcome: TerminalOutcome, context: Any, *, same_context: bool) -> None:
-        """Remember how a step ended and the context it left; in memory there is nothing to wait for."""
-        self._settled[path] = (outcome, context, same_context)
+    def keep(self, path: StepPath, outcome: TerminalOutcome, undo: Sequence[object] = ()) -> None:
+        """Remember how a step ended that left the context as it was; in memory there is nothing to wait for."""
+        self._settled[path] = outcome
+        if undo:
+            self._left = self._left or {}
+            self._left[path] = undo
         if self._units is not None:
             self._units.counted.settled(path)
         if self._questions is not None:
             self._questions.drop(path)
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
-        self.keep(path, record.outcome, record.context, same_context=record.same_context)
-        if record.undo:
-            self.leave(path, record.undo)
+        self.keep(path, record.outcome, record.undo)
+        if not record.same_context:
+            self._contexts[path] = record.context
         self.fail(path, record.cause)
         return record
-
-    def leave(self, path: StepPath, undo: Sequence[Any]) -> None:
-        """Remember what a step leaves to undo."""
-        if self._left is None:
-            self._left = {}
-        self._left[path] = undo
 
     def fail(self, path: StepPath, cause: Cause | None) -> None:
         """Remember what made a step fail, if that is not to be seen from its outcome."""

@@ -28,7 +28,7 @@ from .._core.paths import StepPath
 from .._core.usage import NO_USAGE, Usage
 from .._dsl.kinds import MapOver
 from .._dsl.tree import find_step
-from .._run.messages import Request
+from .._run.messages import Around, Request
 from .._run.outlet import Outlet
 from .._run.run import Office, Run
 from .._tree.step import StepActors
@@ -157,8 +157,7 @@ class RemotePlayer:
             parent=None,
             data=item.data,
             context=asked.context,
-            quotas=tuple(quota_of(data, guess=self.guess) for data in item.limits),
-            scope=item.scope,
+            around=Around(quotas=tuple(quota_of(data, guess=self.guess) for data in item.limits), scope=item.scope),
         )
 
 

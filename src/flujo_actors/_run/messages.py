@@ -1,4 +1,9 @@
-"""What the actors of a run say to each other, and what one attempt of a step is."""
+"""What the actors of a run say to each other, and what one attempt of a step is.
+
+There is one request and one report for every step of every run. So what a step shares with all that stands inside it is
+one object (`Around`), what only some steps count is made when somebody counts (`Request.tally`), and both messages are
+frozen for type checkers alone: to guard them again at run time takes as long as to make them.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,11 @@ from .._dsl.call_plan import CallPlan
 from .._dsl.pipeline import AnyStep
 from .._durable.journal import OpenTransaction
 from .._locks import QUOTA_LOCK
+
+if TYPE_CHECKING:
+    from attrs import frozen as message
+else:
+    from attrs import define as message  # see above
 
 if TYPE_CHECKING:  # what only some runs have
     from .._core.assembled import AssembledContext
@@ -47,12 +57,11 @@ class Completed:
 
     __slots__ = ("attempts", "context", "input", "name", "output", "path", "step")
 
-    def __init__(self, request: Request, output: Any, context: Any) -> None:
-        aftermath = request.tally.aftermath
+    def __init__(self, request: Request, data: Any, output: Any, attempts: int, context: Any) -> None:
         self.step, self.name, self.path = request.step, request.name, request.path
-        self.input = request.data if aftermath is None or aftermath.input is None else aftermath.input[0]
-        self.output, self.attempts = output, request.tally.attempts
-        self.context = None if context is request.context else context
+        self.input, self.output, self.attempts = data, output, attempts
+        self.context = context
+        """What the step left, if that is not the context that it was given."""
 
 
 class Bill:
@@ -160,7 +169,52 @@ class Batch:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Request:
+class Around:
+    """What a step shares with all that stands inside it; most steps have nothing of it."""
+
+    quotas: tuple[Quota, ...] = ()
+    """The budgets to draw on: the run's, and those of limited steps around."""
+    scope: Scope | None = None
+    """What functions may ask for; `None` if nobody in the run asks."""
+    aside: Aside | None = None
+    """Set inside handlers and compensations."""
+    told: Mapping[str, Any] = NOTHING_TOLD
+    """What can be asked for by name: a person's decision, how sure an answer was."""
+
+
+NOTHING_AROUND = Around()
+
+
+class _Inside:
+    """Who has something around it."""
+
+    __slots__ = ()
+
+    around: Around
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """The budgets it draws on."""
+        return self.around.quotas
+
+    @property
+    def scope(self) -> Scope | None:
+        """What its functions may ask for."""
+        return self.around.scope
+
+    @property
+    def aside(self) -> Aside | None:
+        """What handlers and compensations may ask for."""
+        return self.around.aside
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """What can be asked for by name."""
+        return self.around.told
+
+
+@message(kw_only=True, eq=False)
+class Request(_Inside):
     """Parent to child: do this step, here, on this data and context."""
 
     step: AnyStep
@@ -171,30 +225,35 @@ class Request:
     context: Any
     index: int = 0
     """Which of its parent's children this is."""
-    quotas: tuple[Quota, ...] = ()
-    """The budgets the step draws on: its run's, and those of limited steps around it."""
-    tally: Tally = attrs.field(factory=Tally)
+    around: Around = NOTHING_AROUND
+    _tally: Tally | None = None
     runs_on: str | None = None
     """The queue whose workers perform the items of the map around, if they do."""
     batch: Batch | None = None
     """The items that go there together."""
-    scope: Scope | None = None
-    """What its functions may ask for; `None` if nobody in the run asks."""
     degraded: frozenset[str] = NO_TEXTS
     """The texts in the data that stand for values: whoever asks for a dict gets one made of them."""
-    aside: Aside | None = None
-    """Set inside handlers and compensations."""
     of: int = 0
     """How many children its parent has, if that is a map or a parallel stage."""
-    told: Mapping[str, Any] = NOTHING_TOLD
-    """What can be asked for by name here and below: a person's decision, how sure an answer was."""
+
+    @property
+    def tally(self) -> Tally:
+        """What the step counts in; most calls leave nothing to count."""
+        if self._tally is None:
+            object.__setattr__(self, "_tally", Tally())
+        assert self._tally is not None
+        return self._tally
+
+    def changed(self, **changes: Any) -> Request:
+        """The same request and the same tally, with something else in it."""
+        return attrs.evolve(self, tally=self.tally, **changes)
 
     def telling(self, **told: Any) -> Request:
-        """The same request, with what can be asked for by name."""
-        return attrs.evolve(self, told={**self.told, **told})
+        """The same request, with what can be asked for by name here and below."""
+        return self.changed(around=attrs.evolve(self.around, told={**self.told, **told}))
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@message(kw_only=True, eq=False)
 class Settled:
     """Child to parent, exactly once: how the step ended, and the context it leaves behind."""
 
@@ -248,8 +307,8 @@ class Assembly:
     """The messages of the last call of a model agent that had a result."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class Work:
+@message(kw_only=True, eq=False)
+class Work(_Inside):
     """One attempt of a step: where it stands, on what, and where to count."""
 
     name: str
@@ -263,19 +322,13 @@ class Work:
     attempt: int = 1
     feedback: str | None = None
     """Why the attempt before this one failed."""
-    quotas: tuple[Quota, ...] = ()
+    around: Around = NOTHING_AROUND
     plan: CallPlan | None = None
     """The agent that was redirected to, instead of the step's own."""
     degraded: frozenset[str] = NO_TEXTS
     """The texts in the data that stand for values."""
-    told: Mapping[str, Any] = NOTHING_TOLD
-    """What can be asked for by name: a person's decision, how sure an answer was."""
     transaction: OpenTransaction | None = None
     """What the step writes through, if it asks for a transaction."""
-    scope: Scope | None = None
-    """What functions may ask for; `None` if nobody in the run asks."""
-    aside: Aside | None = None
-    """Set inside handlers and compensations."""
     assembly: Assembly | None = None
     """What the agent is shown besides its prompt, if the step has sources."""
 
@@ -301,7 +354,7 @@ class Work:
         context: Any,
         index: int = 0,
         degraded: frozenset[str] = NO_TEXTS,
-        scope: Scope | None = None,
+        around: Around | None = None,
         of: int = 0,
     ) -> Request:
         """The request for a child of this attempt."""
@@ -313,11 +366,8 @@ class Work:
             data=data,
             context=context,
             index=index,
-            quotas=self.quotas,
+            around=around or self.around,
             degraded=degraded,
-            told=self.told,
-            scope=scope or self.scope,
-            aside=self.aside,
             of=of,
         )
 
@@ -334,10 +384,7 @@ def work_of(request: Request, data: object, *, feedback: str | None = None, plan
         tally=tally,
         attempt=tally.attempts,
         feedback=feedback,
-        quotas=request.quotas,
+        around=request.around,
         plan=plan,
         degraded=request.degraded,
-        told=request.told,
-        scope=request.scope,
-        aside=request.aside,
     )

@@ -18,8 +18,9 @@ import itertools
 import math
 from collections.abc import Awaitable, Coroutine, Iterator
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
+import attrs
 import trio
 
 from .._bridge.own_context import OwnContext
@@ -210,20 +211,22 @@ async def of_one_child(spawner: Spawner, bill: Bill, request: Request) -> Settle
 
 async def sequence(spawner: Spawner, pipeline: Pipeline, work: Work) -> Attempt:
     """The steps in order, each on the output of the one before."""
-    data, context, degraded = work.data, work.context, work.degraded
-    scope = work.scope
+    data, context, degraded, around = work.data, work.context, work.degraded, work.around
+    scope = around.scope
     if scope is not None and "steps" in pipeline.asks_of_scope:
         scope = scope.inner()
+        around = attrs.evolve(around, scope=scope)
     async with spawner.in_turn(work.tally) as steps:
         for step, name in pipeline.named_steps:
             path = paths.named(work.path, name)
-            settled = await steps.settled(work.child(step, name, path, data, context, degraded=degraded, scope=scope))
+            request = work.child(step, name, path, data, context, degraded=degraded, around=around)
+            settled = await steps.settled(request)
             work.tally.include(settled.result)
             if not isinstance(settled.verdict, Success):
                 return ended_by(work, name, settled, context)
             data, context, degraded = output_of(settled), settled.context, texts_in(settled)
             work.tally.context = context
-            if scope is not work.scope:
+            if around is not work.around:
                 assert scope is not None
                 scope.settle(name, data)
     return Done(output=data, context=context, metadata=marks(data, degraded) if degraded else {})

@@ -205,7 +205,7 @@ async def map_over(spawner: Spawner, step: MapOver, work: Work) -> Attempt:
             work.context,
             index,
             work.degraded,
-            None if work.scope is None else work.scope.of_item(item),
+            None if work.scope is None else attrs.evolve(work.around, scope=work.scope.of_item(item)),
             of=len(listed),
         )
         for index, item in enumerate(listed)

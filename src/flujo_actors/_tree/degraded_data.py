@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
-
 from .._dsl.annotations import wants_object
 from .._dsl.call_plan import asks_for
 from .._dsl.declared import Declared
@@ -21,7 +19,7 @@ def as_asked(request: Request) -> Request:
     if isinstance(step, Pipeline):
         return request
     asked = asks_for(step.input) if callable(step.input) else _taken_as(step) if step.input is None else None
-    return attrs.evolve(request, data=_as(asked, request.data, request.degraded))
+    return request.changed(data=_as(asked, request.data, request.degraded))
 
 
 def input_as_asked(step: Declared, data: object, texts: frozenset[str]) -> object:

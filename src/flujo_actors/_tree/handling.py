@@ -24,7 +24,7 @@ from .._core.failures import Recovered, StepFailure
 from .._core.outcomes import Aborted, Failure, Paused, Success
 from .._dsl.pipeline import AnyStep
 from .._run.aftermath import Aside
-from .._run.messages import Request, Settled, Work
+from .._run.messages import Around, Request, Settled, Work
 from .children import Spawner, of_one_child
 
 
@@ -70,8 +70,10 @@ class Handling:
             parent=work.span,
             data=self.failure,
             context=self._context,
-            quotas=work.quotas,
-            aside=Aside(failure=self.failure, undo=None if work.aside is None else work.aside.undo),
+            around=Around(
+                quotas=work.quotas,
+                aside=Aside(failure=self.failure, undo=None if work.aside is None else work.aside.undo),
+            ),
         )
         return await of_one_child(self.spawner, work.tally, request)
 

@@ -255,10 +255,8 @@ class Attempts:
             parent=request.path,
             data=data,
             context=request.context,
-            quotas=request.quotas,
+            around=request.around,
             degraded=request.degraded,
-            scope=request.scope,
-            aside=request.aside,
         )
         async with self.spawner.in_turn(tally) as children:
             settled = await children.settled(fallback)

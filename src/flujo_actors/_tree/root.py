@@ -13,9 +13,10 @@ from .._context.isolation import own
 from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
 from .._core.outcomes import Aborted, Failure, Paused, PipelineResult, RunStatus
 from .._core.paths import ROOT
+from .._core.quota import Quota
 from .._core.usage import NO_USAGE, Usage, UsageLimits
 from .._dsl.pipeline import Pipeline
-from .._run.messages import Bill, Request, Tally, Work, work_of
+from .._run.messages import NOTHING_AROUND, Around, Bill, Request, Tally, Work, work_of
 from .._run.notify import tell_late, tell_pauses
 from .._run.run import Run
 from ..errors import ControlError
@@ -24,7 +25,6 @@ from .step import StepActors
 
 if TYPE_CHECKING:
     from .._durable.halt import Halt
-    from .._run.scope import Scope
 
 _CUT_SHORT = Stopped(outcome=Aborted(reason="the run was cut short"))
 
@@ -67,9 +67,8 @@ async def drive(
         parent=None,
         data=data,
         context=context,
-        quotas=quotas,
+        around=_around(data, quotas, scoped=bool(pipeline.asks_of_scope)),
         tally=tally,
-        scope=_scope_of(data) if pipeline.asks_of_scope else None,
     )
     try:
         ended = await _ended(run, pipeline, request, resumed=resumed, halt=halt)
@@ -85,10 +84,13 @@ async def drive(
     return _delivered(result, ended, veto)
 
 
-def _scope_of(data: object) -> Scope:
+def _around(data: object, quotas: tuple[Quota, ...], *, scoped: bool) -> Around:
+    """What all steps of the run share."""
+    if not scoped:
+        return Around(quotas=quotas) if quotas else NOTHING_AROUND
     from .._run.scope import Scope  # only for pipelines whose functions ask for what is in it
 
-    return Scope.of_run(data)
+    return Around(quotas=quotas, scope=Scope.of_run(data))
 
 
 async def _told_at_rest(

@@ -17,25 +17,23 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import attrs
 import trio
-from outcome import Value
 
-from .._bridge.guard import guarded
 from .._context.isolation import own
-from .._core.attempts import PLAIN, Attempt, Done, Failed, Stopped, escalating
+from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
 from .._core.error_info import message_of
-from .._core.outcomes import Aborted, ErrorInfo, Failure, Paused, StepResult, Success, TerminalOutcome
+from .._core.outcomes import Aborted, ErrorInfo, Failure, Paused, Success, TerminalOutcome
 from .._core.paths import StepPath
 from .._core.pause_tokens import approval_hash, make_token
 from .._dsl.pipeline import Pipeline
 from .._dsl.step import Step
 from .._durable.journal import Pause, Recorded
-from .._durable.memory_journal import MemoryJournal
 from .._run.messages import Bill, Completed, Request, Settled, work_of
 from .._run.notify import tell, tell_later, tell_start
 from .._run.reports import charge, emit_step_ended, result_in, result_of, told, unfinished_result
-from .._run.run import Run, note_swallowed_cancellation
+from .._run.run import note_swallowed_cancellation
 from ..errors import NotSerializable, TransactionRefused
 from .children import Children, InTurn, sequence
+from .short_way import ShortWay
 
 if TYPE_CHECKING:
     from .._core.failures import Cause
@@ -46,10 +44,8 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(eq=False)
-class StepActors:
+class StepActors(ShortWay):
     """Performs the steps of one run."""
-
-    run: Run
 
     def children(self, bill: Bill) -> Children:
         """A nursery for the actors of one composite, which counts in `bill`."""
@@ -81,16 +77,16 @@ class StepActors:
         if run.hooks:
             refused = await _told_before(run.hooks, request)
             if refused is not None:
-                return await self._settle(request, refused, request.context)
+                return await self.settle(request, refused, request.context)
         outcome, context = await self._outcome(request)
-        return await self._settle(request, outcome, context)
+        return await self.settle(request, outcome, context)
 
     def _with_own_limits(self, request: Request) -> Request:
         limits = request.step.usage_limits
         if limits is None:
             return request
         quota = self.run.quota(limits, owner=f"step {request.name!r}", path=request.path, step_name=request.name)
-        return attrs.evolve(request, quotas=(*request.quotas, quota))
+        return request.changed(around=attrs.evolve(request.around, quotas=(*request.quotas, quota)))
 
     def abandon(self, request: Request) -> Settled:
         """Settle a step that was cut short."""
@@ -98,6 +94,7 @@ class StepActors:
             return request.tally.settled
         outcome = Aborted(reason=f"step {request.name!r} was cancelled")
         if request.path in self.run.ledger:
+            request.tally.attempts = request.tally.attempts or int(self.is_just_a_call(request))
             self.run.ledger.settle(request.path)
             emit_step_ended(self.run, request, outcome)
             tell_later(self.run, request, outcome)
@@ -110,37 +107,7 @@ class StepActors:
             undo=_left(request, outcome, request.context, request.tally.attempts),
         )
 
-    # --- the short way ---
-
-    def is_just_a_call(self, request: Request) -> bool:
-        """Whether a step can take the short way."""
-        if not self.run.quiet or request.quotas or request.degraded:
-            return False
-        return isinstance(request.step, Step) and request.step.is_just_a_call
-
-    async def just_call(self, request: Request) -> Settled:
-        """A step that is one call and nothing else, in a run that nobody listens to: the same rules, fewer stations.
-
-        Most steps of most pipelines are like this, and the stations of the long way (attempt, copy, timeout,
-        processors, validators, quotas) are a third of what a step costs.
-        """
-        run, step = self.run, request.step
-        assert isinstance(step, Step)
-        run.ledger.start(request.path, request.parent)
-        run.journal.started(request.path, request.name, request.of)
-        request.tally.attempts = 1
-        begun = trio.current_time()
-        data = request.data if step.compensate is None else own(request.data)
-        got = await guarded(run.host.call, step.plan.target, data)
-        await note_swallowed_cancellation(run, request)
-        latency_s = trio.current_time() - begun
-        if isinstance(got, Value) and type(got.value) in PLAIN:
-            result = StepResult(name=request.name, output=got.value, latency_s=latency_s)
-            return await self._settle(request, Success(step_result=result), request.context)
-        from .retries import meant_by  # how errors and outcomes of the user's own are read
-
-        outcome, context = await self._concluded(request, meant_by(run, request, got), latency_s)
-        return await self._settle(request, outcome, context)
+    # --- the only attempt ---
 
     def _is_just_a_question(self, request: Request) -> bool:
         return self.run.quiet and isinstance(request.step, Step) and request.step.is_just_a_question
@@ -159,7 +126,7 @@ class StepActors:
 
     # --- from attempts to an outcome ---
 
-    async def _outcome(self, request: Request) -> tuple[TerminalOutcome, Any]:
+    async def _outcome(self, request: Request) -> tuple[TerminalOutcome, object]:
         begun = trio.current_time()
         if request.quotas:
             from .limited import limited  # what only runs with limits need
@@ -171,7 +138,7 @@ class StepActors:
             from .scopes import handled  # what only steps with handlers need
 
             ended = await handled(self, request, ended)
-        return await self._concluded(request, ended, trio.current_time() - begun)
+        return await self.concluded(request, ended, trio.current_time() - begun)
 
     async def play(self, request: Request) -> TerminalOutcome:
         """Do, for another process, what is to be done of its step: all but counting, telling and judging by hooks."""
@@ -184,7 +151,7 @@ class StepActors:
             from .limited import asking  # what only runs with limits need
 
             ended = asking(ended)
-        outcome, context = await self._concluded(request, ended, trio.current_time() - begun)
+        outcome, context = await self.concluded(request, ended, trio.current_time() - begun)
         run.ledger.settle(request.path)
         if isinstance(outcome, (Success, Failure)) and not _escalates(outcome):
             undo = _left(request, outcome, context, request.tally.attempts)
@@ -211,7 +178,7 @@ class StepActors:
 
         return pipeline_ended(self, pipeline, request)
 
-    async def _concluded(self, request: Request, ended: Attempt, latency_s: float) -> tuple[TerminalOutcome, object]:
+    async def concluded(self, request: Request, ended: Attempt, latency_s: float) -> tuple[TerminalOutcome, object]:
         match told(self.run, ended):
             case Done(output=output, context=context, metadata=metadata):
                 result = result_of(request, output=output, latency_s=latency_s, metadata=metadata)
@@ -255,16 +222,12 @@ class StepActors:
         self.run.emit("run.paused", request.path, step_name=request.name, message=paused.message)
         return paused
 
-    async def _settle(self, request: Request, outcome: TerminalOutcome, context: Any) -> Settled:
+    async def settle(self, request: Request, outcome: TerminalOutcome, context: object) -> Settled:
         run = self.run
         run.ledger.settle(request.path)
         undo = _left(request, outcome, context, request.tally.attempts)
         if isinstance(outcome, (Success, Failure)) and not _escalates(outcome):
-            if isinstance(run.journal, MemoryJournal) and not (undo or request.tally.evidence or run.minds_failures):
-                # As below, without a record: 2 of the 28 us that a step of a chain costs.
-                run.journal.keep(request.path, outcome, context, same_context=context is request.context)
-            else:
-                outcome, context, undo = await self._remember(request, outcome, context, undo)
+            outcome, context, undo = await self._remember(request, outcome, context, undo)
         if run.telemetry.enabled:
             emit_step_ended(run, request, outcome)
         settled = Settled(
@@ -371,10 +334,17 @@ def _left(request: Request, outcome: TerminalOutcome, context: Any, attempts: in
         if request.tally.aftermath is None:
             return ()
     elif isinstance(outcome, Success):
-        return (Completed(request, own(outcome.step_result.output), context),)
+        return (_completed(request, outcome, context),)
     from .undoing import left  # what only runs with compensations need
 
     return left(request, outcome, context, attempts=attempts)
+
+
+def _completed(request: Request, outcome: Success, context: Any) -> Completed:
+    tally, changed = request.tally, None if context is request.context else context
+    made = None if tally.aftermath is None else tally.aftermath.input
+    data = request.data if made is None else made[0]
+    return Completed(request, data, own(outcome.step_result.output), tally.attempts, changed)
 
 
 def _spelled_out(undo: tuple[ToUndo | Completed, ...]) -> tuple[ToUndo, ...]:

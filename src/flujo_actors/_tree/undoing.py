@@ -32,7 +32,7 @@ from .._dsl.step import Step
 from .._locks import QUOTA_LOCK
 from .._run.aftermath import Aftermath, Aside, input_of
 from .._run.failure_facts import failure_from
-from .._run.messages import Request, Settled, Tally, Work
+from .._run.messages import Around, Request, Settled, Tally, Work
 from .children import Spawner, of_one_child
 
 
@@ -248,7 +248,7 @@ class _Undoing:
             parent=self.work.span,
             data=undo,
             context=self.context,
-            aside=Aside(failure=undo.failure, undo=undo),
+            around=Around(aside=Aside(failure=undo.failure, undo=undo)),
         )
         settled = await self._performed(request)
         result = settled.result

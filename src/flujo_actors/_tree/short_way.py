@@ -1,0 +1,104 @@
+"""The short way: a step that is one call and nothing else, in a run that nobody listens to.
+
+Most steps of most pipelines are like this. The rules of the step actor hold for them, too; what is left out does
+nothing for them: attempt, copy, timeout, processors, validators, quotas, and in a run that lives in memory whatever
+waits for a record to be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import attrs
+import trio
+from outcome import Error, Value
+
+from .._bridge.guard import guarded
+from .._context.isolation import own
+from .._core.attempts import PLAIN, Attempt
+from .._core.outcomes import StepResult, Success, TerminalOutcome
+from .._dsl.step import Step
+from .._durable.memory_journal import MemoryJournal
+from .._run.messages import Completed, Request, Settled
+from .._run.run import Run, report_unstoppable
+
+Remember: TypeAlias = Callable[..., None]
+"""Takes the path of a step that settled, its outcome, and what it leaves to undo, if it does."""
+
+
+@attrs.frozen(eq=False)
+class ShortWay:
+    """Performs calls; whatever turns out to be more is handed to the long way."""
+
+    run: Run
+    now: Callable[[], float] = attrs.field(init=False)
+    """The clock of the trio run."""
+    remembers: Remember | None = attrs.field(init=False)
+    """Takes what settled, in a run that nobody listens to and that lives in memory; `None` in all others."""
+
+    @now.default
+    def _clock(self) -> Callable[[], float]:
+        return trio.lowlevel.current_clock().current_time
+
+    @remembers.default
+    def _memory(self) -> Remember | None:
+        run = self.run
+        alone = run.quiet and run.outlet is None
+        return run.journal.keep if alone and isinstance(run.journal, MemoryJournal) else None
+
+    async def concluded(self, request: Request, ended: Attempt, latency_s: float) -> tuple[TerminalOutcome, object]:
+        """The outcome of the step, and the context that it leaves."""
+        raise NotImplementedError
+
+    async def settle(self, request: Request, outcome: TerminalOutcome, context: object) -> Settled:
+        """Write down the outcome and tell whoever listens."""
+        raise NotImplementedError
+
+    def is_just_a_call(self, request: Request) -> bool:
+        """Whether a step can take the short way."""
+        if not self.run.quiet or request.quotas or request.degraded:
+            return False
+        return isinstance(request.step, Step) and request.step.is_just_a_call
+
+    async def just_call(self, request: Request) -> Settled:
+        """Do such a step and say how it ended."""
+        run, step = self.run, request.step
+        assert isinstance(step, Step)
+        run.ledger.start(request.path, request.parent)
+        if self.remembers is None:
+            run.journal.started(request.path, request.name, request.of)
+        begun = self.now()
+        data = request.data if step.compensate is None else own(request.data)
+        got = await guarded(run.host.call, step.plan.target, data)
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            report_unstoppable(run, request.name, request.path)
+            raise
+        latency_s = self.now() - begun
+        if isinstance(got, Value) and type(got.value) in PLAIN:
+            success = Success(step_result=StepResult(name=request.name, output=got.value, latency_s=latency_s))
+            if self.remembers is not None:
+                return self._remembered(self.remembers, request, success)
+            request.tally.attempts = 1
+            return await self.settle(request, success, request.context)
+        return await self._meant(request, got, latency_s)
+
+    def _remembered(self, remember: Remember, request: Request, success: Success) -> Settled:
+        """Settle a call that succeeded, as `settle` does, where there is nobody to tell and nothing to wait for."""
+        self.run.ledger.settle(request.path)
+        if request.step.compensate is None:
+            remember(request.path, success)
+            return Settled(index=request.index, outcome=success, context=request.context)
+        undo = (Completed(request, request.data, own(success.step_result.output), 1, None),)
+        remember(request.path, success, undo)
+        return Settled(index=request.index, outcome=success, context=request.context, undo=undo)
+
+    async def _meant(self, request: Request, got: Value[Any] | Error, latency_s: float) -> Settled:
+        """Settle a call that raised, or returned something that may be more than an output."""
+        from .retries import meant_by  # how errors and outcomes of the user's own are read
+
+        request.tally.attempts = 1
+        outcome, context = await self.concluded(request, meant_by(self.run, request, got), latency_s)
+        return await self.settle(request, outcome, context)
