@@ -236,7 +236,7 @@ class RunClient:
         """
         cancel(self._store, RunId(run_id), Silence(os.environ).redact(reason), undo=undo)
 
-    def fork(self, run_id: str, seq: int, *, input: Any = SAME_INPUT, new_id: str | None = None) -> str:
+    def fork(self, run_id: str, seq: int, *, input: object = SAME_INPUT, new_id: str | None = None) -> str:
         """Begin a new run with what another had done when its record number `seq` was written; its id.
 
         The new run belongs to nobody: `flujo.resume(new_id)` or `recover()` goes on with it, and does not repeat what

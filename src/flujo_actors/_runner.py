@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     class FlujoOptions(TypedDict, total=False):
         """What a pipeline needs to run, apart from the type of its context."""
 
-        initial_context_data: Mapping[str, Any] | None
+        initial_context_data: Mapping[str, object] | None
         resources: object
         usage_limits: UsageLimits | None
         hooks: Hook | Iterable[Hook]

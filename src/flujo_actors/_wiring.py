@@ -291,7 +291,7 @@ def _is_remote(step: AnyStep) -> bool:
     return getattr(step, "runs_on", None) is not None
 
 
-def office_of(flujo: Any, runs: Runs, engine: Engine, settings: Settings, carry: tuple[Any, ...]) -> Office:
+def office_of(flujo: object, runs: Runs, engine: Engine, settings: Settings, carry: tuple[Any, ...]) -> Office:
     """Who has the steps of a `Flujo` performed elsewhere, in the current trio run."""
     from ._fleet.offices import office_for  # the same
 

@@ -78,7 +78,7 @@ def make_agent_async(
     output_type: object = str,
     *,
     name: str | None = None,
-    tools: Sequence[Any] = (),
+    tools: Sequence[object] = (),
     model_settings: ModelSettings | None = None,
     timeout_s: float | None = None,
     retries: int = 1,

@@ -40,7 +40,7 @@ def history_options(messages: list[ModelMessage]) -> dict[str, object]:
     return {"message_history": messages, "capabilities": [cast("AbstractCapability[Any]", ReinjectSystemPrompt())]}
 
 
-def appended(kept: Any, said: Sequence[ModelMessage], *, what: str, as_messages: bool) -> list[object]:
+def appended(kept: object, said: Sequence[ModelMessage], *, what: str, as_messages: bool) -> list[object]:
     """What was kept of a conversation, with what was said since: as messages where messages are, else as plain data."""
     before = messages_of(kept, what=what)
     after = [*before, *to_remember(said)]

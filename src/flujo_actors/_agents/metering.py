@@ -371,7 +371,7 @@ class MeteredModel(WrapperModel):
         messages: list[ModelMessage],
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
-        run_context: RunContext[Any] | None = None,
+        run_context: RunContext[object] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
         streaming = streamed(self.wrapped, messages, model_settings, model_request_parameters, run_context)
         call = _current.get()

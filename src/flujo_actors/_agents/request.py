@@ -51,7 +51,7 @@ _CONTENT = (
 class Finished:
     """The last piece of a streamed call: its result."""
 
-    result: AgentRunResult[Any]
+    result: AgentRunResult[object]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -170,7 +170,7 @@ class ToolCalls(AbstractCapability[Any]):
         self._call = call
 
     async def wrap_tool_execute(
-        self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
+        self, ctx: RunContext[object], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
     ) -> object:
         await self._call.begin_tool_call()
         returned = False

@@ -36,7 +36,7 @@ class ShownContext(AbstractCapability[Any]):
     def __init__(self, text: str) -> None:
         self._text = text
 
-    async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
+    async def after_node_run(self, ctx: RunContext[object], *, node: Any, result: Any) -> Any:
         if Agent.is_user_prompt_node(node) and Agent.is_model_request_node(result):
             shown = UserPromptPart([TextContent(self._text, metadata={"origin": ORIGIN})])
             result.request = dataclasses.replace(result.request, parts=_with_context(result.request.parts, shown))

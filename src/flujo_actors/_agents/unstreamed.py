@@ -22,7 +22,7 @@ async def streamed(
     messages: list[ModelMessage],
     settings: ModelSettings | None,
     parameters: ModelRequestParameters,
-    run_context: RunContext[Any] | None,
+    run_context: RunContext[object] | None,
 ) -> AsyncGenerator[StreamedResponse]:
     """The model's stream; where it has none, its whole answer as a stream that is over."""
     async with AsyncExitStack() as stack:

@@ -35,7 +35,7 @@ class MakeAgent(Protocol):
         name: str | None,
         system_prompt: str,
         schema: Mapping[str, object] | None,
-        tools: list[Callable[..., Any]],
+        tools: list[Callable[..., object]],
         model_settings: Mapping[str, object] | None,
         timeout_s: float | None,
         retries: int,
@@ -253,7 +253,7 @@ def _parallel(step: StepModel) -> dict[str, Any]:
     return {option: step.value(key) for key, option in named.items() if step.value(key) is not None}
 
 
-def _builtin(step: StepModel, name: str) -> Any:
+def _builtin(step: StepModel, name: str) -> object:
     """A built-in, with its parameters if it takes any."""
     key = step.option("params", "key")
     if name == "wrap_dict":

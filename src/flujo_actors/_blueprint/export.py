@@ -239,7 +239,7 @@ class _Export:
             said["timeout_s"] = agent.timeout_s
         return said
 
-    def _model(self, agent: Any) -> Any:
+    def _model(self, agent: Any) -> object:
         model = agent.model
         if isinstance(model, str):
             return model

@@ -154,7 +154,7 @@ class Field:
     required: bool = False
     old: tuple[str, ...] = ()
     """How old files call it; still read, with a note."""
-    default: Any = None
+    default: object = None
     since: str = "0.1"
     example: str | None = None
 

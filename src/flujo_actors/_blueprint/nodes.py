@@ -188,7 +188,7 @@ class _Composer:
             self._shared.append(target)
         return self._complete(event, target)
 
-    def _begin(self, event: Any, node: Sequence | Mapping) -> None:
+    def _begin(self, event: events.CollectionStartEvent, node: Sequence | Mapping) -> None:
         _refuse_tag(event)
         if event.anchor is not None:
             self._anchors[event.anchor] = None
@@ -209,7 +209,7 @@ class _Composer:
             self._anchors[anchor] = node
         return self._complete(event, node)
 
-    def _complete(self, event: object, node: Node) -> Node:
+    def _complete(self, event: events.Event, node: Node) -> Node:
         self._values += node.weight if isinstance(event, events.AliasEvent) else 1
         if self._values > MOST_VALUES:
             raise Refused(_limit(event, f"a blueprint has at most {MOST_VALUES:,} values, with those behind aliases"))
@@ -254,7 +254,7 @@ def unquoted(start: int, end: int) -> Trouble:
     return Trouble(rule="V-Y3", at=start, message=told, end=end)
 
 
-def _refuse_tag(event: Any) -> None:
+def _refuse_tag(event: events.ScalarEvent | events.CollectionStartEvent) -> None:
     if event.tag is not None and event.tag != "!":
         raise Refused(_limit(event, f"tags are not read: remove {str(event.tag)[:60]!r}"))
 

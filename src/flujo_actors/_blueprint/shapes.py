@@ -7,7 +7,7 @@ leaves no doubt.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
@@ -143,7 +143,7 @@ def _values(shape: Shape) -> list[object] | None:
     return list(listed) if isinstance(listed, list) else None
 
 
-def values_of(shape: Shape) -> list[Any] | None:
+def values_of(shape: Shape) -> list[object] | None:
     """All values that a shape allows, if they are few and known."""
     listed = _values(shape)
     if listed is not None:

@@ -111,7 +111,7 @@ def _loop(node: nodes.For) -> _Write:
 
 # --- expressions ---------------------------------------------------------------------------------------------
 
-_COMPARE: Mapping[str, Callable[[Any, Any], object]] = {
+_COMPARE: Mapping[str, Callable[..., object]] = {
     "eq": operator.eq,
     "ne": operator.ne,
     "lt": operator.lt,

@@ -155,7 +155,7 @@ def _constant(value: object) -> object:
     return value
 
 
-def _data(value: Any, parsed: list[Parsed]) -> Evaluate | None:
+def _data(value: object, parsed: list[Parsed]) -> Evaluate | None:
     """What evaluates data with texts in it; `None` if nothing in it refers to anything."""
     match value:
         case str():

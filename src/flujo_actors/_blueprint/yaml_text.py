@@ -89,7 +89,7 @@ def _quoting(source: Source, trouble: Trouble) -> Fix | None:
 # --- texts that YAML cannot read ----------------------------------------------------------------------------
 
 
-def _unreadable(source: Source, error: Any) -> list[Finding]:
+def _unreadable(source: Source, error: YamlError) -> list[Finding]:
     """Templates without quotes, if they are all that is wrong; else what the parser says."""
     found: list[Finding] = []
     text: str = source.text
@@ -143,7 +143,7 @@ def _mended(text: str, at: int, shifts: dict[int, int]) -> str:
     return text[: edit.start] + edit.text + text[edit.end :]
 
 
-def _unquoted_near(text: str, error: Any) -> int | None:
+def _unquoted_near(text: str, error: YamlError) -> int | None:
     """Where a template without quotes stands that the parser may have stumbled over."""
     source = Source("", text)
     for mark in (getattr(error, "problem_mark", None), getattr(error, "context_mark", None)):
@@ -157,7 +157,7 @@ def _unquoted_near(text: str, error: Any) -> int | None:
     return None
 
 
-def _syntax(source: Source, error: Any) -> Finding:
+def _syntax(source: Source, error: YamlError) -> Finding:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     at = min(mark.index if mark is not None else int(getattr(error, "position", 0)), len(source.text))
     line, column = source.place(at)
@@ -183,6 +183,6 @@ def _hint(source: Source, error: Any, at: int) -> str:
     return "; look at the indentation and the quotes around here"
 
 
-def _number(character: Any) -> str:
+def _number(character: str | int | None) -> str:
     code = ord(character[0]) if isinstance(character, str) and character else int(character or 0)
     return f"U+{code:04X}"

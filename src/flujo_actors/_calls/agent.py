@@ -124,7 +124,7 @@ class PlainCaller:
         refusal = None if own is None else self.run.redact(own)
         return attrs.evolve(failed, output=known.text_of_error(error) or None, refusal=refusal)
 
-    async def _call(self, work: Work) -> Value[Any] | Error:
+    async def _call(self, work: Work) -> Value[object] | Error:
         run, plan = self.run, self.plan
         if plan.stream is not None and run.is_seen(work.span):
             plan = plan.stream
@@ -224,7 +224,7 @@ async def _call_aggregated(run: Run, make: Callable[[], object], work: Work, num
         await source.aclose()
 
 
-def joined(pieces: list[Any]) -> Any:
+def joined(pieces: list[Any]) -> object:
     """The output of a stream: text, bytes, or the list of its pieces; an empty stream is an empty text."""
     if all(isinstance(piece, str) for piece in pieces):
         return "".join(pieces)

@@ -47,7 +47,7 @@ class Aggregator:
 
     async def gather(self, source: AsyncIterator[Any], *, last: type | tuple[type, ...] = ()) -> object:
         """Read the source to its end. A piece of type `last` ends it and is returned; else what it delivered is."""
-        pumped: Value[Any] | Error = Value(None)
+        pumped: Value[object] | Error = Value(None)
         try:
             with trio.move_on_after(self._settings.max_seconds) as scope:
                 async with trio.open_nursery() as nursery:

@@ -211,7 +211,7 @@ class Assembling:
             case _:
                 assert_never(source)
 
-    def _emit(self, kind: Any, **facts: Any) -> None:
+    def _emit(self, kind: Any, **facts: object) -> None:
         work = self.work
         self.run.emit(kind, work.span, step_name=work.name, attempt=work.attempt, **facts)
 

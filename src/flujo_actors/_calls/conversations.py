@@ -49,7 +49,9 @@ class Conversations:
     _last: GranularCall | None = None
     _repairs: int = 0
 
-    def question(self, agent: AbstractAgent[Any, Any], prompt: Any, options: Any, call: AgentCall) -> GranularRequest:
+    def question(
+        self, agent: AbstractAgent[Any, Any], prompt: object, options: Any, call: AgentCall
+    ) -> GranularRequest:
         """A request whose units are kept (rule 1)."""
         tally = self.work.tally
         tally.questions += 1

@@ -66,7 +66,7 @@ def _tell_rest(run: Run, work: Work, call: AgentCall, rest: Usage) -> None:
 def _emitter(run: Run, work: Work) -> Emit:
     """Telemetry for code on the asyncio loop, which may be another thread."""
 
-    def tell(kind: type[Any], **facts: Any) -> None:
+    def tell(kind: type[Any], **facts: object) -> None:
         run.emit(kind.kind, work.span, step_name=work.name, attempt=work.attempt, **facts)
         tell_if_tool(run, work, kind, facts)
 

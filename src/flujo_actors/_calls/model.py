@@ -201,7 +201,7 @@ class ModelCaller:
                 self.kept.ended(request)
         if isinstance(got, Error):
             return self._failed(request, got.error)
-        result: AgentRunResult[Any] = got.value
+        result: AgentRunResult[object] = got.value
         self._said = result.new_messages()
         if self.approvals is not None and isinstance(result.output, DeferredToolRequests) and result.output.approvals:
             return self.approvals.asks(result.output, result.all_messages_json())
@@ -231,11 +231,11 @@ class ModelCaller:
         return attrs.evolve(failed, feedback=f"{failed.feedback}: {why}{todo}")
 
 
-async def _unwatched(caller: ModelCaller, request: Request) -> AgentRunResult[Any]:
+async def _unwatched(caller: ModelCaller, request: Request) -> AgentRunResult[object]:
     return await caller.run.host.asyncio().call(request.run)
 
 
-async def _watched(caller: ModelCaller, request: Request) -> AgentRunResult[Any]:
+async def _watched(caller: ModelCaller, request: Request) -> AgentRunResult[object]:
     run, work = caller.run, caller.work
     source = run.host.asyncio().stream(request.stream)
     work.tally.pieces = []

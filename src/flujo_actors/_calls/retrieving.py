@@ -165,7 +165,7 @@ class Retrieving:
             raise Unassembled(what, RetrievalError(f"filter {field!r} {flaw}"))
         return list(value) if isinstance(value, tuple) else value
 
-    def _emit(self, kind: Any, **facts: Any) -> None:
+    def _emit(self, kind: Any, **facts: object) -> None:
         work = self.work
         self.run.emit(kind, work.span, step_name=work.name, attempt=work.attempt, **facts)
 

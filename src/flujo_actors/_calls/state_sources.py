@@ -28,7 +28,7 @@ async def state_of(run: Run, work: Work, source: FromState | Callable[..., Any],
     """What a source, a query or a filter comes to; `Unassembled` if it cannot be had."""
     where = source.where if isinstance(source, FromState) else source
     if isinstance(where, str):
-        got: Value[Any] | Error = await guarded(_read, work.context, where)
+        got: Value[object] | Error = await guarded(_read, work.context, where)
     else:
         got = await with_context_copy(run, where, own(work.data), work.context, work.scope)
     if isinstance(got, Error):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
+class _Shown(TypedDict):
+    """What the page may do, and show."""
+
+    read_only: bool
+    no_content: bool
+
+
 @click.command()
 @click.option("--store", metavar="URL", help="The store whose runs are shown; else flujo.toml or FLUJO_STORE says it.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME", help="Where to listen.")
@@ -23,7 +30,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 @click.option("--read-only", is_flag=True, help="Show runs, and change nothing.")
 @click.option("--no-content", is_flag=True, help="Show the structure of runs, not what is in them.")
 @pass_call
-def page(call: Call, /, store: str | None, host: str, port: int, token: str | None, **options: Any) -> int:
+def page(call: Call, /, store: str | None, host: str, port: int, token: str | None, **options: Unpack[_Shown]) -> int:
     """Show the runs of a store in a browser.
 
     Prints the address to open. Without --token it is a link that opens the page once, on this machine, and is

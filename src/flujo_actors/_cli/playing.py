@@ -22,8 +22,10 @@ from .target_flujo import flujo_of
 from .values import seconds
 
 if TYPE_CHECKING:
+    from .._durable.changes import ResumeMode
     from .._handle import RunHandle
     from .._runner import Flujo
+    from .run import RunOptions
 
 
 def new_run_id() -> str:
@@ -35,14 +37,14 @@ def new_run_id() -> str:
 class Part:
     """What a run begins with, or goes on with."""
 
-    data: Any = None
-    context: dict[str, Any] | None = None
+    data: object = None
+    context: dict[str, object] | None = None
     run_id: str
     token: str | None = None
     """The id of a run to go on with, or the token of a question."""
     answers: list[object] = attrs.Factory(list)
     """What the answer to that question may mean, the likeliest first."""
-    mode: Any = "strict"
+    mode: ResumeMode = "strict"
 
     def begun(self, flujo: Flujo) -> RunHandle:
         """The run, or the rest of it."""
@@ -52,7 +54,7 @@ class Part:
         return flujo.resume_async(self.token, mode=self.mode, started=True, tools=True, **answer)
 
 
-def play(call: Call, target: str | None, part: Part, options: dict[str, Any]) -> int:
+def play(call: Call, target: str | None, part: Part, options: RunOptions) -> int:
     """Run it to its end, or to a question that nobody answers here; the exit code."""
     flujo = flujo_of(call, target, options)
     view = RunView(call, flujo, options, target=target, run_id=part.run_id)

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import click
 
 from .call import Call, pass_call
 
 C = TypeVar("C", bound=Callable[..., object] | click.Command)
+
+if TYPE_CHECKING:
+    from ..terminal._modes import Progress
+
+
+class RunOptions(TypedDict):
+    """What `run_options` reads from the command line."""
+
+    store: str | None
+    stream: bool
+    events: bool
+    as_json: bool
+    progress: Progress
+    chunks: bool
+    limit_usd: float | None
+    limit_tokens: int | None
+    timeout: str | None
+    ask: bool
+    allow: tuple[str, ...]
+
 
 AS_JSON = "\0"
 """Stands for `--input-json` without a value: what `--input` says is JSON."""
@@ -61,7 +81,7 @@ def run(
     json_text: str | None,
     context: tuple[str, ...],
     run_id: str | None,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> int:
     """Run a pipeline: its output to stdout, what it does to stderr.
 

@@ -12,10 +12,11 @@ from ..errors import NotSerializable
 from .stored import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from .run import RunOptions
     from .run_views import RunView
 
 
-def print_result(view: RunView, result: PipelineResult, options: dict[str, Any]) -> None:
+def print_result(view: RunView, result: PipelineResult, options: RunOptions) -> None:
     """What a run came to, for people and pipes; what else there is to say goes to standard error."""
     if options["as_json"]:
         _write(json_result(result))

@@ -26,6 +26,7 @@ from .run_output import write_text
 if TYPE_CHECKING:
     from .._handle import RunHandle
     from .._runner import Flujo
+    from .run import RunOptions
 
 _LEFT_TOLD = 5
 
@@ -33,7 +34,7 @@ _LEFT_TOLD = 5
 class RunView:
     """What is shown of one run, over all its parts."""
 
-    def __init__(self, call: Call, flujo: Flujo, options: dict[str, Any], *, target: str | None, run_id: str) -> None:
+    def __init__(self, call: Call, flujo: Flujo, options: RunOptions, *, target: str | None, run_id: str) -> None:
         self._call, self._flujo, self._options, self._target = call, flujo, options, target
         self._display: Display = Quiet()
         self._outline = Outline()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
@@ -14,6 +14,20 @@ from .run import run_options
 
 if TYPE_CHECKING:
     from .. import RunClient
+    from .._durable.changes import ResumeMode
+    from ..stores import StoredStatus
+    from .run import RunOptions
+
+
+class _Wanted(TypedDict):
+    """Which runs to list."""
+
+    status: StoredStatus | None
+    pipeline: str | None
+    search: str | None
+    limit: int
+    cursor: str | None
+
 
 _STATUSES = click.Choice(["running", "paused", "completed", "failed", "aborted"])
 _STORE = click.option("--store", metavar="URL", help="Where the runs are; else FLUJO_STORE, or store in flujo.toml.")
@@ -37,7 +51,7 @@ def runs() -> None:
 @click.option("--cursor", metavar="TEXT", help="Go on after the page that ended with this cursor.")
 @_JSON
 @pass_call
-def list_runs(call: Call, /, store: str | None, since: str | None, as_json: bool, **wanted: Any) -> int:
+def list_runs(call: Call, /, store: str | None, since: str | None, as_json: bool, **wanted: Unpack[_Wanted]) -> int:
     """List runs, latest change first."""
     from .stored import document, listed, out, run_data
     from .values import moment
@@ -138,7 +152,7 @@ def give(client: RunClient, token: str, value: str) -> None:
 @click.option("--mode", type=click.Choice(["strict", "compat", "force"]), default="strict", show_default=True)
 @run_options
 @pass_call
-def resume(call: Call, /, run: str, target: str | None, mode: str, **options: Any) -> int:
+def resume(call: Call, /, run: str, target: str | None, mode: ResumeMode, **options: Unpack[RunOptions]) -> int:
     """Go on with a run that was left or answered; TARGET is its pipeline, as for `run`."""
     from .playing import Part, play  # trio, and the user's own modules
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .call import Call
 from .targets import DEFAULT, is_python, object_of, pipeline_of
 
 if TYPE_CHECKING:
     from .. import Flujo, UsageLimits
+    from .run import RunOptions
 
 
-def flujo_of(call: Call, target: str | None, options: dict[str, Any]) -> Flujo:
+def flujo_of(call: Call, target: str | None, options: RunOptions) -> Flujo:
     """The `Flujo` that a target names, or one made of the pipeline that it names."""
     from .. import Flujo
 
@@ -40,7 +41,7 @@ def _varied(flujo: Flujo, store: str | None, limits: UsageLimits | None) -> Fluj
     return other
 
 
-def limits_of(options: dict[str, Any]) -> UsageLimits | None:
+def limits_of(options: RunOptions) -> UsageLimits | None:
     """What the command line allows the run to use; `None` if it does not say."""
     from .. import UsageLimits
 

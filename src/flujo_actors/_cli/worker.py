@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
@@ -10,6 +10,21 @@ from .call import Call, pass_call
 
 if TYPE_CHECKING:
     from .. import Flujo
+    from .._durable.changes import ResumeMode
+
+
+class WorkerOptions(TypedDict):
+    """What the command line says of a worker."""
+
+    queues: tuple[str, ...]
+    slots: int
+    engine: str | None
+    store: str | None
+    grace: float
+    health: str | None
+    every: float | None
+    mode: ResumeMode
+    once: bool
 
 
 @click.command()
@@ -24,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--mode", type=click.Choice(["strict", "compat", "force"]), default="strict", show_default=True)
 @click.option("--once", is_flag=True, help="Play what waits now, then end.")
 @pass_call
-def worker(call: Call, /, targets: tuple[str, ...], **options: Any) -> int:
+def worker(call: Call, /, targets: tuple[str, ...], **options: Unpack[WorkerOptions]) -> int:
     """Play the runs that wait in queues, until stopped.
 
     TARGET is a Flujo, a pipeline or a step: package.module:name, or file.py:name.
@@ -37,7 +52,7 @@ def worker(call: Call, /, targets: tuple[str, ...], **options: Any) -> int:
     return serve([_flujo(call, target, options) for target in targets], call, options)
 
 
-def _flujo(call: Call, target: str, options: dict[str, Any]) -> Flujo:
+def _flujo(call: Call, target: str, options: WorkerOptions) -> Flujo:
     from .working import flujo_at
 
     return flujo_at(call, target, store=options["store"])

@@ -7,7 +7,7 @@ import logging
 import signal
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .._bridge.host import Host, in_own_loop
 from .._fleet.worker import Worker
@@ -17,10 +17,13 @@ from .call import Call
 from .exits import DONE
 from .targets import target_of
 
+if TYPE_CHECKING:
+    from .worker import WorkerOptions
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(flujos: Sequence[Flujo], call: Call, options: dict[str, Any]) -> int:
+def serve(flujos: Sequence[Flujo], call: Call, options: WorkerOptions) -> int:
     """Work until told to stop; the exit code."""
     _log(call)
     queues = options["queues"] or ("default",)

@@ -28,7 +28,7 @@ class FirstContext:
 
     __slots__ = ("_data", "_model", "_usual", "_wanting")
 
-    def __init__(self, model: type | None, data: Mapping[str, Any] | None) -> None:
+    def __init__(self, model: type | None, data: Mapping[str, object] | None) -> None:
         self._model, self._data = model or Context, data
         self._wanting: DeclarationError | None = None
         self._usual: object
@@ -57,7 +57,9 @@ class IncompleteContext(DeclarationError):
     """A context model has fields that were given no value."""
 
 
-def make_context(model: type | None, data: Mapping[str, Any] | None, *, what: str = "initial_context_data") -> Any:
+def make_context(
+    model: type | None, data: Mapping[str, object] | None, *, what: str = "initial_context_data"
+) -> object:
     """The context a run begins with; `what` says where its data comes from."""
     model = model or Context
     if isinstance(data, Mapping):
@@ -155,7 +157,7 @@ def has_fields(cls: type) -> bool:
     return issubclass(cls, Context) or hasattr(cls, "model_fields") or attrs.has(cls) or dataclasses.is_dataclass(cls)
 
 
-def values_of(context: Any) -> dict[str, Any]:
+def values_of(context: Any) -> dict[str, object]:
     """The context's values by key; `ContextError` if they cannot be read."""
     values = tried(_values_of, context)  # an attribute may be a property that does anything
     if isinstance(values, Error):

@@ -53,7 +53,7 @@ def updated(context: Any, output: Any, *, step_name: str) -> object:
     return _replaced(context, values_of(output), who=f"the output of step {step_name!r}")
 
 
-def merged(base: Any, branches: Iterable[tuple[str, Any]], *, strategy: Merging, where: str) -> Any:
+def merged(base: object, branches: Iterable[tuple[str, object]], *, strategy: Merging, where: str) -> object:
     """The context after parallel branches, each given with the copy it worked on."""
     if strategy == "no_merge":
         return base
@@ -70,7 +70,7 @@ def merged(base: Any, branches: Iterable[tuple[str, Any]], *, strategy: Merging,
     return _replaced(base, after, who=f"the branches of {where!r}") if after else base
 
 
-def carried(before: Any, after: Any, onto: Any) -> Any:
+def carried(before: object, after: Any, onto: object) -> object:
     """A context with what was changed between two others: what a handler leaves, where the rest is dropped."""
     changes = dict(_changed(values_of(before), values_of(after)))
     return _replaced(onto, changes, who="a handler") if changes else onto
@@ -184,7 +184,7 @@ def _kind(cls: type) -> Callable[[Any, Changes], object] | None:
     return _replace_dataclass if dataclasses.is_dataclass(cls) else None
 
 
-def _replaced(context: Any, changes: Changes, *, who: str) -> Any:
+def _replaced(context: Any, changes: Changes, *, who: str) -> object:
     replace = _kind(type(context))
     if replace is None:
         raise ContextError(f"a context of type {type(context).__name__} cannot be updated")
@@ -213,7 +213,7 @@ def _replace_freeform(context: Context, changes: Changes) -> Context:
     return type(context)(**_without_missing({**vars(context), **changes}))
 
 
-def _replace_pydantic(context: Any, changes: Changes) -> Any:
+def _replace_pydantic(context: Any, changes: Changes) -> object:
     cls, given = type(context), _without_missing(changes)
     if cls.model_config.get("frozen"):
         checked = cls.model_validate({**values_of(context), **given}, by_alias=False, by_name=True)
@@ -240,7 +240,7 @@ def _replace_dataclass(context: Any, changes: Changes) -> object:
     return _with_own(own, context, changes, dataclasses.replace(context, **given), dataclasses.replace)
 
 
-def _with_own(own: list[str], context: Any, changes: Changes, fresh: Any, remade: Callable[[Any], Any]) -> Any:
+def _with_own(own: list[str], context: Any, changes: Changes, fresh: object, remade: Callable[[Any], object]) -> object:
     """Fields that the constructor does not take: kept if somebody set them, made anew if the class derives them."""
     kept = dict(_changed(values_of(remade(context)), values_of(context))) if own else {}
     for key, value in {**kept, **changes}.items():

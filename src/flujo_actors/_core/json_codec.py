@@ -96,7 +96,7 @@ def _encode_unordered(value: Iterable[object]) -> list[object]:
     return sorted((encode(each) for each in value), key=json.dumps)
 
 
-_ENCODERS: dict[type, Callable[[Any], Any]] = {
+_ENCODERS: dict[type, Callable[..., object]] = {
     str: _same,
     bool: _same,
     type(None): _same,
@@ -120,7 +120,7 @@ _ENCODERS: dict[type, Callable[[Any], Any]] = {
 _SUBCLASSED: tuple[type[Any], ...] = (str, int, float, list, tuple, bytes)
 """Built-in types whose subclasses are stored as the built-in."""
 
-_DECODERS: dict[str, Callable[[Any], object]] = {
+_DECODERS: dict[str, Callable[..., object]] = {
     "dict": lambda pairs: _dict_from([[decode(key), decode(each)] for key, each in pairs]),
     "tuple": lambda items: tuple(decode(each) for each in items),
     "set": lambda items: _set_from(set, [decode(each) for each in items]),

@@ -62,7 +62,7 @@ def _complex(parts: list[Any]) -> str:
     return f"{untagged(parts[0])}+{untagged(parts[1])}j"
 
 
-_UNTAG: dict[str, Callable[[Any], object]] = {
+_UNTAG: dict[str, Callable[..., object]] = {
     "dict": _pairs,
     "complex": _complex,
     "timedelta": lambda parts: dt.timedelta(*parts).total_seconds(),

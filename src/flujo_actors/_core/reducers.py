@@ -36,7 +36,7 @@ def _add(base: Any, one: Any, other: Any) -> object:
     return one + other if base is None else one + (other - base)
 
 
-def _append(base: Any, one: Any, other: Any) -> object:
+def _append(base: Any, one: object, other: Any) -> object:
     kept = 0 if base is None else len(base)
     if base is not None and other[:kept] != base:
         raise ValueError("a branch changed what was there before, so that its additions cannot be told apart")

@@ -41,5 +41,5 @@ def _declared_anew(typed_dict: object, inside: tuple[object, ...]) -> object:
     return anew
 
 
-def _key(typed_dict: Any, name: str, hint: Any) -> object:
+def _key(typed_dict: Any, name: str, hint: object) -> object:
     return hint if name in typed_dict.__required_keys__ else typing_extensions.NotRequired[hint]

@@ -50,8 +50,8 @@ class GovernedKinds:
     @staticmethod
     def select_agent(
         name: str,
-        arms: Mapping[str, Any],
-        by: Any = None,
+        arms: Mapping[str, object],
+        by: object = None,
         *,
         category: Callable[..., Any] | None = None,
         reward: Reward = None,

@@ -76,7 +76,7 @@ def _as_branches(value: Mapping[Any, StepLike]) -> Mapping[object, AnyStep]:
     return frozen_mapping({key: step_of(step) for key, step in value.items()} if isinstance(value, Mapping) else value)
 
 
-def _checked_branches(instance: Owner, _: object, value: Mapping[Any, object]) -> None:
+def _checked_branches(instance: Owner, _: object, value: Mapping[object, object]) -> None:
     if not isinstance(value, Mapping) or not value:
         raise DeclarationError(
             f"step {instance.name!r}: branches must be a dict of at least one step or pipeline by key, not {value!r}"
@@ -133,7 +133,7 @@ def _checked_guard(instance: Owner, _: object, value: Any) -> None:
 class Parallel(Declared[In, Out]):
     """All branches at once on the same input; the output is a dict by key."""
 
-    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=_as_branches, validator=_checked_branches)
+    branches: Mapping[object, AnyStep] = attrs.field(kw_only=False, converter=_as_branches, validator=_checked_branches)
     merge: Merging = attrs.field(default="context_update", converter=_as_merging, validator=_checked_merge)
     on_branch_failure: OnBranchFailure = attrs.field(default="propagate", validator=_checked_on_failure)
     max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
@@ -178,8 +178,8 @@ class MapOver(Declared[In, Out]):
 class BranchOn(Declared[In, Out]):
     """One branch, chosen by `select(data, context)`."""
 
-    select: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
-    branches: Mapping[Any, AnyStep] = attrs.field(kw_only=False, converter=_as_branches, validator=_checked_branches)
+    select: Callable[..., object] = attrs.field(kw_only=False, validator=_checked_callable)
+    branches: Mapping[object, AnyStep] = attrs.field(kw_only=False, converter=_as_branches, validator=_checked_branches)
     default: AnyStep | None = attrs.field(default=None, converter=attrs.converters.optional(step_of))
 
     kind: ClassVar[str] = "branch"
@@ -257,7 +257,7 @@ class HumanInTheLoop(Declared[In, Out]):
 
     message: str | Callable[..., str] = attrs.field(kw_only=False)
     """What is asked: a text, or a callable `(data, context) -> text`."""
-    input_schema: Any = None
+    input_schema: object = None
     """What an answer must fit: a type, a pydantic model, an attrs class, a dataclass or a JSON Schema."""
 
     kind: ClassVar[str] = "question"

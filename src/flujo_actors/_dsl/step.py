@@ -312,7 +312,7 @@ class Step(Declared[In, Out], GovernedKinds):
     def map_over(
         name: str,
         body: TypedStep[I, O] | Answers[I, O],
-        items: Iterable[I] | Callable[..., Any],
+        items: Iterable[I] | Callable[..., object],
         max_concurrency: int | None = None,
         **options: Unpack[MapOptions],
     ) -> MapOver[Any, list[O]]: ...
@@ -323,7 +323,7 @@ class Step(Declared[In, Out], GovernedKinds):
     ) -> MapOver[Any, list[Any]]: ...
     @staticmethod
     def map_over(
-        name: str, body: StepLike, items: Any = None, max_concurrency: int | None = None, **options: Any
+        name: str, body: StepLike, items: object = None, max_concurrency: int | None = None, **options: Any
     ) -> MapOver:
         """The body once per item, of `items` or of the incoming data; the output is a list in item order."""
         from .kinds import MapOver
@@ -334,7 +334,7 @@ class Step(Declared[In, Out], GovernedKinds):
     @staticmethod
     def branch_on(
         name: str,
-        select: Callable[..., Any],
+        select: Callable[..., object],
         branches: Mapping[Any, TypedStep[I, O] | Answers[I, O]],
         default: TypedStep[I, O] | Answers[I, O] | None = None,
         **options: Unpack[KindOptions],
@@ -343,7 +343,7 @@ class Step(Declared[In, Out], GovernedKinds):
     @staticmethod
     def branch_on(
         name: str,
-        select: Callable[..., Any],
+        select: Callable[..., object],
         branches: Mapping[Any, StepLike],
         default: StepLike | None = None,
         **options: Unpack[KindOptions],
@@ -351,7 +351,7 @@ class Step(Declared[In, Out], GovernedKinds):
     @staticmethod
     def branch_on(
         name: str,
-        select: Callable[..., Any],
+        select: Callable[..., object],
         branches: Mapping[Any, StepLike],
         default: StepLike | None = None,
         **options: Any,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import attrs
 
@@ -33,7 +32,7 @@ SAME_INPUT: object = object()
 """Stands for the input that the run was started with."""
 
 
-def fork(store: Store, run_id: RunId, seq: int, *, input: Any = SAME_INPUT, new_id: RunId | None = None) -> RunId:
+def fork(store: Store, run_id: RunId, seq: int, *, input: object = SAME_INPUT, new_id: RunId | None = None) -> RunId:
     """Make a new run of another one's records up to `seq`; its id comes back. Blocks."""
     required(store, "admit_fork", what="forking a run")
     kept = _records_up_to(store, run_id, seq)

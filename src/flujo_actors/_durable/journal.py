@@ -43,7 +43,7 @@ class Pause:
     path: StepPath
     step_name: str
     paused: Paused
-    input_schema: Any = None
+    input_schema: object = None
     attempts: int = 1
     usage: Usage
     question: Question | None = None

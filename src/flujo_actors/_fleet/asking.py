@@ -58,7 +58,7 @@ class Asked:
     context: Any
     reply: str | None = None
     """The channel on which whoever asks listens."""
-    streams: Mapping[str, Any] | None = None
+    streams: Mapping[str, object] | None = None
     """What whoever iterates the run wants to be told, if somebody does."""
     carried: Mapping[str, object] = attrs.field(factory=dict)
     trace: Mapping[str, str] = attrs.field(factory=dict)
@@ -101,7 +101,7 @@ def asked_body(
     )
 
 
-def _streams_data(outlet: Outlet, path: StepPath) -> dict[str, Any]:
+def _streams_data(outlet: Outlet, path: StepPath) -> dict[str, object]:
     told: dict[str, Any] = {"started": outlet.started, "tools": outlet.tools}
     return told if outlet.chunks is None else {**told, "chunks": outlet.chunks.inside(path)}
 

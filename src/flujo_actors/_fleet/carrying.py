@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import DeclarationError
 
 
-def checked_carry(carry: Iterable[Any]) -> tuple[ContextVar[Any], ...]:
+def checked_carry(carry: Iterable[Any]) -> tuple[ContextVar[object], ...]:
     """The variables to carry, if they are such, and told apart by name."""
     variables = tuple(carry)
     for each in variables:
@@ -24,7 +24,7 @@ def checked_carry(carry: Iterable[Any]) -> tuple[ContextVar[Any], ...]:
     return variables
 
 
-def carried_now(carry: Iterable[ContextVar[Any]]) -> dict[str, object]:
+def carried_now(carry: Iterable[ContextVar[object]]) -> dict[str, object]:
     """The values of the variables, as JSON data; one that has none is left out."""
     return {each.name: _as_json(each, value) for each in carry if (value := each.get(_NOTHING)) is not _NOTHING}
 
@@ -32,14 +32,14 @@ def carried_now(carry: Iterable[ContextVar[Any]]) -> dict[str, object]:
 _NOTHING: object = object()
 
 
-def _as_json(variable: ContextVar[Any], value: object) -> object:
+def _as_json(variable: ContextVar[object], value: object) -> object:
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise DeclarationError(f"carry: the value of {variable.name!r} is no JSON data ({error})") from error
 
 
-def set_carried(carry: Iterable[ContextVar[Any]], carried: Mapping[str, object]) -> None:
+def set_carried(carry: Iterable[ContextVar[object]], carried: Mapping[str, object]) -> None:
     """Give the variables their values in the current task; only those that both sides name."""
     for each in carry:
         if each.name in carried:

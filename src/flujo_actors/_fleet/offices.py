@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 def office_for(
-    flujo: object, runs: Runs, engine: Engine, settings: FleetSettings, carry: tuple[ContextVar[Any], ...]
+    flujo: object, runs: Runs, engine: Engine, settings: FleetSettings, carry: tuple[ContextVar[object], ...]
 ) -> Office:
     """The office of a `Flujo` in the current trio run."""
     try:
@@ -58,7 +58,7 @@ def player_for(
     *,
     make_run: MakeRun,
     office: Callable[[], AnyOffice | None],
-    carry: tuple[ContextVar[Any], ...],
+    carry: tuple[ContextVar[object], ...],
 ) -> RemotePlayer:
     """Who plays remote steps for a worker."""
     usage = settings.usage

@@ -81,7 +81,7 @@ class RemotePlayer:
     office: Callable[[], Office | None]
     settings: FleetSettings
     signals: Signals | None
-    carry: tuple[ContextVar[Any], ...]
+    carry: tuple[ContextVar[object], ...]
     guess: Amount
     """What a first call is reckoned at, where usage is limited."""
 

@@ -42,7 +42,7 @@ class PostgresRetriever:
         self.collection: type[Collection] = checked_collection(collection, what="PostgresRetriever: collection")
         self.embedder: Any = checked_embedder(embedder)
         self._url = url
-        self._idle: list[Connection[Any]] = []
+        self._idle: list[Connection] = []
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._tables: Tables | None = None
@@ -126,7 +126,7 @@ class PostgresRetriever:
 
     # --- connections ---
 
-    def _known(self, db: Connection[Any]) -> Tables:
+    def _known(self, db: Connection) -> Tables:
         if self._tables is None:
             from .postgres_tables import Tables  # loads psycopg, which only this retriever needs
 
@@ -134,14 +134,14 @@ class PostgresRetriever:
         return self._tables
 
     @contextmanager
-    def _connected(self) -> Iterator[Connection[Any]]:
+    def _connected(self) -> Iterator[Connection]:
         db = self._take()
         try:
             yield db
         finally:
             self._put_back(db)
 
-    def _take(self) -> Connection[Any]:
+    def _take(self) -> Connection:
         try:
             import psycopg  # an extra: only those who have Postgres need it
         except ImportError:
@@ -156,7 +156,7 @@ class PostgresRetriever:
                     return db
         return psycopg.connect(self._url, autocommit=True)
 
-    def _put_back(self, db: Connection[Any]) -> None:
+    def _put_back(self, db: Connection) -> None:
         with self._lock:
             if not db.closed and not db.broken and len(self._idle) < _IDLE_AT_MOST and self._owner == os.getpid():
                 self._idle.append(db)
@@ -177,13 +177,13 @@ class PostgresRetriever:
         return f"PostgresRetriever({collection_name(self.collection)!r})"
 
 
-def _close_all(idle: list[Connection[Any]], owner: int) -> None:
+def _close_all(idle: list[Connection], owner: int) -> None:
     """Close connections that wait, in the process that made them."""
     while idle and owner == os.getpid():
         idle.pop().close()
 
 
-def _home_of_vectors(db: Connection[Any]) -> str:
+def _home_of_vectors(db: Connection) -> str:
     row = db.execute(
         "SELECT nspname FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace WHERE extname = 'vector'"
     ).fetchone()
@@ -195,7 +195,7 @@ def _home_of_vectors(db: Connection[Any]) -> str:
     return str(row[0])
 
 
-def _answers(db: Connection[Any]) -> bool:
+def _answers(db: Connection) -> bool:
     """Whether a connection that was kept still works: the server may have ended since."""
     import psycopg  # see `_take`
 

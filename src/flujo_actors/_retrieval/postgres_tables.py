@@ -47,7 +47,7 @@ class Tables:
 
     # --- making it ---
 
-    def create(self, db: Connection[Any], dimensions: int | None) -> None:
+    def create(self, db: Connection, dimensions: int | None) -> None:
         """Make what is not there yet; `RetrievalError` if there is something else."""
         fields = sql.Composed(
             [
@@ -74,7 +74,7 @@ class Tables:
                 )
             )
 
-    def has_table(self, db: Connection[Any]) -> bool:
+    def has_table(self, db: Connection) -> bool:
         """Whether anything was ever added; `RetrievalError` if it was added with other fields."""
         rows = db.execute(
             "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
@@ -93,7 +93,7 @@ class Tables:
             )
         return bool(have)
 
-    def index_vectors(self, db: Connection[Any], dimensions: int) -> None:
+    def index_vectors(self, db: Connection, dimensions: int) -> None:
         """Make the graph that finds near vectors, once there are many."""
         if self._home is None or dimensions > _LARGEST_INDEXED or self.count(db) < MANY:
             return
@@ -103,14 +103,14 @@ class Tables:
             )
         )
 
-    def count(self, db: Connection[Any]) -> int:
+    def count(self, db: Connection) -> int:
         """How many passages there are."""
         row = db.execute(sql.SQL("SELECT count(*) FROM {}").format(self.passage)).fetchone()
         return 0 if row is None else int(row[0])
 
     # --- writing ---
 
-    def put(self, db: Connection[Any], passages: Sequence[tuple[Passage, str | None]]) -> None:
+    def put(self, db: Connection, passages: Sequence[tuple[Passage, str | None]]) -> None:
         """Store passages, each in place of the one with its id."""
         names = [*(["_vector"] if self._home is not None else []), *self._fields]
         given = [sql.SQL("_id"), sql.SQL("_body"), *map(sql.Identifier, names)]
@@ -134,14 +134,14 @@ class Tables:
             return sql.SQL("%s")
         return sql.SQL("%s::text::{}.vector").format(self._home)
 
-    def drop(self, db: Connection[Any], id: str) -> bool:
+    def drop(self, db: Connection, id: str) -> bool:
         """Delete a passage; whether there was one."""
         return db.execute(sql.SQL("DELETE FROM {} WHERE _id = %s").format(self.passage), (id,)).rowcount > 0
 
     # --- reading ---
 
     def found(
-        self, db: Connection[Any], query: str, vector: str | None, filters: Mapping[str, Any], limit: int
+        self, db: Connection, query: str, vector: str | None, filters: Mapping[str, Any], limit: int
     ) -> list[tuple[float, Passage]]:
         """Passages with their relevance, the best first; see the module's rules."""
         where, values = self._where(filters)

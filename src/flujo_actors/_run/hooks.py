@@ -46,7 +46,7 @@ Report = Callable[[str, HookPayload, BaseException], None]
 class PlannedHook:
     """A hook with the payload types it wants."""
 
-    fn: Callable[[Any], object]
+    fn: Callable[..., object]
     wants: tuple[type, ...]
 
     @property
@@ -55,7 +55,7 @@ class PlannedHook:
         return getattr(self.fn, "__qualname__", type(self.fn).__name__)
 
 
-def plan_hooks(hooks: Iterable[Callable[[Any], object]] | Callable[[Any], object]) -> tuple[PlannedHook, ...]:
+def plan_hooks(hooks: Iterable[Callable[..., object]] | Callable[..., object]) -> tuple[PlannedHook, ...]:
     """The hooks of a `Flujo`, each with what it wants to be told."""
     listed = (hooks,) if callable(hooks) else tuple(hooks)
     for hook in listed:
@@ -65,7 +65,7 @@ def plan_hooks(hooks: Iterable[Callable[[Any], object]] | Callable[[Any], object
     return tuple(PlannedHook(hook, _wanted(hook)) for hook in listed)
 
 
-def _refuse_other_arity(hook: Callable[[Any], object]) -> None:
+def _refuse_other_arity(hook: Callable[..., object]) -> None:
     """A hook that cannot be called with one payload is a wrong declaration; one that cannot be read has the benefit."""
     try:
         signature = inspect.signature(hook)
@@ -79,14 +79,14 @@ def _refuse_other_arity(hook: Callable[[Any], object]) -> None:
         ) from None
 
 
-def _wanted(hook: Callable[[Any], object]) -> tuple[type, ...]:
+def _wanted(hook: Callable[..., object]) -> tuple[type, ...]:
     everything = typing.get_args(HookPayload)
     annotation = _first_annotation(hook)
     named = typing.get_args(annotation) or (annotation,)
     return tuple(kind for kind in everything if kind in named) or everything
 
 
-def _first_annotation(hook: Callable[[Any], object]) -> object:
+def _first_annotation(hook: Callable[..., object]) -> object:
     try:
         parameters = inspect.signature(hook).parameters
         hints = typing.get_type_hints(_function_of(hook))
@@ -95,7 +95,7 @@ def _first_annotation(hook: Callable[[Any], object]) -> object:
     return hints.get(next(iter(parameters), ""))
 
 
-def _function_of(hook: Callable[[Any], object]) -> Callable[..., object]:
+def _function_of(hook: Callable[..., object]) -> Callable[..., object]:
     """What has the annotations: the function behind partials and callable objects."""
     while isinstance(hook, functools.partial):
         hook = hook.func
@@ -138,7 +138,7 @@ class Hooks:
     def _aborted(self, reason: str) -> Aborted:
         return Aborted(reason=self.redact(str(reason)))
 
-    async def _answer(self, fn: Callable[[Any], object], payload: HookPayload) -> object:
+    async def _answer(self, fn: Callable[..., object], payload: HookPayload) -> object:
         answer = fn(_as_own(payload))
         answer = await self.host.finish(answer) if isinstance(answer, Awaitable) else answer
         return checked_outcome(answer) if isinstance(answer, Aborted) else answer

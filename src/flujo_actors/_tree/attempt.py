@@ -293,7 +293,7 @@ async def _updated(context: Any, output: Any, step_name: str) -> object:
     return updated(context, output, step_name=step_name)
 
 
-def _objection(validator: Any, verdict: Any) -> str | Redirect | None:
+def _objection(validator: Any, verdict: object) -> str | Redirect | None:
     """Why a validator refuses, or where it sends the work; `None` if it is content."""
     if verdict is None or verdict is True:
         return None

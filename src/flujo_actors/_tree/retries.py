@@ -141,7 +141,7 @@ class Attempts:
             await remember_failed(self.run, self.request, failed, final=not isinstance(decision, Restart))
         return await self._take_back(failed) if undoes else None
 
-    async def _resolved(self) -> Value[Any] | Failed:
+    async def _resolved(self) -> Value[object] | Failed:
         """What the step works on: its data, or what its own `input` makes of it."""
         request, step = self.request, self.step
         if step.input is None:
@@ -312,7 +312,7 @@ def _take_over(tally: Tally, result: StepResult | None) -> None:
         tally.include(result)
 
 
-def meant_by(run: Run, request: Request, got: Value[Any] | Error) -> Attempt:
+def meant_by(run: Run, request: Request, got: Value[object] | Error) -> Attempt:
     """What the answer of a step that is just a call comes to."""
     if isinstance(got, Error):
         return failure_of(run, got.error)

@@ -47,7 +47,7 @@ def status_of(run: StoredRun) -> str:
     return "abandoned" if run.status == "running" and not run.leased else run.status
 
 
-def listed(run: StoredRun, hide: Hide) -> dict[str, Any]:
+def listed(run: StoredRun, hide: Hide) -> dict[str, object]:
     """A run as the list shows it."""
     return {
         "run_id": run.run_id,

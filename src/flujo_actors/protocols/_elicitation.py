@@ -32,7 +32,7 @@ def asks_with(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return _object({name: _plain(each) for name, each in properties.items()}, list(schema.get("required", [])))
 
 
-def answer_in(action: str, content: Mapping[str, Any] | None, asked: Mapping[str, Any]) -> Given | None:
+def answer_in(action: str, content: Mapping[str, object] | None, asked: Mapping[str, Any]) -> Given | None:
     """The answer in a reply; `None` if it was declined."""
     if action != "accept" or content is None:
         return None

@@ -23,7 +23,7 @@ def json_schema_of_class(cls: type) -> dict[str, object]:
     return {**body, "$defs": defs} if defs else body
 
 
-def _of(tp: Any, defs: dict[str, Any]) -> dict[str, Any]:
+def _of(tp: Any, defs: dict[str, object]) -> dict[str, Any]:
     if is_typeddict(tp) or (isinstance(tp, type) and attrs.has(tp)):
         return _of_class(tp, defs)
     origin, args = get_origin(tp), get_args(tp)
@@ -58,14 +58,14 @@ def _of_class(cls: type, defs: dict[str, object]) -> dict[str, Any]:
     return reference
 
 
-def _add_keys(body: dict[str, Any], cls: Any, defs: dict[str, Any]) -> None:
+def _add_keys(body: dict[str, Any], cls: Any, defs: dict[str, object]) -> None:
     for name, tp in get_type_hints(cls, include_extras=True).items():
         body["properties"][name] = _of(tp, defs)
         if name in cls.__required_keys__:
             body["required"].append(name)
 
 
-def _add_field(body: dict[str, Any], field: attrs.Attribute[Any], defs: dict[str, Any]) -> None:
+def _add_field(body: dict[str, Any], field: attrs.Attribute[Any], defs: dict[str, object]) -> None:
     name = field.name  # cattrs reads and writes the attribute's name, not its init alias
     body["properties"][name] = {} if field.type is None else _of(field.type, defs)
     if field.default is attrs.NOTHING:

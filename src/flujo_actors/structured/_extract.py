@@ -95,7 +95,7 @@ def _labelled(text: str, properties: Mapping[str, object]) -> dict[str, object]:
 
 
 def _pairs(text: str, properties: Mapping[str, object]) -> list[tuple[str, object]]:
-    pairs: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, object]] = []
     for found in (*_TAG.finditer(text), *_PARAMETER.finditer(text)):
         pairs.append((found[1], found[2].strip()))
     for found in _LABEL.finditer(text):

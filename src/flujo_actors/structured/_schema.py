@@ -42,17 +42,17 @@ class Schema:
     constructs: bool
     """Whether `construct` builds an instance of a class."""
     _validator: jsonschema_rs.Validator = attrs.field(repr=False)
-    _construct: Callable[[Any], object] = attrs.field(default=_construct_nothing, repr=False)
+    _construct: Callable[..., object] = attrs.field(default=_construct_nothing, repr=False)
     _parts: dict[bytes, jsonschema_rs.Validator] = attrs.field(factory=dict, repr=False)
 
-    def is_valid(self, data: Any) -> bool:
+    def is_valid(self, data: object) -> bool:
         """Whether the JSON Schema accepts `data`."""
         try:
             return bool(self._validator.is_valid(data))
         except ValueError:  # a value JSON cannot hold, such as a lone surrogate
             return False
 
-    def validate(self, data: Any) -> list[Flaw]:
+    def validate(self, data: object) -> list[Flaw]:
         """Everything the JSON Schema has against `data`; empty if nothing, one thing where `data` is large."""
         try:
             if _is_larger(data, _LARGE):
@@ -62,7 +62,7 @@ class Schema:
         except ValueError as error:
             return [Flaw(path="$", message=str(error))]
 
-    def _first_flaw(self, data: Any) -> list[Flaw]:
+    def _first_flaw(self, data: object) -> list[Flaw]:
         """Of a large value one flaw, and without quoting it: all of them, in full, would take seconds."""
         if _is_larger(data, _HUGE):
             return [] if self.is_valid(data) else [Flaw(path="$", message="the value does not fit the schema")]
@@ -74,7 +74,7 @@ class Schema:
             return [_flaw(error)]
         return []
 
-    def part_is_valid(self, part: Mapping[str, Any], data: Any) -> bool:
+    def part_is_valid(self, part: Mapping[str, object], data: object) -> bool:
         """Whether a part of this schema, taken by itself, accepts `data`."""
         key = to_json(part)
         validator = self._parts.get(key)
@@ -145,7 +145,7 @@ def _of_type(schema: Any) -> Schema:
     return _build(name, adapter.json_schema(), lambda data: adapter.validate_json(to_json(data)))
 
 
-def _attrs_constructor(cls: type) -> Callable[[Any], object]:
+def _attrs_constructor(cls: type) -> Callable[..., object]:
     def construct(data: object) -> object:
         return _CONVERTER.structure(data, cls)
 
@@ -160,7 +160,7 @@ def _told(error: BaseException) -> str:
     return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
 
 
-def _build(name: str, json_schema: dict[str, object], construct: Callable[[Any], object] | None) -> Schema:
+def _build(name: str, json_schema: dict[str, object], construct: Callable[..., object] | None) -> Schema:
     canonical = to_json(_sorted(json_schema))
     return Schema(
         name=str(json_schema.get("title", name)),

@@ -78,7 +78,7 @@ class Durability(BaseDurabilityCapability[Any]):
         return UnitToolset(toolset, self._call)
 
     async def handle_deferred_tool_calls(
-        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+        self, ctx: RunContext[object], *, requests: DeferredToolRequests
     ) -> DeferredToolResults | None:
         verdicts: dict[str, bool | ToolApproved | ToolDenied] = {}
         for call in map(CallToApprove.of, requests.approvals):
@@ -86,18 +86,18 @@ class Durability(BaseDurabilityCapability[Any]):
         return DeferredToolResults(approvals=verdicts) if verdicts else None
 
     async def wrap_model_request(
-        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: WrapModelRequestHandler
+        self, ctx: RunContext[object], *, request_context: ModelRequestContext, handler: WrapModelRequestHandler
     ) -> ModelResponse:
         return await handler(self._durable(request_context))
 
     async def before_model_request(
-        self, ctx: RunContext[Any], request_context: ModelRequestContext
+        self, ctx: RunContext[object], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         # Again: a capability whose hook ran in between may have put in a model of its own.
         return self._durable(request_context)
 
     async def prepare_model_request(
-        self, ctx: RunContext[Any], request_context: ModelRequestContext
+        self, ctx: RunContext[object], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         # And again before each attempt at a request, as from pydantic-ai 2.66: the next one may be at another model.
         return self._durable(request_context)

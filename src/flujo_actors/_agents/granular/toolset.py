@@ -28,7 +28,7 @@ class UnitToolset(WrapperToolset[Any]):
     call: GranularCall
 
     async def call_tool(
-        self, name: str, tool_args: dict[str, object], ctx: RunContext[Any], tool: ToolsetTool[Any]
+        self, name: str, tool_args: dict[str, object], ctx: RunContext[object], tool: ToolsetTool[Any]
     ) -> object:
         if current_unit() is not None:
             return await self.wrapped.call_tool(name, tool_args, ctx, tool)
@@ -43,7 +43,7 @@ class _ToolCall:
     toolset: UnitToolset
     name: str
     args: dict[str, object]
-    ctx: RunContext[Any]
+    ctx: RunContext[object]
     tool: ToolsetTool[Any]
 
     @property
@@ -85,7 +85,7 @@ class _ToolCall:
         call.watch.note(self.name, self.args, outcome, result)
         return outcome_from_json(result)
 
-    async def _counted(self, own: RunContext[Any]) -> ToolOutcome:
+    async def _counted(self, own: RunContext[object]) -> ToolOutcome:
         """How the call ended, counted against limits from its beginning."""
         counted = self.toolset.call.call
         await self.toolset.call.begin_tool()
@@ -97,7 +97,7 @@ class _ToolCall:
             counted.end_tool_call(returned=returned)
         return outcome
 
-    async def _called(self, own: RunContext[Any]) -> object:
+    async def _called(self, own: RunContext[object]) -> object:
         """What the tool returns, told to telemetry."""
         emit = self.toolset.call.call.emit or no_telemetry
         with ToolSpan(emit, self.name, self.tool_call_id, self.args) as span:
@@ -129,7 +129,7 @@ class _NoQueue(list[Any]):
         raise UserError("ctx.enqueue() cannot be used by a tool of a granular step: return the content instead")
 
 
-def _context_of_unit(ctx: RunContext[Any]) -> RunContext[Any]:
+def _context_of_unit(ctx: RunContext[object]) -> RunContext[object]:
     """The context for one call, which counts what the call uses apart from its siblings."""
     return dataclasses.replace(ctx, usage=_copied(ctx.usage), pending_messages=_NoQueue())
 
