@@ -85,7 +85,7 @@ def _as_names(value: Any) -> frozenset[str]:
     return frozenset((value,)) if isinstance(value, str) else frozenset(value)
 
 
-def _as_reactions(value: Any) -> object:
+def _as_reactions(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value)
 
 

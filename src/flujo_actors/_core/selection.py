@@ -176,7 +176,7 @@ def _checked_floor(_: object, attribute: Field, value: V) -> None:
         raise DeclarationError(f"ThompsonSampling: floor must be a share from 0 to below 1, not {value!r}")
 
 
-def _as_tuple(value: object) -> object:
+def _as_tuple(value: object) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 

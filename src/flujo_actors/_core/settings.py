@@ -247,7 +247,7 @@ def _is_text(_: object, attribute: Field, value: V) -> None:
         raise DeclarationError(f"setting {attribute.name} must be a text, not {value!r}")
 
 
-def _read_limit(value: object) -> object:
+def _read_limit(value: object) -> Any:
     """The environment has texts."""
     try:
         return float(value) if isinstance(value, str) else value

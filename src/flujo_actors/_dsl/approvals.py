@@ -23,11 +23,11 @@ OnTimeout: TypeAlias = Literal["approve", "reject", "fail"]
 register_type(Decision)
 
 
-def _as_options(value: object) -> object:
+def _as_options(value: object) -> Any:
     return DEFAULT_OPTIONS if value is None else value
 
 
-def _as_path(value: object) -> object:
+def _as_path(value: object) -> Any:
     if value is None or isinstance(value, str):
         return value
     return step_of(cast("StepLike", value))

@@ -21,7 +21,7 @@ Reward: TypeAlias = Callable[..., object] | Literal["later"] | None
 """How good an outcome was: `(result, context) -> float | None`, told later from outside, or 1 and 0 by success."""
 
 
-def _as_arms(value: object) -> object:
+def _as_arms(value: object) -> Any:
     if not isinstance(value, Mapping):
         return value
     return frozen_mapping({name: _arm(name, each) for name, each in value.items()})
