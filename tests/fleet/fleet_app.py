@@ -85,7 +85,7 @@ def make_map(url: str, batch: int = 1, **options: Any) -> Flujo[Any, Any, Any]:
         pipeline,
         store=url,
         settings={"durability": {"lease_s": LEASE_S}, "fleet": fleet},
-        **{"engine": "postgres", **options},
+        **{"engine": os.environ.get("FLEET_ENGINE") or "postgres", **options},
     )
 
 

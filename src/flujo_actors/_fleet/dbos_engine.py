@@ -1,0 +1,177 @@
+"""Tickets as workflows without steps in DBOS queues, in the store's own Postgres. Needs the extra `dbos`.
+
+Rules:
+
+1. A ticket is one workflow, known by its run, so that a run waits in its queue at most once. It is handed in by the
+   function in the database that DBOS has for that: many in one statement, in whatever transaction.
+2. DBOS lives in a process of its own, beside the worker: it is one global per process.
+3. DBOS looks for tickets ten times a second, and does not notice that a worker died. What that one took is deleted and
+   handed in anew when somebody asks for it again.
+4. A workflow that was played is deleted: the store says what became of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+from dbos import DBOS, DBOSClient
+from psycopg import sql
+from psycopg_pool import ConnectionPool
+
+from .dbos_sidecar import APPLICATION, VERSION, WORKFLOW
+from .port import Play, Ticket
+from .sidecar import SidecarGone, serve_beside
+
+_PREPARE_LOCK = 4_935_112_608_004
+"""Names the advisory lock under which one process at a time makes the tables."""
+
+_PREFIX = "flujo:"
+"""Keeps our queues apart from those of the application."""
+
+_HAND_IN = """
+SELECT {schema}.enqueue_workflow(
+    workflow_name => %(workflow)s, queue_name => queue, positional_args => ARRAY[to_json(run), to_json(queue)],
+    app_version => %(version)s, deduplication_id => run, priority => priority, delay_until_epoch_ms => at,
+    application_name => %(application)s)
+FROM unnest(%(runs)s::text[], %(queues)s::text[], %(priorities)s::int4[], %(at)s::int8[]) AS t(run, queue, priority, at)
+WHERE NOT EXISTS (
+    SELECT FROM {schema}.workflow_status AS w WHERE w.queue_name = queue AND w.deduplication_id = run)
+"""
+
+_FIND = "SELECT workflow_uuid FROM {schema}.workflow_status WHERE deduplication_id = ANY(%s) AND status = ANY(%s)"
+
+_LOWEST = 1_000_000
+"""The priority of DBOS that stands for ours of 0: there, lower ones go first."""
+
+logger = logging.getLogger("flujo_actors")
+
+
+class DbosEngine:
+    """DBOS queues in a Postgres database; see the module's rules."""
+
+    def __init__(self, url: str, *, polling_s: float = 0.1, start_s: float = 30.0, retry_s: float = 1.0) -> None:
+        self._url, self._polling_s, self._start_s, self._retry_s = url, polling_s, start_s, retry_s
+        self._lock = threading.Lock()
+        self._pool: ConnectionPool | None = None
+        self._schema = ""
+
+    def prepare(self) -> None:
+        schema = self._known_schema()
+        with psycopg.connect(self._url, autocommit=True) as db:
+            db.execute("SELECT pg_advisory_lock(%s)", (_PREPARE_LOCK,))
+            DBOS.migrate(_for_sqlalchemy(self._url), schema=schema)
+
+    def submit(self, tickets: Sequence[Ticket], connection: Any = None) -> None:
+        if connection is not None:
+            self._hand_in(connection, tickets)
+        elif tickets:
+            self._defer(tickets)
+
+    def again(self, tickets: Sequence[Ticket]) -> None:
+        if tickets:
+            self._delete([ticket.run_id for ticket in tickets], ["PENDING"])
+            self._defer(tickets)
+
+    def withdraw(self, run_ids: Sequence[str]) -> None:
+        if run_ids:
+            self._delete(run_ids, ["ENQUEUED", "DELAYED", "PENDING"])
+
+    def _defer(self, tickets: Sequence[Ticket]) -> None:
+        """All at once; one by one if somebody hands in one of them at the same time, since that refuses them all."""
+        with self._connection() as db:
+            try:
+                self._hand_in(db, tickets)
+            except psycopg.errors.UniqueViolation:
+                for ticket in tickets:
+                    with contextlib.suppress(psycopg.errors.UniqueViolation):
+                        self._hand_in(db, [ticket])
+
+    def _hand_in(self, db: Any, tickets: Sequence[Ticket]) -> None:
+        known = {_name(ticket.run_id): ticket for ticket in tickets}
+        given = {
+            "workflow": WORKFLOW,
+            "version": VERSION,
+            "application": APPLICATION,
+            "runs": list(known),
+            "queues": [_PREFIX + ticket.queue for ticket in known.values()],
+            "priorities": [max(1, _LOWEST - ticket.priority) for ticket in known.values()],
+            "at": [None if ticket.not_before is None else int(ticket.not_before * 1000) for ticket in known.values()],
+        }
+        db.execute(self._statement(_HAND_IN), given)
+
+    def _delete(self, run_ids: Sequence[str], statuses: list[str]) -> None:
+        with self._connection() as db:
+            found = db.execute(self._statement(_FIND), ([_name(run_id) for run_id in run_ids], statuses)).fetchall()
+        if found:
+            with self._client() as client:
+                client.delete_workflows([workflow for (workflow,) in found])
+
+    # --- the database ---
+
+    def _statement(self, text: Any) -> sql.Composed:
+        return sql.SQL(text).format(schema=sql.Identifier(self._known_schema()))
+
+    def _known_schema(self) -> str:
+        """Where DBOS has its tables: beside the store's, if that is not in the schema where everything is."""
+        if not self._schema:
+            with psycopg.connect(self._url) as db:
+                [(ours,)] = db.execute("SELECT current_schema()").fetchall()
+            self._schema = "dbos" if ours == "public" else f"{ours[:50]}_dbos"
+        return self._schema
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        with self._lock:
+            if self._pool is None:
+                options = {"autocommit": True, "application_name": "flujo dbos"}
+                self._pool = ConnectionPool(self._url, min_size=0, max_size=4, kwargs=options, timeout=30.0, open=True)
+                weakref.finalize(self, self._pool.close)
+        with self._pool.connection() as db:
+            yield db
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[DBOSClient]:
+        client = DBOSClient(
+            system_database_url=_for_sqlalchemy(self._url),
+            dbos_system_schema=self._known_schema(),
+            application_name=APPLICATION,
+            retry_connection_errors=False,
+        )
+        try:
+            yield client
+        finally:
+            client.destroy()
+
+    # --- the worker's side ---
+
+    def serve(self, queues: Sequence[str], slots: int, play: Play, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            try:
+                config = {
+                    "url": _for_sqlalchemy(self._url),
+                    "schema": self._known_schema(),
+                    "queues": [_PREFIX + queue for queue in queues],
+                    "slots": slots,
+                    "polling_s": self._polling_s,
+                }
+                left = serve_beside("dbos_sidecar", config, slots, play, stopping, start_s=self._start_s)
+                self.again([Ticket(run_id=each.run_id, queue=each.queue.removeprefix(_PREFIX)) for each in left])
+            except (SidecarGone, psycopg.Error) as error:
+                logger.warning("the DBOS queue is out of reach (%s); trying again", type(error).__name__)
+                stopping.wait(self._retry_s)
+
+
+def _for_sqlalchemy(url: str) -> str:
+    return "postgresql+psycopg://" + url.partition("://")[2]
+
+
+def _name(run_id: str) -> str:
+    """A run's id as text that every column takes: ids may hold any character."""
+    return json.dumps(run_id)

@@ -1,0 +1,73 @@
+"""DBOS queues in the store's own Postgres, against the clauses of every engine, and as the carrier of a real fleet."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import psycopg
+import pytest
+from fleet_waiting import until
+
+from flujo_actors import Ticket
+from flujo_actors._fleet.port import Engine
+from flujo_actors.testing.engine_conformance import EngineConformance, EnginePlace, Played, serving
+from kit.postgres_server import session_server
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("dbos") is None, reason="dbos is not installed: the DBOS engine is NOT tested here"
+    ),
+]
+
+
+class DbosPlace(EnginePlace):
+    def __init__(self) -> None:
+        self.url = session_server().fresh_url()
+
+    def open(self) -> Engine:
+        from flujo_actors._fleet.dbos_engine import DbosEngine
+
+        return DbosEngine(self.url, retry_s=0.2)
+
+    def restart(self) -> None:
+        session_server().restart()
+
+    def connection(self) -> Any:
+        return psycopg.connect(self.url)
+
+
+class TestDbos(EngineConformance):
+    """Workflows without steps, in queues that are looked at ten times a second."""
+
+    @pytest.fixture
+    def place(self) -> EnginePlace:
+        return DbosPlace()
+
+    def test_a_run_waits_in_the_queue_at_most_once(self, place: DbosPlace) -> None:
+        """Whoever asks again for what waits already adds nothing."""
+        engine = place.open()
+        engine.prepare()
+        engine.submit([Ticket(run_id="one"), Ticket(run_id="one")])
+        engine.again([Ticket(run_id="one"), Ticket(run_id="two")])
+        engine.submit([Ticket(run_id="two"), Ticket(run_id="three")])
+        assert len(workflows(place.url)) == 3
+        engine.withdraw(["one", "two", "three"])
+        assert workflows(place.url) == []
+
+    def test_what_was_played_leaves_nothing_behind(self, place: DbosPlace) -> None:
+        """No workflow, whatever became of the run: the store says that."""
+        engine = place.open()
+        engine.prepare()
+        played = Played(place, engine)
+        with serving(place, played):
+            engine.submit([Ticket(run_id="one")])
+            played.wait([Ticket(run_id="one")])
+            until(lambda: workflows(place.url) == [])
+
+
+def workflows(url: str) -> list[Any]:
+    with psycopg.connect(url) as db:
+        [(schema,)] = db.execute("SELECT current_schema()").fetchall()
+        return db.execute(f'SELECT * FROM "{schema}_dbos".workflow_status').fetchall()
