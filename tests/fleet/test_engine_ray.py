@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 class RayPlace(EnginePlace):
     ask_again_s = 4.0
-    patience_s = 60.0
+    patience_s = 90.0
 
     def __init__(self) -> None:
         self._address, self._prefix = ray_head().address, f"{uuid.uuid4().hex[:8]}-"
@@ -38,7 +38,7 @@ class RayPlace(EnginePlace):
 def shared_engine(address: str) -> Any:
     from flujo_actors._fleet.ray_engine import RayEngine
 
-    engine = RayEngine(address)
+    engine = RayEngine(address, patience_s=60.0)
     engine.prepare()
     return engine
 

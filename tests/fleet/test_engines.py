@@ -83,6 +83,7 @@ def waiting(place: PostgresPlace, status: str = "todo") -> int:
 
 class TemporalPlace(EnginePlace):
     ask_again_s = 4.0
+    patience_s = 90.0
 
     def __init__(self) -> None:
         self.address, self.prefix = temporal_server().address, f"test-{uuid.uuid4().hex[:8]}-"

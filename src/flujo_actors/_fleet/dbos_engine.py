@@ -16,14 +16,12 @@ import contextlib
 import json
 import logging
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
 from dbos import DBOS, DBOSClient
 from psycopg import sql
-from psycopg_pool import ConnectionPool
 
 from .dbos_sidecar import APPLICATION, VERSION, WORKFLOW
 from .port import Play, Ticket
@@ -58,8 +56,6 @@ class DbosEngine:
 
     def __init__(self, url: str, *, polling_s: float = 0.1, start_s: float = 30.0, retry_s: float = 1.0) -> None:
         self._url, self._polling_s, self._start_s, self._retry_s = url, polling_s, start_s, retry_s
-        self._lock = threading.Lock()
-        self._pool: ConnectionPool | None = None
         self._schema = ""
 
     def prepare(self) -> None:
@@ -126,15 +122,9 @@ class DbosEngine:
             self._schema = "dbos" if ours == "public" else f"{ours[:50]}_dbos"
         return self._schema
 
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
-        with self._lock:
-            if self._pool is None:
-                options = {"autocommit": True, "application_name": "flujo dbos"}
-                self._pool = ConnectionPool(self._url, min_size=0, max_size=4, kwargs=options, timeout=30.0, open=True)
-                weakref.finalize(self, self._pool.close)
-        with self._pool.connection() as db:
-            yield db
+    def _connection(self) -> psycopg.Connection[Any]:
+        """One for each time that tickets are handed in: that is once for many of them."""
+        return psycopg.connect(self._url, autocommit=True, application_name="flujo dbos")
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[DBOSClient]:

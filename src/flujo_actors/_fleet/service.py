@@ -101,7 +101,6 @@ class Fleet:
                 unclaimed_s=self.settings.unclaimed_s,
                 redact=self.runs.redact,
                 expire=self.runs.expire,
-                left=self.runs.left_runs,
                 adopts=DEFAULT_QUEUE in named,
                 once=once,
                 health=health_place(health),

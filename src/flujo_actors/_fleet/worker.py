@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import threading
@@ -89,8 +90,6 @@ class Post:
     redact: Callable[[str], str]
     expire: Callable[[], Awaitable[None]]
     """Ends questions whose time is over."""
-    left: Callable[[], Awaitable[list[StoredRun]]]
-    """All runs of the pipeline that are under way, and those that nobody has to answer any more."""
     adopts: bool = False
     """Whether the worker adopts runs that were begun without one, and belong to nobody."""
     once: bool = False
@@ -354,14 +353,14 @@ class Worker:
         host = f"{this_process().host}:"
         limit = free + len(self._playing) + len(self._left_alone) + 50
         ask = lambda: store.wanting(pipeline=post.pipeline, queues=post.queues, host=host, limit=limit)  # noqa: E731
-        found = [*await call_store(ask), *await self._left()] if free else []
+        found = [*await call_store(ask), *await self._left(host, limit)] if free else []
         now = trio.current_time()
         self._left_alone = {run_id: until for run_id, until in self._left_alone.items() if until > now - 60}
         for run in [run for run in found if self._is_for_me(run, now)][:free]:
             self._begin(run.run_id)
 
-    async def _left(self) -> list[StoredRun]:
-        """What nobody told of: questions whose time is over, and orphans that have not changed for a while.
+    async def _left(self, host: str, limit: int) -> list[StoredRun]:
+        """Orphans that have not changed for a while, after the questions whose time is over.
 
         For a while, because whoever answered a question may be about to go on by himself.
         """
@@ -370,10 +369,11 @@ class Worker:
             return []
         self._adopts_at = now + ADOPT_EVERY_S
         await post.expire()
+        if not post.adopts:
+            return []
         before = time.time() - (0.0 if post.once else ADOPT_AFTER_S)
-        found = await post.left()
-        orphans = [run for run in found if post.adopts and run.queue is None and run.updated_at <= before]
-        return [*orphans, *(run for run in found if run.status == "paused" and run.queue in post.queues)]
+        asked = functools.partial(post.store.orphans, pipeline=post.pipeline, host=host)
+        return await call_store(lambda: asked(updated_before=before, limit=limit))
 
     def _is_for_me(self, run: StoredRun, now: float) -> bool:
         if run.run_id in self._playing or self._left_alone.get(run.run_id, -math.inf) > now:

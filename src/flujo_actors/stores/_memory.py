@@ -207,6 +207,13 @@ class MemoryStore:
             mine = [run for run in self._runs.values() if run.pipeline == pipeline and run.queue in queues]
             return [run.stored(now) for run in mine if run.wants_worker(now, host)][:limit]
 
+    def orphans(self, *, pipeline: str, host: str, updated_before: float, limit: int) -> list[StoredRun]:
+        with self._lock:
+            now = self._clock.now()
+            mine = (run for run in self._runs.values() if run.pipeline == pipeline and run.queue is None)
+            left = (run for run in mine if run.parent is None and run.updated_at <= updated_before)
+            return [run.stored(now) for run in left if run.wants_worker(now, host)][:limit]
+
     def standing(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
         with self._lock:
             now = self._clock.now()

@@ -105,6 +105,13 @@ class RunQueue(Protocol):
         known to have died; and those which are `paused`, have no parent, and wait for no answer any more.
         """
 
+    def orphans(self, *, pipeline: str, host: str, updated_before: float, limit: int) -> list[StoredRun]:
+        """Runs of a pipeline that are in no queue, belong to nobody, and did not change since then, oldest first.
+
+        That are those which are `running` and that nobody holds, or an owner whose name begins with `host`; and those
+        which are `paused` and wait for no answer any more. No more than `limit` of them, however many there are.
+        """
+
     def standing(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
         """Those of these runs that are there, in any order."""
 

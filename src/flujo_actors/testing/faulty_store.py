@@ -180,6 +180,10 @@ class FaultyStore:
         """Not counted, as all that workers ask by the clock."""
         return self._store.wanting(pipeline=pipeline, queues=queues, host=host, limit=limit)
 
+    def orphans(self, *, pipeline: str, host: str, updated_before: float, limit: int) -> list[StoredRun]:
+        """Not counted, as above."""
+        return self._store.orphans(pipeline=pipeline, host=host, updated_before=updated_before, limit=limit)
+
     def standing(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
         """Not counted."""
         return self._store.standing(run_ids)

@@ -36,6 +36,15 @@ class PostgresQueue:
         }
         return [*self._stored(sql.WANTING, wanted), *self._stored(sql.WANTING_ANSWERED, wanted)]
 
+    def orphans(self, *, pipeline: str, host: str, updated_before: float, limit: int) -> list[StoredRun]:
+        wanted = {
+            "pipeline": storable(pipeline),
+            "host": storable(host),
+            "updated_before": updated_before,
+            "limit": limit,
+        }
+        return self._stored(sql.ORPHANS, wanted)
+
     def standing(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
         return self._stored("WHERE run_hash = ANY(%(hashes)s)", {"hashes": _hashes(run_ids)}) if run_ids else []
 

@@ -150,15 +150,21 @@ RUNS: LiteralString = f"""
            EXISTS (SELECT 1 FROM flujo_pauses p WHERE run = r.id AND {_EXPIRED})
     FROM flujo_runs r"""
 
+_CAN_BE_HAD: LiteralString = f"status = 'running' AND (NOT {HELD} OR starts_with(owner, %(host)s))"
+
+_IS_ANSWERED: LiteralString = f"""status = 'paused' AND parent IS NULL AND NOT {HELD}
+      AND (NOT EXISTS (SELECT 1 FROM flujo_pauses WHERE run = r.id AND answered IS NULL)
+           OR EXISTS (SELECT 1 FROM flujo_pauses WHERE run = r.id AND {_EXPIRED}))"""
+
 WANTING: LiteralString = f"""
-    WHERE pipeline = %(pipeline)s AND queue = ANY(%(queues)s) AND status = 'running'
-      AND (NOT {HELD} OR starts_with(owner, %(host)s)) ORDER BY r.id LIMIT %(limit)s"""
+    WHERE pipeline = %(pipeline)s AND queue = ANY(%(queues)s) AND {_CAN_BE_HAD} ORDER BY r.id LIMIT %(limit)s"""
 
 WANTING_ANSWERED: LiteralString = f"""
-    WHERE pipeline = %(pipeline)s AND queue = ANY(%(queues)s) AND status = 'paused' AND parent IS NULL AND NOT {HELD}
-      AND (NOT EXISTS (SELECT 1 FROM flujo_pauses WHERE run = r.id AND answered IS NULL)
-           OR EXISTS (SELECT 1 FROM flujo_pauses WHERE run = r.id AND {_EXPIRED}))
-    ORDER BY r.id LIMIT %(limit)s"""
+    WHERE pipeline = %(pipeline)s AND queue = ANY(%(queues)s) AND {_IS_ANSWERED} ORDER BY r.id LIMIT %(limit)s"""
+
+ORPHANS: LiteralString = f"""
+    WHERE pipeline = %(pipeline)s AND queue IS NULL AND parent IS NULL AND updated_at <= %(updated_before)s::float8
+      AND (({_CAN_BE_HAD}) OR ({_IS_ANSWERED})) ORDER BY r.id LIMIT %(limit)s"""
 
 REQUEUE: LiteralString = """
     UPDATE flujo_runs SET cancel = NULL, status = CASE WHEN owner IS NULL THEN 'running' ELSE status END

@@ -36,6 +36,16 @@ class SqliteQueue:
         with self._connections.reading() as db:
             return [*self._stored(db, sql.WANTING, wanted), *self._stored(db, sql.WANTING_ANSWERED, wanted)]
 
+    def orphans(self, *, pipeline: str, host: str, updated_before: float, limit: int) -> list[StoredRun]:
+        wanted = {
+            "pipeline": storable(pipeline),
+            "host": storable(host),
+            "updated_before": updated_before,
+            "limit": limit,
+        }
+        with self._connections.reading() as db:
+            return self._stored(db, sql.ORPHANS, wanted)
+
     def standing(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
         listed = {"run_ids": json.dumps([storable(run_id) for run_id in run_ids])}
         with self._connections.reading() as db:

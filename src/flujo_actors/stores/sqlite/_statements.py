@@ -133,14 +133,19 @@ RUNS = f"""
 
 _IN_QUEUES = "pipeline = :pipeline AND queue IN (SELECT value FROM json_each(:queues))"
 
-WANTING = f"""
-    WHERE {_IN_QUEUES} AND status = 'running' AND queue IS NOT NULL
-      AND (NOT ({HELD}) OR substr(owner, 1, length(:host)) = :host) ORDER BY id LIMIT :limit"""
+_CAN_BE_HAD = f"status = 'running' AND (NOT ({HELD}) OR substr(owner, 1, length(:host)) = :host)"
 
-WANTING_ANSWERED = f"""
-    WHERE {_IN_QUEUES} AND status = 'paused' AND parent IS NULL AND NOT ({HELD})
+_IS_ANSWERED = f"""status = 'paused' AND parent IS NULL AND NOT ({HELD})
       AND (id NOT IN (SELECT run FROM flujo_pauses WHERE answered IS NULL)
-           OR id IN (SELECT run FROM flujo_pauses WHERE answered = {EXPIRED})) ORDER BY id LIMIT :limit"""
+           OR id IN (SELECT run FROM flujo_pauses WHERE answered = {EXPIRED}))"""
+
+WANTING = f"WHERE {_IN_QUEUES} AND queue IS NOT NULL AND {_CAN_BE_HAD} ORDER BY id LIMIT :limit"
+
+WANTING_ANSWERED = f"WHERE {_IN_QUEUES} AND {_IS_ANSWERED} ORDER BY id LIMIT :limit"
+
+ORPHANS = f"""
+    WHERE pipeline = :pipeline AND queue IS NULL AND parent IS NULL AND updated_at <= :updated_before
+      AND (({_CAN_BE_HAD}) OR ({_IS_ANSWERED})) ORDER BY id LIMIT :limit"""
 
 REQUEUE = """
     UPDATE flujo_runs SET cancel = NULL, status = CASE WHEN owner IS NULL THEN 'running' ELSE status END

@@ -83,6 +83,31 @@ class QueueClauses:
         answer(store)
         assert wanting(store) == ["run"]
 
+    def test_orphans_belong_to_nobody_and_are_in_no_queue(self, store: Store, place: StorePlace) -> None:
+        """Oldest first, and no more than are wanted, however many are under way."""
+        for run_id in ("b", "a", "c", "live"):
+            admit(store, run_id, owner=f"host \0:{run_id}")
+        enqueue(store, "in a queue")
+        enqueue(store, "a child", parent="a")
+        assert orphans(store) == []
+        assert orphans(store, host="host \0:a") == ["a"]
+        place.advance(LEASE_S + 1)
+        claim(store, "live")
+        assert orphans(store) == ["b", "a", "c"]
+        assert orphans(store, limit=2) == ["b", "a"]
+        assert orphans(store, updated_before=1.0) == []
+        write(store, claim(store, "b"), status="completed", release=True)
+        assert orphans(store) == ["a", "c"]
+
+    def test_an_answered_run_is_an_orphan_until_somebody_goes_on_with_it(self, store: Store) -> None:
+        """Not before all of its questions are."""
+        put_to_sleep(store, admit(store, "run"), pause("token"))
+        assert orphans(store) == []
+        answer(store)
+        assert orphans(store) == ["run"]
+        claim(store)
+        assert orphans(store) == []
+
     def test_a_remote_step_is_part_of_its_run(self, store: Store) -> None:
         """Listings leave it out; it is found by its own id, and as a child."""
         admit(store, "root \0")
@@ -164,6 +189,11 @@ def enqueue(store: Store, run_id: str, **options: str) -> Lease:
     [answer] = store.admit_all([waiting(run_id, **options)], owner=None, lease_s=LEASE_S)
     assert isinstance(answer, Lease)
     return answer
+
+
+def orphans(store: Store, *, host: str = "nowhere", updated_before: float = 1e12, limit: int = 10) -> list[str]:
+    runs: list[StoredRun] = store.orphans(pipeline="pipeline", host=host, updated_before=updated_before, limit=limit)
+    return [run.run_id for run in runs]
 
 
 def wanting(store: Store, *, queues: tuple[str, ...] = (QUEUE,), host: str = "nowhere", limit: int = 10) -> list[str]:
