@@ -28,6 +28,7 @@ from trio.lowlevel import Abort, cancel_shielded_checkpoint, current_task, resch
 
 from .eager_tasks import begin_task, runs_inside_itself
 from .guest_rounds import Rounds
+from .own_context import context_of_caller
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ class EagerCall(Generic[T]):
     __slots__ = (
         "_begun",
         "_caller",
+        "_context",
         "_coroutine",
         "_loop",
         "_parked",
@@ -51,7 +53,8 @@ class EagerCall(Generic[T]):
         self, loop: asyncio.AbstractEventLoop, rounds: Rounds, coroutine: Coroutine[object, object, T]
     ) -> None:
         self._loop, self._rounds, self._coroutine = loop, rounds, coroutine
-        self._caller = current_task()
+        self._caller = caller = current_task()
+        self._context = context_of_caller(caller)
         self._begun = self._parked = False
         self._result: Value[T] | Error | None = None
         self._task: asyncio.Task[None] | None = None
@@ -100,7 +103,7 @@ class EagerCall(Generic[T]):
     # --- on the loop ---
 
     def _begin(self) -> None:
-        main, context = self._main(), context_for_asyncio(self._caller.context)
+        main, context = self._main(), context_for_asyncio(self._context)
         try:
             self._task = task = begin_task(self._loop, main, context)
         except BaseException as error:  # of the program's own task factory; carried to the trio side

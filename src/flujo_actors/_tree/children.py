@@ -178,6 +178,7 @@ class InTurn:
         try:
             settled = await here
         finally:
+            here.leave()
             if settled is None:
                 settled = self._performer.abandon(request)
                 self._bill.include(settled.result)
