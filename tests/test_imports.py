@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-PLAIN, BEYOND_ONE_CALL, OTHER_KINDS = 63, 75, 81
+PLAIN, BEYOND_ONE_CALL, OTHER_KINDS = 64, 76, 82
 """How many modules of the package a pipeline of async functions loads at most; how many if steps have more around them
 than one call (retries, a worker thread); how many if steps have others inside. Think twice before one more."""
 
