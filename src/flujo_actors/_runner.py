@@ -108,12 +108,12 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         self,
         pipeline: StepLike,
         context_model: type | None = None,
-        initial_context_data: Mapping[str, Any] | None = None,
-        resources: Any = None,
+        initial_context_data: Mapping[str, object] | None = None,
+        resources: object = None,
         usage_limits: UsageLimits | None = None,
         hooks: Hook | Iterable[Hook] = (),
         store: Store | str | None = None,
-        settings: Settings | Mapping[str, Any] | None = None,
+        settings: Settings | Mapping[str, object] | None = None,
         engine: Engine | str | None = None,
         undo_grace_s: float | None = None,
         retrievers: Mapping[type[Collection], Retriever | Callable[..., Any]] | None = None,
@@ -147,7 +147,7 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         data: In = NOTHING,
         *,
         run_id: str | None = None,
-        context: Mapping[str, Any] | None = None,
+        context: Mapping[str, object] | None = None,
         backend: Backend | None = None,
     ) -> PipelineResult[Out, Ctx]:
         """Run the pipeline from synchronous code and return its result.
@@ -163,7 +163,7 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         data: In = NOTHING,
         *,
         run_id: str | None = None,
-        context: Mapping[str, Any] | None = None,
+        context: Mapping[str, object] | None = None,
         started: bool = False,
         tools: bool = False,
         chunks: Chunks = True,
@@ -182,7 +182,7 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         data: In = NOTHING,
         *,
         run_id: str | None = None,
-        context: Mapping[str, Any] | None = None,
+        context: Mapping[str, object] | None = None,
         started: bool = False,
         tools: bool = False,
         chunks: Chunks = True,
@@ -190,11 +190,11 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         """The same as `run_async`, under the name that says it is iterated."""
         return self.run_async(data, run_id=run_id, context=context, started=started, tools=tools, chunks=chunks)
 
-    def _start(self, data: object, run_id: str | None, context: Mapping[str, Any] | None) -> Drive:
+    def _start(self, data: object, run_id: str | None, context: Mapping[str, object] | None) -> Drive:
         return functools.partial(self._run_new, data, checked_id(run_id), self._first_context.of_run(context))
 
     async def _run_new(
-        self, data: object, run_id: RunId, context: Any, host: Host, outlet: Outlet | None
+        self, data: object, run_id: RunId, context: object, host: Host, outlet: Outlet | None
     ) -> PipelineResult:
         runs = self._runs()
         opened = await runs.admit(run_id, data, isolated(context))
@@ -224,7 +224,7 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
     def resume_async(
         self,
         token: str,
-        answer: Any = NO_ANSWER,
+        answer: object = NO_ANSWER,
         *,
         mode: ResumeMode = "strict",
         wait: bool = True,
@@ -345,7 +345,7 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         return stored_runs(self._store, self.pipeline, self._settings, redact=redact, mode=mode)
 
     async def _drive(
-        self, runs: Runs, opened: OpenRun, host: Host, outlet: Outlet | None, *, answer: Any = None
+        self, runs: Runs, opened: OpenRun, host: Host, outlet: Outlet | None, *, answer: object = None
     ) -> PipelineResult:
         office = self._office() if self._is_remote else None
         run = self._make_run(opened, host, outlet=outlet, office=office)

@@ -48,7 +48,7 @@ class Submitting(Generic[In]):
         data: In = NOTHING,
         *,
         run_id: str | None = None,
-        context: Mapping[str, Any] | None = None,
+        context: Mapping[str, object] | None = None,
         queue: str = "default",
         priority: int = 0,
     ) -> str:
@@ -64,7 +64,7 @@ class Submitting(Generic[In]):
         data: In = NOTHING,
         *,
         run_id: str | None = None,
-        context: Mapping[str, Any] | None = None,
+        context: Mapping[str, object] | None = None,
         queue: str = "default",
         priority: int = 0,
     ) -> str:

@@ -35,7 +35,7 @@ class BlueprintError(DeclarationError):
 
     findings: tuple[Any, ...]
 
-    def __init__(self, message: str, findings: tuple[object, ...] = ()) -> None:
+    def __init__(self, message: str, findings: tuple[Any, ...] = ()) -> None:
         super().__init__(message)
         self.findings = findings
 
@@ -346,7 +346,7 @@ class MaxTurnsReached(FlujoError):
     messages: tuple[Any, ...]
     last_text: str
 
-    def __init__(self, max_turns: int, *, messages: tuple[object, ...] = (), last_text: str = "") -> None:
+    def __init__(self, max_turns: int, *, messages: tuple[Any, ...] = (), last_text: str = "") -> None:
         self.max_turns, self.messages, self.last_text = max_turns, messages, last_text
         super().__init__(f"the agent was not done after {max_turns} model turns; raise max_turns or narrow its task")
 

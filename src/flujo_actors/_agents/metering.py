@@ -310,7 +310,7 @@ class MeteredRequest:
         self._tell(AgentUsage, requests=1, tool_calls=tools, cost_usd=cost, **tokens)
         self.call.told += attrs.evolve(used, tool_calls=tools)
 
-    def _tell(self, kind: Any, **facts: object) -> None:
+    def _tell(self, kind: object, **facts: object) -> None:
         if self.call.emit is not None:
             self.call.emit(kind, model=self.model.model_name, provider=self.model.system, **facts)
 

@@ -33,7 +33,7 @@ def promoted_schema(agent: AbstractAgent[Any, Any]) -> object | None:
     return kept[1]
 
 
-def schema_of(output: Any) -> object | None:
+def schema_of(output: object) -> object | None:
     """The schema that an output type promises."""
     if isinstance(output, NativeOutput | PromptedOutput):
         return schema_of(output.outputs)
@@ -53,7 +53,7 @@ def _union(schemas: list[object | None]) -> object | None:
     return schemas[0] if len(schemas) == 1 else typing.Union[tuple(schemas)]  # noqa: UP007 - made at run time
 
 
-def _is_union(output: Any) -> bool:
+def _is_union(output: object) -> bool:
     return isinstance(output, types.UnionType) or typing.get_origin(output) is typing.Union
 
 

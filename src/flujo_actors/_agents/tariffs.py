@@ -128,7 +128,7 @@ class _Listed:
     _prices: dict[int, _Price] = attrs.field(factory=dict)
     """By the price itself, which is kept along: its place in memory is no other's meanwhile."""
 
-    def tariff(self, usage: RequestUsage, when: datetime | None, details: Any) -> Tariff | None:
+    def tariff(self, usage: RequestUsage, when: datetime | None, details: object) -> Tariff | None:
         """The tariff in force then for such a response, if there is one."""
         if details and self._has_price_of_its_own(details):
             return None
@@ -139,7 +139,7 @@ class _Listed:
             kept = self._prices[id(price)] = _Price(price)
         return kept.tariff(usage.input_tokens, functools.partial(self._asked, when))
 
-    def _has_price_of_its_own(self, details: Any) -> bool:
+    def _has_price_of_its_own(self, details: object) -> bool:
         if not isinstance(details, Mapping):
             return True
         return any(
@@ -165,7 +165,7 @@ class Tariffs:
         look: Callable[[], PriceCalculation],
         *,
         when: datetime | None = None,
-        details: Any = None,
+        details: object = None,
     ) -> Decimal:
         """Dollars for a usage, as `look` finds them, which is asked only where no tariff is known; it may raise."""
         listed = self._in_force()

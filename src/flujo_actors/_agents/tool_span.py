@@ -32,7 +32,7 @@ class ToolSpan:
         ending.pop("error_type", None)
         self._tell(ToolEnded, **ending)
 
-    def _tell(self, kind: Any, **facts: object) -> None:
+    def _tell(self, kind: object, **facts: object) -> None:
         self._emit(kind, tool_name=self._tool_name, tool_call_id=self._tool_call_id, **facts)
 
 

@@ -109,7 +109,7 @@ def _box_of(step: AnyStep, name: str) -> Box:
     return Box(kind=step.kind, name=name, detail=_short(_said(step)), lanes=tuple(_lanes(step)))
 
 
-def _said(step: Any) -> str:
+def _said(step: object) -> str:
     match step:
         case Step():
             return _agent(step.agent)

@@ -273,7 +273,7 @@ class EnsureObject:
     def __name__(self) -> str:
         return f"ensure_object({self.key!r})"
 
-    def __call__(self, value: Any) -> dict[str, object]:
+    def __call__(self, value: object) -> dict[str, object]:
         made: dict[str, Any] = BUILTINS["ensure_object"](value, self.key)
         return made
 

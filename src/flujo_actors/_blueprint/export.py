@@ -118,7 +118,7 @@ class _Export:
             said["on_branch_failure"] = step.on_branch_failure
         return said if step.max_concurrency is None else {**said, "max_concurrency": step.max_concurrency}
 
-    def _branches(self, branches: Mapping[Any, AnyStep]) -> Data:
+    def _branches(self, branches: Mapping[object, AnyStep]) -> Data:
         for key in branches:
             if not isinstance(key, str):
                 self._cannot(f"the branch {key!r} is not called by a text")
@@ -333,7 +333,7 @@ def _instructions(agent: object) -> list[object]:
     return list(getattr(agent, "_instructions", ()) or ())
 
 
-def _json_schema(output: Any) -> object:
+def _json_schema(output: object) -> object:
     """The schema of a `StructuredDict`, or the class itself."""
     made = getattr(output, "__get_pydantic_json_schema__", None)
     if inspect.isclass(output) and issubclass(output, dict) and made is not None:

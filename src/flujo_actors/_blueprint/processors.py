@@ -18,7 +18,7 @@ class SinkTo:
 
     path: str
 
-    def __call__(self, value: object, *, context: Any) -> object:
+    def __call__(self, value: object, *, context: object) -> object:
         *above, last = self.path.split(".")
         holder = context
         for name in above:
@@ -57,7 +57,7 @@ class OutputTemplate:
             raise TemplateError(parsed.faults[0].message)
         return cls(text, evaluator(parsed))
 
-    def __call__(self, value: object, *, context: Any) -> object:
+    def __call__(self, value: object, *, context: object) -> object:
         return self._evaluate(Frame({"previous_step": value, "context": context}))
 
 

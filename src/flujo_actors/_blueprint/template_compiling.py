@@ -262,7 +262,7 @@ def _comparison(node: nodes.Compare) -> Evaluate:
     return compare
 
 
-def _holds(frame: Frame, operation: str, left: Any, right: object) -> bool:
+def _holds(frame: Frame, operation: str, left: object, right: object) -> bool:
     if operation in ("in", "notin"):
         return contains(frame, left, right) is (operation == "in")
     try:
@@ -322,7 +322,7 @@ def _numeric(value: object) -> Any:
     return value
 
 
-def _added(frame: Frame, left: Any, right: Any) -> object:
+def _added(frame: Frame, left: object, right: object) -> object:
     if isinstance(left, str) and isinstance(right, str):
         frame.moved(len(left) + len(right))
         return left + right

@@ -71,7 +71,7 @@ def _round(frame: Frame, value: object, digits: int = 0) -> object:
         raise TemplateError(str(error)) from None
 
 
-def _int(frame: Frame, value: Any) -> int:
+def _int(frame: Frame, value: object) -> int:
     value = present(value)
     if isinstance(value, str) and len(value) > 40:
         raise TemplateError("a text of more than 40 characters is no number")

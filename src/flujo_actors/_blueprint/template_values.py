@@ -118,7 +118,7 @@ def item(frame: Frame, value: Any, key: Any) -> object:
 _NOTHING = object()
 
 
-def _missing(name: Any, value: object) -> Missing:
+def _missing(name: object, value: object) -> Missing:
     known = _names_of(value)
     has = ", ".join(known[:20]) if known else "nothing by name"
     return Missing(f"there is no {str(name)[:60]!r} in {_kind(value)}, which has {has}")

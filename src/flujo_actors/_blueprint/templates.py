@@ -62,7 +62,7 @@ class Input(_Evaluated):
     source: Any = attrs.field(default=None, repr=False)
     """The text or the data as it was written."""
 
-    def __call__(self, previous: object, context: Any, /, **scope: object) -> object:
+    def __call__(self, previous: object, context: object, /, **scope: object) -> object:
         return self.value(previous, context, scope)
 
 
@@ -70,7 +70,7 @@ class Input(_Evaluated):
 class Items(_Evaluated):
     """An `iterable_input`."""
 
-    def __call__(self, previous: object, context: Any, /, **scope: object) -> object:
+    def __call__(self, previous: object, context: object, /, **scope: object) -> object:
         return self.value(previous, context, scope)
 
 
@@ -78,7 +78,7 @@ class Items(_Evaluated):
 class Choice(_Evaluated):
     """A `condition_expression`: the name of a branch."""
 
-    def __call__(self, previous: object, context: Any, /, **scope: object) -> str:
+    def __call__(self, previous: object, context: object, /, **scope: object) -> str:
         return as_key(self.value(previous, context, scope))
 
 
@@ -86,7 +86,7 @@ class Choice(_Evaluated):
 class Exit(_Evaluated):
     """An `exit_expression`: whether a loop is done."""
 
-    def __call__(self, previous: object, context: Any, /, **scope: object) -> bool:
+    def __call__(self, previous: object, context: object, /, **scope: object) -> bool:
         return truth(self.value(previous, context, scope))
 
 
@@ -94,14 +94,14 @@ class Exit(_Evaluated):
 class Message(_Evaluated):
     """A `message`: always a text."""
 
-    def __call__(self, previous: object, context: Any, /, **scope: object) -> str:
+    def __call__(self, previous: object, context: object, /, **scope: object) -> str:
         return text_of(Frame({}), self.value(previous, context, scope))
 
 
 # --- making them -------------------------------------------------------------------------------------------------
 
 
-def _of(kind: Callable[..., Any], parsed: Parsed) -> Any:
+def _of(kind: Callable[..., object], parsed: Parsed) -> Any:
     if parsed.faults:
         raise TemplateError(parsed.faults[0].message)
     return kind(parsed.text, evaluator(parsed), _asks([parsed]))
@@ -177,13 +177,13 @@ def _text(text: str, parsed: list[Parsed]) -> Evaluate | None:
     return evaluator(found)
 
 
-def _list(parts: list[tuple[Evaluate | None, Any]]) -> Evaluate | None:
+def _list(parts: list[tuple[Evaluate | None, object]]) -> Evaluate | None:
     if all(evaluate is None for evaluate, _ in parts):
         return None
     return lambda frame: [fixed if evaluate is None else evaluate(frame) for evaluate, fixed in parts]
 
 
-def _dict(parts: dict[Any, tuple[Evaluate | None, Any]]) -> Evaluate | None:
+def _dict(parts: dict[object, tuple[Evaluate | None, object]]) -> Evaluate | None:
     if all(evaluate is None for evaluate, _ in parts.values()):
         return None
     return lambda frame: {

@@ -29,7 +29,7 @@ class OwnContext(Generic[T]):
 
     __slots__ = ("_coroutine", "_run", "waited")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, coroutine: Coroutine[object, object, T]) -> None:
         self._coroutine = coroutine
         context = contextvars.copy_context()
         self._run = context.run
@@ -49,7 +49,7 @@ class OwnContext(Generic[T]):
     def __next__(self) -> Any:
         return self._run(self._coroutine.send, None)
 
-    def send(self, value: Any) -> Any:
+    def send(self, value: object) -> Any:
         """Go on with what the loop has for the coroutine."""
         self.waited = True
         return self._run(self._coroutine.send, value)

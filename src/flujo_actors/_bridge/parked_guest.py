@@ -167,7 +167,7 @@ class ParkedGuest:
             library.name = before
         return timeout
 
-    def _end(self, result: Any) -> None:
+    def _end(self, result: object) -> None:
         if not self._loop.is_closed():
             self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)

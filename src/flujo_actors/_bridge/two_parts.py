@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def begin_in_two_parts(
-    loop: asyncio.AbstractEventLoop, main: Coroutine[Any, object, None], context: contextvars.Context, *, name: str
+    loop: asyncio.AbstractEventLoop, main: Coroutine[object, object, None], context: contextvars.Context, *, name: str
 ) -> asyncio.Task[None]:
     """A task for a coroutine, whose first part is over."""
     parts = _in_two_parts(main)
@@ -34,7 +34,7 @@ def begin_in_two_parts(
     return task
 
 
-async def _in_two_parts(main: Coroutine[Any, object, None]) -> None:
+async def _in_two_parts(main: Coroutine[object, object, None]) -> None:
     try:
         awaited = main.send(None)
     except StopIteration:
@@ -54,7 +54,7 @@ _the_end_of_the_first_part = _FirstPart()
 
 
 @types.coroutine
-def _rest(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, None, T]:
+def _rest(coroutine: Coroutine[object, object, T], awaited: Any) -> Generator[Any, None, T]:
     """The rest of a coroutine that waits for `awaited`, which is left to the task to wait for."""
     owed: BaseException | None = None
     try:

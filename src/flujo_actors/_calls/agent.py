@@ -83,7 +83,7 @@ class PlainCaller:
         known = _content_errors(failed.error)
         return known is not None and bool(known.is_about_content(failed.error))
 
-    def settled(self, output: Any) -> None:
+    def settled(self, output: object) -> None:
         """A plain agent's answers are told as its step's output."""
 
     async def repair(self, prompt: str) -> Attempt:
@@ -182,12 +182,14 @@ def _beside(plan: CallPlan, work: Work) -> dict[str, object]:
     return {name: each for name, each in found.items() if each is not None or name in plan.required}
 
 
-async def _call_async(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any]) -> object:
+async def _call_async(run: Run, plan: CallPlan, args: tuple[object, ...], keywords: dict[str, object]) -> object:
     answer = plan.target(*args, **keywords)
     return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
 
 
-async def _call_sync(run: Run, plan: CallPlan, args: tuple[Any, ...], keywords: dict[str, Any], work: Work) -> object:
+async def _call_sync(
+    run: Run, plan: CallPlan, args: tuple[object, ...], keywords: dict[str, object], work: Work
+) -> object:
     call = functools.partial(plan.target, *args, **keywords)
     left = functools.partial(report_left_thread, run, work.name, work.span)
     answer = await in_thread(call, label=work.name, limit=run.sync_step_threads, if_left=left)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from .._core.attempts import Attempt, Failed
 from .._core.settings import ArosSettings
@@ -45,7 +45,7 @@ class Caller(Protocol):
     def is_about_content(self, failed: Failed) -> bool:
         """Whether a failed call failed because of what the model wrote; `failed.output` is that text."""
 
-    def settled(self, output: Any) -> None:
+    def settled(self, output: object) -> None:
         """Hear what the answer came to: a value, or the text there was instead."""
 
 

@@ -74,7 +74,7 @@ def _emitter(run: Run, work: Work) -> Emit:
         return tell
     token = trio.lowlevel.current_trio_token()
 
-    def tell_from_afar(kind: type[Any], **facts: object) -> None:
+    def tell_from_afar(kind: type[object], **facts: object) -> None:
         # In a copy of the teller's context: what a sink makes current there is current in no task.
         token.run_sync_soon(functools.partial(contextvars.copy_context().run, tell, kind, **facts))
 

@@ -137,19 +137,19 @@ class ModelCaller:
             self._tell_response(ended.output)
         return ended
 
-    def settled(self, output: Any) -> None:
+    def settled(self, output: object) -> None:
         """Tell what the agent's answer came to, unless it was told as the agent gave it."""
         if self._unanswered:
             self._tell_response(output)
 
-    def _tell_response(self, output: Any) -> None:
+    def _tell_response(self, output: object) -> None:
         work = self.work
         self.run.emit("agent.response", work.span, step_name=work.name, attempt=work.attempt, output=output)
 
     def _prompt(self, instruction: str | None = None) -> Any:
         return prompt_of(self.work.data, refusal_note(self.work.tally.refusal), instruction)
 
-    def _request(self, prompt: Any, options: dict[str, Any]) -> Request:
+    def _request(self, prompt: Any, options: dict[str, object]) -> Request:
         call = metered_call(self.run, self.step, self.work)
         if self.kept is not None:
             return self.kept.question(self.agent, prompt, options, call)

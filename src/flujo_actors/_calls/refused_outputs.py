@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable
-from typing import Any
 
 from .._core.attempts import PLAIN, Failed
 from ..errors import MockDetectionError, NotAwaited
 
 
-def refused_output(name: str, output: Any) -> Failed | None:
+def refused_output(name: str, output: object) -> Failed | None:
     """The failure of a step with such an output; `None` if the output is one."""
     if type(output) in PLAIN:
         return None
     return _leaked_mock(name, output) or _not_awaited(name, output)
 
 
-def _leaked_mock(name: str, output: Any) -> Failed | None:
+def _leaked_mock(name: str, output: object) -> Failed | None:
     mock = sys.modules.get("unittest.mock")
     if mock is None or not isinstance(output, mock.NonCallableMock):
         return None
@@ -25,7 +24,7 @@ def _leaked_mock(name: str, output: Any) -> Failed | None:
     return Failed(error=MockDetectionError(text), feedback=text)
 
 
-def _not_awaited(name: str, output: Any) -> Failed | None:
+def _not_awaited(name: str, output: object) -> Failed | None:
     if not isinstance(output, Awaitable):
         return None
     what = getattr(output, "__qualname__", None)
@@ -35,7 +34,7 @@ def _not_awaited(name: str, output: Any) -> Failed | None:
     return Failed(error=NotAwaited(text), feedback=text)
 
 
-def _let_go(output: Any) -> None:
+def _let_go(output: object) -> None:
     """End what will never be awaited: a coroutine without a warning about it, a task without waiting for it."""
     end = getattr(output, "close", None) or getattr(output, "cancel", None)
     if end is not None:

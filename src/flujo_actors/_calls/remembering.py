@@ -6,8 +6,6 @@ last call, as far as they are the model's and the user's (`_agents.shown_context
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic_ai.messages import ModelMessage
 
 from .._agents.history import appended, messages_of, shortened
@@ -17,12 +15,12 @@ from .._dsl.step import Step
 from .._run.messages import Assembly
 
 
-def history_in(context: Any, source: FromHistory) -> list[ModelMessage]:
+def history_in(context: object, source: FromHistory) -> list[ModelMessage]:
     """The messages that a history source finds in the context, shortened as it says."""
     return shortened(messages_of(_kept(context, source), what=f"context field {source.where!r}"), source.keep_last)
 
 
-def remembered(step: Step, context: Any, assembly: Assembly) -> object:
+def remembered(step: Step, context: object, assembly: Assembly) -> object:
     """The context with what the step's agent has said and heard."""
     source = None if step.context_sources is None else step.context_sources.history
     assert source is not None
@@ -31,14 +29,14 @@ def remembered(step: Step, context: Any, assembly: Assembly) -> object:
     return with_value(context, source.where, messages, step_name=step.name)
 
 
-def _kept(context: Any, source: FromHistory) -> object:
+def _kept(context: object, source: FromHistory) -> object:
     """A conversation that will be remembered may not have begun yet."""
     if source.remember and not has_path(context, source.where):
         return None
     return read_path(context, source.where)
 
 
-def _holds_messages(context: Any, source: FromHistory) -> bool:
+def _holds_messages(context: object, source: FromHistory) -> bool:
     """Whether the field is annotated to hold messages, so that plain data would not fit."""
     around, _, name = source.where.rpartition(".")
     model = type(read_path(context, around) if around else context)

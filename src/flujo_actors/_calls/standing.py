@@ -36,7 +36,7 @@ class Standing:
         shown = {"capabilities": [ShownContext(self.shown)]} if self.shown else {}
         return with_options(history_options(self.history), shown)
 
-    def shortened(self, options: dict[str, Any], keep_last: int | None) -> dict[str, object]:
+    def shortened(self, options: dict[str, object], keep_last: int | None) -> dict[str, object]:
         """The same arguments, of a conversation of which the model is shown the end; what was said before it stays."""
         return with_options(options, shortened_history(keep_last, after=len(self.history)))
 

@@ -36,5 +36,5 @@ async def state_of(run: Run, work: Work, source: FromState | Callable[..., Any],
     return got.value
 
 
-async def _read(context: Any, where: str) -> object:
+async def _read(context: object, where: str) -> object:
     return own(read_path(context, where))

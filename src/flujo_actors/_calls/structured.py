@@ -161,7 +161,7 @@ class StructuredStep:
         self._metadata = dict(first.metadata)
         return self._given_text(first.output)
 
-    def _given_text(self, output: Any) -> str:
+    def _given_text(self, output: object) -> str:
         """The text of an answer; what has none is a failed stage already."""
         try:
             return as_text(output)
@@ -181,7 +181,7 @@ class StructuredStep:
 
     # --- values ---
 
-    def _checked(self, output: Any, stage: stages.Stage) -> _Valid | StageFailure:
+    def _checked(self, output: object, stage: stages.Stage) -> _Valid | StageFailure:
         """An answer that is a value already: fine if it fits the schema."""
         if self.caller.validates:
             return _Valid(value=output, clean=True)
@@ -195,7 +195,7 @@ class StructuredStep:
         except StructuredOutputError as error:
             return StageFailure(stage=stage, reason=f"the value cannot be used: {error}")
 
-    def _is_built(self, output: Any) -> bool:
+    def _is_built(self, output: object) -> bool:
         if not self.schema.constructs:
             return True
         declared = self.declared
@@ -301,7 +301,7 @@ class StructuredStep:
         unanswered = failed.refusal is None
         return StageFailure(stage=stage, reason=failed.feedback, provider_error=refused, unanswered=unanswered)
 
-    async def _read_output(self, output: Any, stage: stages.Stage) -> _Valid | StageFailure | Attempt:
+    async def _read_output(self, output: object, stage: stages.Stage) -> _Valid | StageFailure | Attempt:
         try:
             text = as_text(output)
         except ValueError as error:

@@ -36,7 +36,7 @@ class ToolApprovals:
     _asked: int = 0
     """How many questions were answered so far."""
 
-    def options(self, options: dict[str, Any]) -> tuple[dict[str, Any], bool, Stopped | None]:
+    def options(self, options: dict[str, object]) -> tuple[dict[str, Any], bool, Stopped | None]:
         """The options for the agent's run; whether it goes on with what was said; the next question, if one is left."""
         output = options.get("output_type", getattr(self.agent, "output_type", str))
         options = {**options, "output_type": [output, DeferredToolRequests]}

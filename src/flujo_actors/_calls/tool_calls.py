@@ -15,7 +15,7 @@ def tells_tools(run: Run) -> bool:
     return run.outlet is not None and run.outlet.tools
 
 
-def tell_if_tool(run: Run, work: Work, kind: type[Any], facts: dict[str, Any]) -> None:
+def tell_if_tool(run: Run, work: Work, kind: type[object], facts: dict[str, Any]) -> None:
     """Tell whoever reads the run of an event, if it is one of a tool."""
     if kind in (ToolStarted, ToolEnded) and tells_tools(run):
         _tell_tool(run, work, ended=kind is ToolEnded, **facts)
@@ -28,7 +28,7 @@ def _tell_tool(
     tool_name: str,
     tool_call_id: str,
     arguments: object = None,
-    result: Any = None,
+    result: object = None,
     status: str | None = None,
     feedback: str | None = None,
     ended: bool,

@@ -37,7 +37,7 @@ class Call:
         """A line for people, unless they want silence."""
         say(text, quiet=self.quiet)
 
-    def settings(self, overrides: dict[str, Any] | None = None) -> Settings:
+    def settings(self, overrides: dict[str, object] | None = None) -> Settings:
         """The settings of this call: `--config` or `flujo.toml`, the environment, and what options say."""
         from .. import load_settings
 

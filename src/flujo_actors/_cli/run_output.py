@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._core.outcomes import PipelineResult
 from .._core.safe_text import in_lines
@@ -34,7 +34,7 @@ def json_result(result: PipelineResult) -> str:
     return json.dumps({"schema_version": SCHEMA_VERSION, **data}, ensure_ascii=False, indent=2)
 
 
-def output_text(output: Any) -> str:
+def output_text(output: object) -> str:
     """A text as it is, anything else as JSON."""
     if isinstance(output, str):
         return output

@@ -97,7 +97,7 @@ class RunView:
         if isinstance(outcome, Failure) and is_top_level(StepPath(outcome.path)):
             self.streamed_all = False
 
-    def _event(self, outcome: Any) -> None:
+    def _event(self, outcome: object) -> None:
         from .._json_text import to_json
 
         sys.stderr.write(f"{to_json(outcome, plain=True)}\n")

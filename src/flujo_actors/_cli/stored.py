@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -27,7 +27,7 @@ BY_STATUS = {"completed": DONE, "failed": FAILED, "aborted": FAILED, "paused": P
 """How a command ends that shows a run."""
 
 
-def document(**parts: Any) -> str:
+def document(**parts: object) -> str:
     """A JSON document for programs."""
     return json.dumps({"schema_version": SCHEMA_VERSION, **parts}, ensure_ascii=False, indent=2)
 

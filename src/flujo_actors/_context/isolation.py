@@ -123,7 +123,7 @@ def check_context_model(model: type | None) -> None:
     raise DeclarationError(f"context_model must be a pydantic model, an attrs class or a dataclass, not {model!r}")
 
 
-def isolated(context: Any) -> object:
+def isolated(context: object) -> object:
     """A deep copy for one attempt or branch."""
     if type(context) is Context and not vars(context):
         return Context.__new__(Context)  # every run begins with a copy, most often of nothing
@@ -147,7 +147,7 @@ def own(data: object) -> object:
     return data if isinstance(copied, Error) else copied.value
 
 
-def _culprit(context: Any) -> str:
+def _culprit(context: object) -> str:
     values = values_of(context).items()
     return next((key for key, value in values if isinstance(tried(copy.deepcopy, value), Error)), "?")
 
@@ -157,7 +157,7 @@ def has_fields(cls: type) -> bool:
     return issubclass(cls, Context) or hasattr(cls, "model_fields") or attrs.has(cls) or dataclasses.is_dataclass(cls)
 
 
-def values_of(context: Any) -> dict[str, object]:
+def values_of(context: object) -> dict[str, object]:
     """The context's values by key; `ContextError` if they cannot be read."""
     values = tried(_values_of, context)  # an attribute may be a property that does anything
     if isinstance(values, Error):

@@ -45,11 +45,11 @@ def check_history(model: type, where: str, *, what: str) -> None:
         )
 
 
-def _named(kind: Any) -> str:
+def _named(kind: object) -> str:
     return getattr(kind, "__name__", None) or str(kind)
 
 
-def _fields_of(kind: Any) -> Mapping[str, object] | None:
+def _fields_of(kind: object) -> Mapping[str, object] | None:
     """The annotations of a model's fields; `None` where any name may do."""
     if not isinstance(kind, type) or not has_fields(kind):
         return None
@@ -82,7 +82,7 @@ def _resolved(kind: type, name: str) -> object:
         return Any
 
 
-def _without_none(kind: Any) -> object:
+def _without_none(kind: object) -> object:
     """What an optional field holds if it holds something; of other unions nobody knows."""
     if typing.get_origin(kind) is typing.Annotated:
         kind = typing.get_args(kind)[0]

@@ -43,7 +43,7 @@ _LOOKING_ONLY = (Add, Append, Merge)
 """Reducers that leave what they are given as it is."""
 
 
-def updated(context: Any, output: Any, *, step_name: str) -> object:
+def updated(context: object, output: object, *, step_name: str) -> object:
     """The context with a step's output merged in (`updates_context=True`)."""
     if not isinstance(output, Mapping) and not has_fields(type(output)):
         raise ContextError(
@@ -70,7 +70,7 @@ def merged(base: object, branches: Iterable[tuple[str, object]], *, strategy: Me
     return _replaced(base, after, who=f"the branches of {where!r}") if after else base
 
 
-def carried(before: object, after: Any, onto: object) -> object:
+def carried(before: object, after: object, onto: object) -> object:
     """A context with what was changed between two others: what a handler leaves, where the rest is dropped."""
     changes = dict(_changed(values_of(before), values_of(after)))
     return _replaced(onto, changes, who="a handler") if changes else onto
@@ -184,7 +184,7 @@ def _kind(cls: type) -> Callable[[Any, Changes], object] | None:
     return _replace_dataclass if dataclasses.is_dataclass(cls) else None
 
 
-def _replaced(context: Any, changes: Changes, *, who: str) -> object:
+def _replaced(context: object, changes: Changes, *, who: str) -> object:
     replace = _kind(type(context))
     if replace is None:
         raise ContextError(f"a context of type {type(context).__name__} cannot be updated")
@@ -240,7 +240,9 @@ def _replace_dataclass(context: Any, changes: Changes) -> object:
     return _with_own(own, context, changes, dataclasses.replace(context, **given), dataclasses.replace)
 
 
-def _with_own(own: list[str], context: Any, changes: Changes, fresh: object, remade: Callable[[Any], object]) -> object:
+def _with_own(
+    own: list[str], context: object, changes: Changes, fresh: object, remade: Callable[[Any], object]
+) -> object:
     """Fields that the constructor does not take: kept if somebody set them, made anew if the class derives them."""
     kept = dict(_changed(values_of(remade(context)), values_of(context))) if own else {}
     for key, value in {**kept, **changes}.items():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from .._core.near_names import nearest
 from ..errors import ContextError
 from .isolation import has_fields, isolated, values_of
 
 
-def read_path(context: Any, where: str) -> object:
+def read_path(context: object, where: str) -> object:
     """The value at a path; `None` below a value that is `None`, and `ContextError` if there is no such place."""
     value = context
     for place, name in enumerate(where.split(".")):
@@ -39,7 +38,7 @@ def _missing(name: str, where: str, known: list[str]) -> ContextError:
     return ContextError(f"the context has no {name!r}{at}; {hint}")
 
 
-def has_path(context: Any, where: str) -> bool:
+def has_path(context: object, where: str) -> bool:
     """Whether there is a value at a path."""
     try:
         read_path(context, where)
@@ -48,7 +47,7 @@ def has_path(context: Any, where: str) -> bool:
     return True
 
 
-def with_value(context: Any, where: str, value: object, *, step_name: str) -> object:
+def with_value(context: object, where: str, value: object, *, step_name: str) -> object:
     """The context with another value at a path; the original stays as it is."""
     from .merging import updated  # only for those who change the context
 

@@ -54,7 +54,7 @@ def _state_data(value: object) -> object:
         return prompt_text(value)
 
 
-def _metadata_data(metadata: dict[str, Any]) -> object:
+def _metadata_data(metadata: dict[str, object]) -> object:
     try:
         return value_data(metadata)
     except NotSerializable:

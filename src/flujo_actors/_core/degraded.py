@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from .attempts import NOTHING
 from .outcomes import StepResult
@@ -27,7 +26,7 @@ def degraded_texts(result: StepResult) -> frozenset[str]:
     return frozenset(each for key, each in _items(output) if str(key) in items and isinstance(each, str))
 
 
-def marks(output: Any, texts: frozenset[str]) -> Mapping[str, object]:
+def marks(output: object, texts: frozenset[str]) -> Mapping[str, object]:
     """What the metadata of an output says of the texts in it that stand for values."""
     if not texts:
         return NOTHING
@@ -37,7 +36,7 @@ def marks(output: Any, texts: frozenset[str]) -> Mapping[str, object]:
     return {"degraded_items": items} if items else NOTHING
 
 
-def _items(output: Any) -> Iterable[tuple[object, object]]:
+def _items(output: object) -> Iterable[tuple[object, object]]:
     if isinstance(output, dict):
         return output.items()
     return enumerate(output) if isinstance(output, list) else ()

@@ -21,7 +21,7 @@ from ..errors import RetrievalError
 from .assembled import RetrievalResult, Retrieved
 
 
-def read_found(answer: Any, *, collection: str) -> Retrieved:
+def read_found(answer: object, *, collection: str) -> Retrieved:
     """What a retriever returned, as `Retrieved`."""
     found = answer if isinstance(answer, Retrieved) else Retrieved(results=_listed(answer, collection))
     for result in found.results:
@@ -82,7 +82,7 @@ def is_relevance(score: object) -> bool:
     return math.isfinite(score) and 0 <= float(score) <= 1
 
 
-def lets_through(wanted: Any, value: object) -> bool:
+def lets_through(wanted: object, value: object) -> bool:
     """Whether a filter lets a value through: it is the one that is wanted, or one of them. `1` is not `True`."""
     allowed = wanted if isinstance(wanted, list | tuple) else (wanted,)
     return any(isinstance(each, bool) is isinstance(value, bool) and each == value for each in allowed)

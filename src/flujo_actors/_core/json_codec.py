@@ -146,7 +146,7 @@ def _dict_from(pairs: list[list[Any]]) -> dict[Any, Any]:
     return _tagged("dict", pairs) if any(_is_unread(key) for key, _ in pairs) else dict(pairs)
 
 
-def _set_from(kind: type[set[Any] | frozenset[Any]], items: list[object]) -> object:
+def _set_from(kind: type[set[object] | frozenset[object]], items: list[object]) -> object:
     return _tagged(kind.__name__, items) if any(map(_is_unread, items)) else kind(items)
 
 
@@ -171,7 +171,7 @@ def encode(value: object) -> object:
     return encoder(value) if encoder else _encode_other(value)
 
 
-def _encode_other(value: Any) -> Any:
+def _encode_other(value: object) -> Any:
     cls = type(value)
     if is_model(cls):
         return {TAG: "model", "type": name_to_write(cls, is_model), "value": _model_data(value)}

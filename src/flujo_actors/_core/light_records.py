@@ -154,7 +154,7 @@ def _facts_in(kind: RecordKind, path: StepPath, text: str) -> dict[str, Any]:
     return _told_by(kind, path, body) if isinstance(body, dict) else {}
 
 
-def _told_by(kind: RecordKind, path: StepPath, body: dict[str, Any]) -> dict[str, object]:
+def _told_by(kind: RecordKind, path: StepPath, body: dict[str, object]) -> dict[str, object]:
     match kind:
         case "admitted":
             return origin_facts(body.get("origin"))
@@ -194,7 +194,7 @@ def origin_facts(origin: object) -> dict[str, object]:
     return {"origin": _text(origin.get("run_id")), "origin_seq": int(_number(origin.get("seq")))}
 
 
-def _settled(body: dict[str, Any]) -> dict[str, object]:
+def _settled(body: dict[str, object]) -> dict[str, object]:
     body = body.get("outcome") if isinstance(body.get("outcome"), dict) else body  # type: ignore[assignment]
     of = int(_number(body.get("of")))
     failed = body.get("failure")
@@ -210,7 +210,7 @@ def _settled(body: dict[str, Any]) -> dict[str, object]:
     return {**_result(done), "status": kind, "of": of}
 
 
-def _result(result: Any) -> dict[str, Any]:
+def _result(result: object) -> dict[str, Any]:
     if not isinstance(result, dict):
         return {}
     attempts, metadata = int(_number(result.get("attempts", 1))), result.get("metadata")
@@ -224,7 +224,7 @@ def _result(result: Any) -> dict[str, Any]:
     }
 
 
-def success_note(metadata: Any, attempts: int) -> str:
+def success_note(metadata: object, attempts: int) -> str:
     """What is worth knowing about a step that succeeded."""
     told = metadata if isinstance(metadata, dict) else {}
     if told.get("fallback_triggered"):
@@ -236,7 +236,7 @@ def success_note(metadata: Any, attempts: int) -> str:
     return f"{attempts} attempts" if attempts > 1 else ""
 
 
-def _spent(usage: Any) -> dict[str, object]:
+def _spent(usage: object) -> dict[str, object]:
     if not isinstance(usage, dict):
         return {}
     tokens = _number(usage.get("input_tokens")) + _number(usage.get("output_tokens"))

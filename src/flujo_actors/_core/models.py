@@ -79,7 +79,7 @@ def parts_of(value: Any) -> dict[str, object]:
     return {field.name: getattr(value, field.name) for field in _fields(cls) if field.init}
 
 
-def own_parts_of(value: Any) -> dict[str, object]:
+def own_parts_of(value: object) -> dict[str, object]:
     """What the model keeps beside its constructor's arguments: the fields with `init=False`."""
     own = [field.name for field in _fields(type(value)) if not field.init]
     return {name: getattr(value, name) for name in own if hasattr(value, name)}
@@ -95,7 +95,7 @@ def written_by_pydantic(value: Any, name: str) -> object:
         raise NotSerializable(f"{type_name(type(value))}.{name} cannot be written as JSON: {error}") from error
 
 
-def put_together(cls: Any, parts: dict[str, Any]) -> object:
+def put_together(cls: Any, parts: dict[str, object]) -> object:
     """A model from its parts; `NotSerializable` if it does not take them."""
     made = tried(_pydantic_from if is_pydantic(cls) else _called_with, cls, parts)
     if isinstance(made, Error):
@@ -104,13 +104,13 @@ def put_together(cls: Any, parts: dict[str, Any]) -> object:
     return made.value
 
 
-def _pydantic_from(cls: Any, parts: dict[str, Any]) -> object:
+def _pydantic_from(cls: Any, parts: dict[str, object]) -> object:
     if getattr(cls, "__pydantic_root_model__", False):
         return cls.model_validate(parts.get("root"))
     return cls.model_validate(parts, by_alias=False, by_name=True)
 
 
-def _called_with(cls: type, parts: dict[str, Any]) -> object:
+def _called_with(cls: type, parts: dict[str, object]) -> object:
     own = {field.name for field in _fields(cls) if not field.init}
     aliases = {field.name: getattr(field, "alias", None) or field.name for field in _fields(cls)}
     made = cls(**{aliases.get(name, name): part for name, part in parts.items() if name not in own})

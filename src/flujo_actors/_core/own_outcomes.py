@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import NoneType
-from typing import Any
 
 import attrs
 
@@ -35,7 +34,7 @@ _FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
 }
 
 
-def checked_outcome(outcome: Any) -> object:
+def checked_outcome(outcome: object) -> object:
     """The outcome; `TypeError` or `ValueError` that names the field if it says something that no outcome can say."""
     for name, kinds in _FIELDS[type(outcome)].items():
         part = getattr(outcome, name)

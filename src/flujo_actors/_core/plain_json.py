@@ -58,7 +58,7 @@ def _key(key: object) -> str:
     return ", ".join(map(_key, key)) if isinstance(key, list) else str(key)
 
 
-def _complex(parts: list[Any]) -> str:
+def _complex(parts: list[object]) -> str:
     return f"{untagged(parts[0])}+{untagged(parts[1])}j"
 
 

@@ -47,7 +47,7 @@ MAX_BYTES = 500_000_000
 """How long a body may be in UTF-8: databases take a value of about 1 GB, and drivers need some of that."""
 
 
-def make_body(**parts: Any) -> str:
+def make_body(**parts: object) -> str:
     """A body of the current version; the parts are JSON data."""
     try:
         body = _write({"v": RECORD_VERSION, **parts})
@@ -109,12 +109,12 @@ def read_body(text: str, *, where: str) -> dict[str, Any]:
     return parts
 
 
-def text_in(body: dict[str, Any], name: str) -> str:
+def text_in(body: dict[str, object], name: str) -> str:
     """A part of a body that must be a text."""
     return _of_type(str, body[name], name)
 
 
-def number_in(body: dict[str, Any], name: str) -> int:
+def number_in(body: dict[str, object], name: str) -> int:
     """A part of a body that must be a whole number."""
     return _of_type(int, body[name], name)
 
@@ -164,7 +164,7 @@ def _redacted(outcome: TerminalOutcome, redact: Redact) -> TerminalOutcome:
     return attrs.evolve(outcome, error=redacted_error(info, redact))
 
 
-def read_settled(path: StepPath, body: dict[str, Any], outcome_at: OutcomeAt, *, where: str) -> Any:
+def read_settled(path: StepPath, body: dict[str, object], outcome_at: OutcomeAt, *, where: str) -> Any:
     """How the step at `path` ended; the records that its history refers to must have been read."""
     outcome = _read_message(_outcome_in(body, where=where), StepOutcome, where=where)
     if "history" not in body:
@@ -175,7 +175,7 @@ def read_settled(path: StepPath, body: dict[str, Any], outcome_at: OutcomeAt, *,
     return attrs.evolve(outcome, step_result=attrs.evolve(outcome.step_result, step_history=history))
 
 
-def steps_inside(path: StepPath, body: dict[str, Any]) -> list[StepPath]:
+def steps_inside(path: StepPath, body: dict[str, object]) -> list[StepPath]:
     """The steps whose own records hold parts of this one's history."""
     history = body.get("history")
     return [inside(path, part) for part in history if isinstance(part, str)] if isinstance(history, list) else []
@@ -200,7 +200,7 @@ def _read_part(path: StepPath, part: object, outcome_at: OutcomeAt, *, where: st
     return cast(StepResult, result)
 
 
-def _read_message(data: object, kind: Any, *, where: str) -> Any:
+def _read_message(data: object, kind: object, *, where: str) -> Any:
     with reading(where):
         return from_data(data, kind)
 

@@ -147,7 +147,7 @@ class Projector:
     def _use(self, path: StepPath, used: Usage) -> None:
         self._since[path] = self._since.get(path, NO_USAGE) + used
 
-    def _settle(self, path: StepPath, body: dict[str, Any], where: str) -> None:
+    def _settle(self, path: StepPath, body: dict[str, object], where: str) -> None:
         outcome = record_bodies.read_settled(path, body, self._outcomes.get, where=where)
         if is_tried(path):
             self._try(whose(path), outcome)

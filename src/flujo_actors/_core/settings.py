@@ -148,7 +148,7 @@ class Price:
     """For input tokens from the provider's cache; by default the same as other input."""
 
 
-def _prices(value: Mapping[str, Any]) -> Mapping[str, Price]:
+def _prices(value: Mapping[str, object]) -> Mapping[str, Price]:
     if not isinstance(value, Mapping):
         raise DeclarationError(f"setting usage.prices must be a table of prices by model name, not {value!r}")
     return {name: _as_section(Price, price) for name, price in value.items()}

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
@@ -50,7 +50,7 @@ def stops_siblings(report: Report, *, patient: bool) -> bool:
             return True
 
 
-def gathered(name: str, reports: Mapping[str, Report], output: Any, *, patient: bool) -> Failed | Stopped | Survived:
+def gathered(name: str, reports: Mapping[str, Report], output: object, *, patient: bool) -> Failed | Stopped | Survived:
     """What the siblings of step `name` come to (rules 2 to 4), by their reports; `output` is what there is of them."""
     verdicts = {sibling: report.verdict for sibling, report in reports.items()}
     failures = {sibling: verdict for sibling, verdict in verdicts.items() if isinstance(verdict, Failure)}
@@ -67,7 +67,7 @@ def gathered(name: str, reports: Mapping[str, Report], output: Any, *, patient: 
     return Survived(ignored={sibling: failure.feedback for sibling, failure in failures.items()})
 
 
-def _failed(name: str, failures: Mapping[str, Failure], output: Any, control: BaseException | None) -> Failed:
+def _failed(name: str, failures: Mapping[str, Failure], output: object, control: BaseException | None) -> Failed:
     text = "; ".join(f"branch {key!r} of {name!r} failed: {each.feedback}" for key, each in failures.items())
     return Failed(error=control or _one_error(name, failures), feedback=text, output=output, of_child=True)
 

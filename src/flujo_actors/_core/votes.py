@@ -86,7 +86,7 @@ def confidence_in(value: object) -> tuple[float | None, str]:
     return float(value), ""
 
 
-def field_of(output: Any, name: str) -> object:
+def field_of(output: object, name: str) -> object:
     """The field of an output, whether it is a dict or has attributes; `None` if it has no such field."""
     if isinstance(output, dict):
         return output.get(name)

@@ -28,11 +28,11 @@ class AgentStep:
     agent: ClassVar[Any] = None
     context_sources: ClassVar[ContextSources | Iterable[Source] | None] = None
 
-    def user_prompt(self, data: object, context: Any) -> Any:
+    def user_prompt(self, data: object, context: object) -> Any:
         """What the agent is asked."""
         return data
 
-    def apply(self, output: Any) -> Any:
+    def apply(self, output: object) -> Any:
         """What the step returns."""
         return output
 
@@ -61,5 +61,5 @@ class _Prompt:
         self._ask, self.__name__ = whose.user_prompt, "user_prompt"
         self._named = accepts(whose.user_prompt, "context")
 
-    def __call__(self, data: object, *, context: Any) -> object:
+    def __call__(self, data: object, *, context: object) -> object:
         return self._ask(data, context=context) if self._named else self._ask(data, context)

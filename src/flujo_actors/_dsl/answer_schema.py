@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import attrs
 import cattrs
@@ -17,7 +17,7 @@ Reader: TypeAlias = Callable[[object], object]
 """Turns an answer into what its schema describes, or raises what the library behind the schema raises."""
 
 
-def reader_of(schema: Any) -> Reader:
+def reader_of(schema: object) -> Reader:
     """How answers are read by a JSON Schema, an attrs class or anything pydantic knows; else `DeclarationError`."""
     if isinstance(schema, Mapping):
         return _json_reader(schema)

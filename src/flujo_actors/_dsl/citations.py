@@ -12,7 +12,7 @@ _CITED = re.compile(r"\[([^\[\]\n]{1,200})\]")
 _ID_LIKE = re.compile(r"[^\s\[\]]*[\w][^\s\[\]]*")
 
 
-def known_citations(output: Any, *, assembled: AssembledContext) -> str | None:
+def known_citations(output: object, *, assembled: AssembledContext) -> str | None:
     """Refuse an answer that cites, like `[p9]`, a passage that was not shown; say which ones were.
 
     A word, a number or an id in square brackets is a citation, also one of several with commas between; other text in
@@ -42,7 +42,7 @@ _DEEPEST = 20
 """How deeply nested texts of a structured answer are looked at."""
 
 
-def _texts(output: Any, depth: int = 0) -> Iterator[str]:
+def _texts(output: object, depth: int = 0) -> Iterator[str]:
     """Every text in an answer, however it is structured."""
     if isinstance(output, str):
         yield output
@@ -51,7 +51,7 @@ def _texts(output: Any, depth: int = 0) -> Iterator[str]:
             yield from _texts(part, depth + 1)
 
 
-def _parts(output: Any) -> list[object]:
+def _parts(output: object) -> list[object]:
     if isinstance(output, Mapping):
         return list(output.values())
     if isinstance(output, list | tuple | set | frozenset):

@@ -100,7 +100,7 @@ Source: TypeAlias = FromState | FromLiteral | FromHistory | FromRetrieval
 # --- making them --------------------------------------------------------------------------------------------
 
 
-def from_state(where: str | Callable[..., Any], *, name: str | None = None) -> FromState:
+def from_state(where: str | Callable[..., object], *, name: str | None = None) -> FromState:
     """A value of the run's context: a field, a dotted path, or what a function `(data, context)` makes of it.
 
     It serves as a source, as the `query` of a search, and as the value of a filter.

@@ -149,7 +149,7 @@ def options_of(kind: type[Declared]) -> frozenset[str]:
     return _options[kind]
 
 
-def refuse_unknown(name: object, options: Mapping[str, Any], known: frozenset[str]) -> None:
+def refuse_unknown(name: object, options: Mapping[str, object], known: frozenset[str]) -> None:
     """Refuse an option that no such step has, with the one that was probably meant."""
     if options.keys() <= known:
         return
@@ -248,7 +248,7 @@ class Declared(Chained[In, Out]):
     checks: tuple[CallPlan, ...] = attrs.field(init=False)
     """The validators, each with how to call it."""
 
-    def __new__(cls, *arguments: object, **options: Any) -> Self:
+    def __new__(cls, *arguments: object, **options: object) -> Self:
         refuse_unknown(arguments[0] if arguments else options.get("name"), options, options_of(cls))
         return object.__new__(cls)
 

@@ -53,7 +53,7 @@ class GovernedKinds:
         arms: Mapping[str, object],
         by: object = None,
         *,
-        category: Callable[..., Any] | None = None,
+        category: Callable[..., object] | None = None,
         reward: Reward = None,
         beliefs: str | None = None,
         **config: Any,

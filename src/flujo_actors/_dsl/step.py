@@ -99,10 +99,10 @@ class Step(Declared[In, Out], GovernedKinds):
     @overload
     def __init__(self: Step[Any, O], name: str, agent: Returns[Any, O], **options: Unpack[GivenInput]) -> None: ...
     @overload
-    def __init__(self: Step[Any, Any], name: str, agent: Any, **options: Unpack[WithProcessors]) -> None: ...
+    def __init__(self: Step[Any, Any], name: str, agent: object, **options: Unpack[WithProcessors]) -> None: ...
     @overload
-    def __init__(self: Step[Any, Any], name: str, agent: Any, **options: Unpack[WithProcessing]) -> None: ...
-    def __init__(self, name: str, agent: Any = None, **options: Any) -> None:
+    def __init__(self: Step[Any, Any], name: str, agent: object, **options: Unpack[WithProcessing]) -> None: ...
+    def __init__(self, name: str, agent: object = None, **options: Any) -> None:
         if options.get("context_sources") is not None:
             from .source_checks import sources_of  # only for steps that have sources
 
@@ -366,18 +366,18 @@ class Step(Declared[In, Out], GovernedKinds):
     def loop_until(
         name: str,
         body: TypedStep[T, T] | Answers[T, T],
-        until: Callable[..., Any],
+        until: Callable[..., object],
         max_loops: int = 5,
         **options: Unpack[LoopOptions],
     ) -> LoopUntil[T, T]: ...
     @overload
     @staticmethod
     def loop_until(
-        name: str, body: Returns[T, T], until: Callable[..., Any], max_loops: int = 5, **options: Unpack[LoopOptions]
+        name: str, body: Returns[T, T], until: Callable[..., object], max_loops: int = 5, **options: Unpack[LoopOptions]
     ) -> LoopUntil[T, T]: ...
     @staticmethod
     def loop_until(
-        name: str, body: StepLike, until: Callable[..., Any], max_loops: int = 5, **options: Any
+        name: str, body: StepLike, until: Callable[..., object], max_loops: int = 5, **options: Any
     ) -> LoopUntil:
         """The body on its own last output until `until(output, context)`; past `max_loops` it fails."""
         from .kinds import LoopUntil
@@ -407,11 +407,11 @@ class Step(Declared[In, Out], GovernedKinds):
     @overload
     @staticmethod
     def human_in_the_loop(
-        name: str, message: str | Callable[..., str], input_schema: Any = None, **options: Unpack[KindOptions]
+        name: str, message: str | Callable[..., str], input_schema: object = None, **options: Unpack[KindOptions]
     ) -> HumanInTheLoop[Any, Any]: ...
     @staticmethod
     def human_in_the_loop(
-        name: str, message: str | Callable[..., str], input_schema: Any = None, **options: Any
+        name: str, message: str | Callable[..., str], input_schema: object = None, **options: Any
     ) -> HumanInTheLoop:
         """Pauses the run, at any depth; the answer is the step's output."""
         from .kinds import HumanInTheLoop

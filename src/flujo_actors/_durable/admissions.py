@@ -20,7 +20,7 @@ from .changes import changes_between, steps_done
 from .fingerprint import Fingerprint, form_of, read_fingerprint
 
 
-def admission_of(pipeline: Pipeline, run_id: RunId, data: object, context: Any, queue: str | None) -> Admission:
+def admission_of(pipeline: Pipeline, run_id: RunId, data: object, context: object, queue: str | None) -> Admission:
     """What makes a run exist; `NotSerializable` if what it is given cannot be stored."""
     fingerprint = Fingerprint.of(pipeline)
     given = {"input": _stored(data, "input"), "context": _stored(context, "context")}
@@ -57,7 +57,7 @@ def answer_schema_at(pipeline: Pipeline, path: StepPath) -> object:
 
 
 @read_by("a fresh process")
-def _given(body: dict[str, Any], *, where: str) -> tuple[object, object]:
+def _given(body: dict[str, object], *, where: str) -> tuple[object, object]:
     data, context = body.get("input"), body.get("context")
     return record_bodies.read_value(data, where=where), record_bodies.read_value(context, where=where)
 

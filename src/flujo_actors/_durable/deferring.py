@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from .._core.approvals import Decision, Option, checked_decision, option_named
@@ -18,7 +16,7 @@ def options_of(question: Question) -> tuple[Option, ...]:
     return tuple(Option(**each) for each in question.facts["options"])
 
 
-def decision_on(question: Question, answer: Any, *, step_name: str) -> Decision:
+def decision_on(question: Question, answer: object, *, step_name: str) -> Decision:
     """What an answer decides; `InvalidAnswer` if it is no option."""
     return checked_decision(
         answer,
@@ -29,7 +27,7 @@ def decision_on(question: Question, answer: Any, *, step_name: str) -> Decision:
     )
 
 
-def defers(question: Question | None, decision: Any) -> bool:
+def defers(question: Question | None, decision: object) -> bool:
     """Whether a checked answer puts the decision off."""
     if question is None or question.kind != "approval" or not isinstance(decision, Decision):
         return False

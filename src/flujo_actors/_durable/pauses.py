@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import attrs
 
@@ -37,7 +36,7 @@ def waiting_pause(store: Store, token: str) -> OpenPause:
     raise NotPaused(f"run {run_id!r} is {run.status}; nothing in it waits for an answer at {token!r}")
 
 
-def give_answer(store: Store, token: str, answer: Any, *, by: str | None = None) -> None:
+def give_answer(store: Store, token: str, answer: object, *, by: str | None = None) -> None:
     """Answer a question, once, without the pipeline that asked it; `by` is kept with the answer. Blocks."""
     run_id, path = parse_token(token)
     pause = waiting_pause(store, token)

@@ -81,7 +81,7 @@ _FOR_GOOD = contextlib.nullcontext(Hold())
 class Runs(Protocol):
     """Where runs live. A run is open in one place at a time, until it is put back."""
 
-    async def admit(self, run_id: RunId, data: object, context: Any) -> OpenRun:
+    async def admit(self, run_id: RunId, data: object, context: object) -> OpenRun:
         """Begin a run; `RunExists` if its id is taken."""
 
     async def pause_at(self, token: str) -> Pause:
@@ -93,7 +93,7 @@ class Runs(Protocol):
         Unless it may `wait`, an answer to a run that is at work is not taken: `RunLeased`.
         """
 
-    async def defer(self, token: str, decision: Any, *, wait: bool) -> OpenRun:
+    async def defer(self, token: str, decision: object, *, wait: bool) -> OpenRun:
         """As `answer`, for a decision that puts the question off: it is asked again, and has its full time."""
 
     async def expire(self) -> None:
@@ -167,7 +167,7 @@ class RunsInMemory:
         self._expired: dict[RunId, None] = {}
         """Runs with a question that time has ended, and that nobody has gone on with."""
 
-    async def admit(self, run_id: RunId, data: object, context: Any) -> OpenRun:
+    async def admit(self, run_id: RunId, data: object, context: object) -> OpenRun:
         if run_id in self._open or run_id in self._resting or run_id in self._ended:
             raise RunExists(f"a run with the id {run_id!r} exists already; choose another id, or resume it")
         run = self._open[run_id] = OpenRun(run_id=run_id, data=data, context=context, journal=MemoryJournal())
@@ -192,7 +192,7 @@ class RunsInMemory:
         await self._come_to_rest(run_id)
         return await self.reopen(run_id, wait=wait)
 
-    async def defer(self, token: str, decision: Any, *, wait: bool) -> OpenRun:
+    async def defer(self, token: str, decision: object, *, wait: bool) -> OpenRun:
         pause = await self.pause_at(token)
         run_id, _ = parse_token(token)
         if not wait and run_id in self._open:

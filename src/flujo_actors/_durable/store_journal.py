@@ -150,7 +150,7 @@ class StoreJournal:
             wanted.extend(each for each in inside if each in self._settled and each not in found)
         return found
 
-    def _recorded(self, path: StepPath, body: dict[str, Any]) -> Recorded:
+    def _recorded(self, path: StepPath, body: dict[str, object]) -> Recorded:
         where = self._where(self._settled[path])
         outcome = record_bodies.read_settled(path, body, self._outcome_at, where=where)
         same = "context" not in body

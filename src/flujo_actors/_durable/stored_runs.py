@@ -69,11 +69,11 @@ class StoredRuns:
     redact: record_bodies.Redact
     mode: ResumeMode = "strict"
 
-    def admission(self, run_id: RunId, data: object, context: Any, *, queue: str | None = None) -> Admission:
+    def admission(self, run_id: RunId, data: object, context: object, *, queue: str | None = None) -> Admission:
         """What makes a run exist; `NotSerializable` if what it is given cannot be stored."""
         return admission_of(self.pipeline, run_id, data, context, queue)
 
-    async def admit(self, run_id: RunId, data: object, context: Any) -> OpenRun:
+    async def admit(self, run_id: RunId, data: object, context: object) -> OpenRun:
         admission = self.admission(run_id, data, context)
         refuse_run_inside_borrower(self.store, run_id)
         asked_at = trio.current_time()

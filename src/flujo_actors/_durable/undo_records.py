@@ -65,7 +65,7 @@ def read_undo(
     *,
     own_at: OwnAt,
     step_at: StepAt,
-    context: Any,
+    context: object,
     where: str,
 ) -> Iterator[ToUndo]:
     """What is left to undo by the record at `path`; the records that it refers to must have been read."""
@@ -83,7 +83,7 @@ def read_undo(
             yield _told(inside(path, record_bodies.text_in(each, "at")), each, step_at, where=where)
 
 
-def _own(path: StepPath, given: object, result: StepResult | None, step: AnyStep | None, context: Any) -> Undoable:
+def _own(path: StepPath, given: object, result: StepResult | None, step: AnyStep | None, context: object) -> Undoable:
     return Undoable(
         step=step,
         context=context,

@@ -143,7 +143,7 @@ def quota_of(data: Mapping[str, Any], *, guess: Amount) -> Quota:
 
 
 @read_by("a fresh process")
-def read_asked(body: Mapping[str, Any], *, where: str) -> Asked:
+def read_asked(body: Mapping[str, object], *, where: str) -> Asked:
     """What a remote step is asked to do; `CorruptRecord` if that cannot be read."""
     asked = body.get("asked")
     if not isinstance(asked, dict):

@@ -155,7 +155,7 @@ class BudgetBook:
         self,
         quotas: Sequence[Quota],
         wants: Callable[[Quota], Wanted] | None = None,
-        apply: Callable[[Quota, Wanted], Any] = lambda quota, wanted: None,
+        apply: Callable[[Quota, Wanted], object] = lambda quota, wanted: None,
         *,
         first: bool = False,
     ) -> tuple[Any, ...] | None:
@@ -178,7 +178,7 @@ class BudgetBook:
                 pairs = zip(quotas, claims, strict=True)
                 return tuple(claim.wants and self._applied(quota, claim.wants, apply) for quota, claim in pairs)
 
-    def _applied(self, quota: Quota, wanted: Wanted, apply: Callable[[Quota, Wanted], Any]) -> Any:
+    def _applied(self, quota: Quota, wanted: Wanted, apply: Callable[[Quota, Wanted], object]) -> Any:
         before, entry = quota.held(), self._entries[quota]
         applied = apply(quota, wanted)
         if entry.written == before:

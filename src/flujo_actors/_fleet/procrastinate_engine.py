@@ -65,7 +65,7 @@ class ProcrastinateEngine:
             if there is None:
                 db.execute(SchemaManager.get_schema())
 
-    def submit(self, tickets: Sequence[Ticket], connection: Any = None) -> None:
+    def submit(self, tickets: Sequence[Ticket], connection: object = None) -> None:
         if connection is not None:
             self._manager().batch_defer_jobs([_job(ticket) for ticket in tickets], connection=connection)
         elif tickets:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import attrs
 
@@ -40,7 +39,7 @@ class RemoteJournal(StoreJournal):
         self.at_rest = True
         return record
 
-    async def end(self, status: StoredStatus, **said: Any) -> None:
+    async def end(self, status: StoredStatus, **said: object) -> None:
         """The remote run has come to rest."""
         await self._write("ended", ROOT, record_bodies.make_body(status=status, **said), status=status, release=True)
         self.at_rest = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 from .._core.attempts import Attempt, Done, Failed, Stopped
 from .._core.outcomes import Aborted, Failure, StepResult, Success
@@ -47,7 +46,7 @@ async def attempt_in(run: Run, request: Request, journal: StoreJournal, end: err
     return None
 
 
-async def _attempt_of(request: Request, outcome: object, context: Any) -> Attempt:
+async def _attempt_of(request: Request, outcome: object, context: object) -> Attempt:
     """How the step ended, and what it used, as if it had been performed here."""
     assert isinstance(outcome, Success | Failure)
     result, tally = outcome.step_result, request.tally

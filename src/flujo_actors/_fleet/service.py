@@ -51,21 +51,21 @@ class Fleet:
 
     # --- handing in ---
 
-    async def submit(self, run_id: RunId, data: object, context: Any, *, queue: str, priority: int) -> str:
+    async def submit(self, run_id: RunId, data: object, context: object, *, queue: str, priority: int) -> str:
         """Hand a run in from inside a loop, of whatever library."""
         hand_in = self._submission(run_id, data, context, queue=queue, priority=priority)
         host = await current_host()
         await host.enter(call_store, hand_in)
         return run_id
 
-    def submit_sync(self, run_id: RunId, data: object, context: Any, *, queue: str, priority: int) -> str:
+    def submit_sync(self, run_id: RunId, data: object, context: object, *, queue: str, priority: int) -> str:
         """Hand a run in from synchronous code."""
         refuse_inside_loop(instead="submit")
         self._submission(run_id, data, context, queue=queue, priority=priority)()
         return run_id
 
     def _submission(
-        self, run_id: RunId, data: object, context: Any, *, queue: str, priority: int
+        self, run_id: RunId, data: object, context: object, *, queue: str, priority: int
     ) -> Callable[[], None]:
         named = checked_queue(queue, what="queue")
         admission = self.runs.admission(run_id, data, context, queue=named)

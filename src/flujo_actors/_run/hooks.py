@@ -18,7 +18,7 @@ import inspect
 import logging
 import typing
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 import attrs
 from outcome import Error
@@ -112,7 +112,7 @@ class Hooks:
     report: Report
     redact: Callable[[str], str]
 
-    async def tell(self, kind: str, **facts: Any) -> Aborted | Failure | None:
+    async def tell(self, kind: str, **facts: object) -> Aborted | Failure | None:
         """Tell everybody who wants to know of such a moment; the first veto is returned when all have been told."""
         payload: HookPayload = PAYLOAD_TYPES[kind](run_id=self.run_id, **facts)
         veto: Aborted | Failure | None = None

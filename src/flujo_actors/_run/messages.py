@@ -57,7 +57,7 @@ class Completed:
 
     __slots__ = ("attempts", "context", "input", "name", "output", "path", "step")
 
-    def __init__(self, request: Request, data: Any, output: Any, attempts: int, context: Any) -> None:
+    def __init__(self, request: Request, data: object, output: object, attempts: int, context: object) -> None:
         self.step, self.name, self.path = request.step, request.name, request.path
         self.input, self.output, self.attempts = data, output, attempts
         self.context = context
@@ -350,8 +350,8 @@ class Work(_Inside):
         step: AnyStep,
         name: str,
         path: StepPath,
-        data: Any,
-        context: Any,
+        data: object,
+        context: object,
         index: int = 0,
         degraded: frozenset[str] = NO_TEXTS,
         around: Around | None = None,

@@ -19,7 +19,7 @@ from .run import Run
 def result_of(
     request: Request,
     *,
-    output: Any = None,
+    output: object = None,
     latency_s: float = 0.0,
     metadata: Any = (),
     success: bool = True,

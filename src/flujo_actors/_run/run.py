@@ -6,7 +6,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import trio
@@ -123,7 +123,7 @@ class Run:
         """How many synchronous steps run at once: a default that is known without building the settings."""
         return SYNC_STEP_THREADS if self.configured is default_settings else self.settings.sync_step_threads
 
-    def emit(self, kind: EventKind, path: StepPath, **facts: Any) -> None:
+    def emit(self, kind: EventKind, path: StepPath, **facts: object) -> None:
         """Tell telemetry, if anybody listens."""
         if self.telemetry.enabled:
             self.telemetry.tell(kind, run_id=self.run_id, path=path, at=trio.current_time(), **facts)

@@ -92,7 +92,7 @@ class Scope:
         """The scope of one item of a map."""
         return Scope(run_input=self.run_input, item=own(item), outer=self)
 
-    def settle(self, name: str, output: Any) -> None:
+    def settle(self, name: str, output: object) -> None:
         """Take note of a step's output, as it is now."""
         self.outputs[name] = own(output)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from .._context.known_paths import check_history, check_path
 from .._dsl.call_plan import accepts, shape_of
@@ -43,7 +42,7 @@ def _checked_retrievers(retrievers: object) -> dict[type[Collection], object]:
     return {checked_collection(each, what="a key of retrievers"): found for each, found in retrievers.items()}
 
 
-def _refuse_unasked(given: Mapping[type[Collection], object], asked: Mapping[type[Collection], Any]) -> None:
+def _refuse_unasked(given: Mapping[type[Collection], object], asked: Mapping[type[Collection], object]) -> None:
     spare = next((each for each in given if each not in asked), None)
     if spare is not None:
         known = ", ".join(each.__name__ for each in asked) or "none"

@@ -30,7 +30,7 @@ async def _answer(run: Run, fn: Callable[..., object], args: tuple[object, ...],
 
 
 async def ask_planned(
-    run: Run, plan: CallPlan, value: Any, context: Any, assembly: Assembly | None = None
+    run: Run, plan: CallPlan, value: object, context: object, assembly: Assembly | None = None
 ) -> Value[Any] | Error:
     """Call a processor or a validator on a value, with the keywords it takes."""
     offered = {"context": context, "resources": run.resources}
@@ -61,7 +61,7 @@ async def made(run: Run, plan: CallPlan, fn: Any, work: Work) -> Value[Any] | Er
 
 
 async def given(
-    run: Run, declared: Any, data: Any, context: Any, scope: Scope | None = None, **asked: Any
+    run: Run, declared: object, data: object, context: object, scope: Scope | None = None, **asked: object
 ) -> Value[Any] | Error:
     """A copy of the value as declared, or what the declared callable `(previous, context)` makes of it."""
     if not callable(declared) or isinstance(declared, type):
@@ -70,7 +70,7 @@ async def given(
 
 
 async def with_context_copy(
-    run: Run, fn: Callable[..., object], data: object, context: Any, scope: Scope | None = None, **asked: Any
+    run: Run, fn: Callable[..., object], data: object, context: object, scope: Scope | None = None, **asked: object
 ) -> Value[Any] | Error:
     """Call `fn(data, context)` on a copy of the context, since looking must not change it; with what it asks for."""
     copied = await guarded(_isolated, context)
@@ -79,7 +79,7 @@ async def with_context_copy(
     return await ask(run, fn, data, copied.value, **({} if scope is None else scope.asked_by(fn)), **asked)
 
 
-async def _isolated(context: Any) -> object:
+async def _isolated(context: object) -> object:
     return isolated(context)
 
 

@@ -252,7 +252,7 @@ class OneAttempt:
             context = remembered.value
         return attrs.evolve(done, output=output, context=context)
 
-    def _not_updated(self, step: Declared, error: BaseException, output: Any) -> Failed:
+    def _not_updated(self, step: Declared, error: BaseException, output: object) -> Failed:
         if isinstance(error, ContextError):
             return Failed(error=error, feedback=str(error), output=output)
         failed = failure_of(self.run, error, what=f"Updating the context with the output of step {step.name!r}")
@@ -268,7 +268,7 @@ class OneAttempt:
         return Failed(error=error, feedback=failure_of(self.run, error).feedback, output=partial)
 
 
-async def _isolated(context: Any) -> object:
+async def _isolated(context: object) -> object:
     return isolated(context)
 
 
@@ -281,13 +281,13 @@ async def _undone(transaction: OpenTransaction, ended: Failed | Stopped) -> Tran
     return lost if isinstance(ended, Failed) and escalating(ended.error) is None else None
 
 
-async def _remembered(step: Step, context: Any, assembly: Assembly) -> object:
+async def _remembered(step: Step, context: object, assembly: Assembly) -> object:
     from .._calls.remembering import remembered  # loads pydantic-ai, as the step's agent did
 
     return remembered(step, context, assembly)
 
 
-async def _updated(context: Any, output: Any, step_name: str) -> object:
+async def _updated(context: object, output: object, step_name: str) -> object:
     from .._context.merging import updated  # only for those who change the context
 
     return updated(context, output, step_name=step_name)

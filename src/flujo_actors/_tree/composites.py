@@ -290,7 +290,7 @@ async def _undone_alone(spawner: Spawner, work: Work, settled: Settled) -> Settl
 
 
 def _gathered(
-    work: Work, reports: dict[int, Settled], names: Any, output: Any, merge: Merging, *, patient: bool
+    work: Work, reports: dict[int, Settled], names: Any, output: object, merge: Merging, *, patient: bool
 ) -> Attempt:
     """One attempt out of all the reports, and one context out of those that succeeded."""
     by_name = {names[index]: settled for index, settled in reports.items()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .._dsl.annotations import wants_object
 from .._dsl.call_plan import asks_for
 from .._dsl.declared import Declared
@@ -33,7 +31,7 @@ def _taken_as(step: Declared) -> object:
     return plans[0].asks_for if plans else None
 
 
-def _as(asked: Any, data: object, texts: frozenset[str]) -> object:
+def _as(asked: object, data: object, texts: frozenset[str]) -> object:
     """An object, where a text that stands for a value comes to whoever asks for a dict."""
     stands_for_value = isinstance(data, str) and data in texts
     return ensure_object(data) if stands_for_value and wants_object(asked) else data

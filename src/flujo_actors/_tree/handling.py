@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 
@@ -90,7 +89,7 @@ class Handling:
             "handler.failed", self.work.span, step_name=self.work.name, handler_name=name, feedback=feedback
         )
 
-    def _noted(self, metadata: Mapping[str, Any]) -> dict[str, object]:
+    def _noted(self, metadata: Mapping[str, object]) -> dict[str, object]:
         return {**metadata, **({"failed_handlers": self._failed} if self._failed else {})}
 
     def _left(self, failed: Failed) -> object:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 from outcome import Error
 
@@ -35,7 +33,7 @@ class GuardedLoop:
     _texts: list[str] = attrs.field(factory=list)
     _detections: int = 0
 
-    async def turned(self, output: Any, context: Any) -> Failed | Stopped | str | None:
+    async def turned(self, output: object, context: object) -> Failed | Stopped | str | None:
         """After a turn: how the loop ends, if it does, or what its body shall be told."""
         text = _text(output)
         self._history.append(Entry(_signature(output, context), (text[:_SHORT],)))
@@ -87,14 +85,14 @@ class GuardedLoop:
         return Stopped(outcome=Paused(message=text), place=place, question=Question(kind="loop"))
 
 
-def _signature(output: Any, context: Any) -> str | None:
+def _signature(output: object, context: object) -> str | None:
     try:
         return canonical([value_data(output), value_data(context)])
     except NotSerializable:
         return None
 
 
-def _text(output: Any) -> str:
+def _text(output: object) -> str:
     if isinstance(output, str):
         return output
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import attrs
 import trio
@@ -42,7 +42,7 @@ async def drive(
     run: Run,
     pipeline: Pipeline,
     data: object,
-    context: Any,
+    context: object,
     *,
     limits: UsageLimits | None,
     resumed: bool,

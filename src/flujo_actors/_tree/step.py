@@ -261,7 +261,7 @@ class StepActors(ShortWay):
         return self._cause(request, outcome) if isinstance(request.step, Pipeline) else None
 
     async def _remember(
-        self, request: Request, outcome: Success | Failure, context: Any, undo: tuple[ToUndo | Completed, ...]
+        self, request: Request, outcome: Success | Failure, context: object, undo: tuple[ToUndo | Completed, ...]
     ) -> tuple[Any, Any, tuple[ToUndo | Completed, ...]]:
         same = context is request.context
         evidence = self._learned(request) if request.tally.evidence else ()
@@ -328,7 +328,7 @@ class StepActors(ShortWay):
         report_failure(self.run, request, error, feedback)
 
 
-def _left(request: Request, outcome: TerminalOutcome, context: Any, attempts: int) -> tuple[ToUndo | Completed, ...]:
+def _left(request: Request, outcome: TerminalOutcome, context: object, attempts: int) -> tuple[ToUndo | Completed, ...]:
     """What a step leaves to undo; most steps leave nothing, and pay for a look."""
     if request.step.compensate is None:
         if request.tally.aftermath is None:
@@ -340,7 +340,7 @@ def _left(request: Request, outcome: TerminalOutcome, context: Any, attempts: in
     return left(request, outcome, context, attempts=attempts)
 
 
-def _completed(request: Request, outcome: Success, context: Any) -> Completed:
+def _completed(request: Request, outcome: Success, context: object) -> Completed:
     tally, changed = request.tally, None if context is request.context else context
     made = None if tally.aftermath is None else tally.aftermath.input
     data = request.data if made is None else made[0]

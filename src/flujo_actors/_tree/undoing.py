@@ -36,7 +36,7 @@ from .._run.messages import Around, Request, Settled, Tally, Work
 from .children import Spawner, of_one_child
 
 
-def left(request: Request, outcome: TerminalOutcome, context: Any, *, attempts: int) -> tuple[ToUndo, ...]:
+def left(request: Request, outcome: TerminalOutcome, context: object, *, attempts: int) -> tuple[ToUndo, ...]:
     """What a step that settled leaves to undo, in the order of starting."""
     inside: Sequence[ToUndo] = request.tally.left_inside()
     if isinstance(outcome, Success):
@@ -47,7 +47,7 @@ def left(request: Request, outcome: TerminalOutcome, context: Any, *, attempts: 
     return left_by(state_of(outcome), own=own, inside=inside, is_call=isinstance(request.step, Step), when=when)
 
 
-def _own(request: Request, outcome: TerminalOutcome, context: Any, attempts: int) -> ToUndo:
+def _own(request: Request, outcome: TerminalOutcome, context: object, attempts: int) -> ToUndo:
     result = outcome.step_result if isinstance(outcome, Success | Failure) else None
     return Undoable(
         step=request.step,
@@ -285,7 +285,7 @@ class _Undoing:
         run.emit("undo.ended", path, step_name=name, status=status, feedback=feedback)
 
 
-def _merged(context: Any, branches: list[tuple[str, object]]) -> object:
+def _merged(context: object, branches: list[tuple[str, object]]) -> object:
     """The context with what branches changed in it, the last one counts; unchanged if they cannot be merged."""
     got = capture(merged, context, branches, strategy="overwrite", where="what is undone")
     return got.value if isinstance(got, Value) else context

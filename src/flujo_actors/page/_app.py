@@ -313,7 +313,7 @@ def _told(answer: Answer) -> Answer:
     return answered
 
 
-async def _in_thread(call: Callable[..., T], *arguments: Any) -> T:
+async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
     return await anyio.to_thread.run_sync(call, *arguments, abandon_on_cancel=True)
 
 
@@ -340,7 +340,7 @@ async def _json(request: Request) -> dict[str, object]:
     return body
 
 
-def _bounded(shown: dict[str, Any]) -> dict[str, Any]:
+def _bounded(shown: dict[str, object]) -> dict[str, Any]:
     """What is looked at is not loaded without end: beyond a bound there is the download."""
     chars = len(json.dumps(shown["body"], ensure_ascii=False))
     if chars <= LONGEST_BODY:

@@ -108,7 +108,7 @@ class Bodies:
 
     # --- what it did to the context ---
 
-    def _changes(self, record: LightRecord, body: dict[str, Any]) -> list[dict[str, object]]:
+    def _changes(self, record: LightRecord, body: dict[str, object]) -> list[dict[str, object]]:
         if "context" not in body:
             return []
         return context_changes(untagged(self._context_before(record)), untagged(body["context"]))
@@ -124,7 +124,7 @@ class Bodies:
         return self.raw(1).get("context") if around is None else self._context_before(around)
 
 
-def _without_facts(body: dict[str, Any]) -> dict[str, object]:
+def _without_facts(body: dict[str, object]) -> dict[str, object]:
     """An admission without the fingerprint of its pipeline, which is for programs."""
     return {name: part for name, part in body.items() if name != "fingerprint"}
 
@@ -133,7 +133,7 @@ def _is_step(record: LightRecord) -> bool:
     return record.kind == "settled" and not is_tried(record.path)
 
 
-def _outcome(body: dict[str, Any]) -> dict[str, Any]:
+def _outcome(body: dict[str, object]) -> dict[str, Any]:
     failed = body.get("failure")
     if isinstance(failed, dict):
         result = failed.get("step_result") or {}

@@ -9,7 +9,7 @@ from .._core.light_records import LightRecord
 from .._core.paths import ROOT, StepPath, is_tried
 
 
-def context_changes(before: object, after: Any) -> list[dict[str, object]]:
+def context_changes(before: object, after: object) -> list[dict[str, object]]:
     """Each key that was added, changed or removed, with what stood there."""
     old, new = _as_fields(before), _as_fields(after)
     changes = [_change(key, old, new) for key in (*old, *(key for key in new if key not in old))]
@@ -26,7 +26,7 @@ def _change(key: str, old: Mapping[str, object], new: Mapping[str, object]) -> d
     return {"key": key, "kind": "changed", "before": old[key], "after": new[key]}
 
 
-def _as_fields(context: Any) -> Mapping[str, object]:
+def _as_fields(context: object) -> Mapping[str, object]:
     """The fields of a stored context: what stands under `value` if it was stored with the name of its class."""
     inner = context.get("value") if isinstance(context, Mapping) and "$" in context else context
     return inner if isinstance(inner, Mapping) else ({} if inner is None else {"(context)": inner})

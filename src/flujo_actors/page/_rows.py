@@ -88,7 +88,7 @@ def question_of(pause: OpenPause, hide: Hide) -> dict[str, object]:
     }
 
 
-def _schema(body: dict[str, Any], asked: dict[str, Any]) -> dict[str, object] | None:
+def _schema(body: dict[str, object], asked: dict[str, object]) -> dict[str, object] | None:
     schema = body.get("schema") or asked.get("schema")
     return schema if isinstance(schema, dict) else None
 

@@ -42,7 +42,7 @@ from .._core.outcomes import (
 from .._json_text import to_json
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A value as JSON data for a browser."""
     return json.loads(to_json(value, plain=True))
 

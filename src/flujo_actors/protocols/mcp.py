@@ -103,7 +103,7 @@ class _Tools:
 
     # --- to the end ---
 
-    async def run(self, data: Any, context: Context[Any, Any]) -> str:
+    async def run(self, data: object, context: Context[Any, Any]) -> str:
         """Run the pipeline; questions are asked by elicitation."""
         result = await self._watched(self._flujo.run_async(data, started=True, chunks=False), context)
         while result.status == "paused" and result.state_token is not None:

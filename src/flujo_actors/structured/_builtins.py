@@ -39,7 +39,7 @@ class _WrapDictStep:
     def __call__(self, key: str = "value") -> WrapDict:
         return WrapDict(key)
 
-    async def run(self, value: Any) -> dict[str, Any]:
+    async def run(self, value: object) -> dict[str, Any]:
         """What it does where it is given as a step's agent without being called."""
         return WrapDict("value")(value)
 

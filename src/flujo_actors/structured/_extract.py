@@ -77,7 +77,7 @@ def _found(text: str, schema: Schema) -> object:
     return values or None
 
 
-def _properties(part: Any, root: Mapping[str, Any]) -> Mapping[str, object]:
+def _properties(part: object, root: Mapping[str, object]) -> Mapping[str, object]:
     found: Mapping[str, Any] = resolved(part, root).get("properties", {})
     return found
 

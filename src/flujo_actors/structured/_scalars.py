@@ -45,7 +45,7 @@ def describes(schema: Schema, text: str) -> bool:
     return any(text in _members(variant) or "format" in variant or "pattern" in variant for variant in variants)
 
 
-def _variants(part: Any, root: Mapping[str, Any], depth: int = 0) -> list[Mapping[str, object]]:
+def _variants(part: object, root: Mapping[str, object], depth: int = 0) -> list[Mapping[str, object]]:
     if not isinstance(part, Mapping) or depth > 10:
         return []
     part = resolved(part, root)
@@ -93,7 +93,7 @@ def _is_number(member: object) -> bool:
     return isinstance(member, int | float) and not isinstance(member, bool)
 
 
-def _typed(answer: str, kind: Any) -> object:
+def _typed(answer: str, kind: object) -> object:
     if kind == "string":
         return _text_of(answer)
     if kind == "null":

@@ -126,7 +126,7 @@ def _is_scalar(items: object) -> bool:
     return isinstance(items, Mapping) and items.get("type") in ("string", "number", "integer", "boolean")
 
 
-def _meant(part: Any, root: Mapping[str, object]) -> Mapping[str, object]:
+def _meant(part: object, root: Mapping[str, object]) -> Mapping[str, object]:
     """What a part stands for; of an optional one, what it is if it is there."""
     part = resolved(part, root)
     variants = [v for v in part.get("anyOf", ()) if not (isinstance(v, Mapping) and v.get("type") == "null")]

@@ -114,7 +114,7 @@ def parse_with_source(text: str) -> object:
     return json.loads(text, parse_float=_source_float, parse_constant=_no_constants)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """The value with floats that are nothing but floats: the only ones that validators take."""
     match value:
         case dict():

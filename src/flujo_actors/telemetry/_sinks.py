@@ -74,7 +74,7 @@ class Telemetry:
         if isinstance(self.redactor, LiveRedactor):
             self.redactor.learn(deps)
 
-    def tell(self, kind: EventKind, **facts: Any) -> None:
+    def tell(self, kind: EventKind, **facts: object) -> None:
         """Make the event of this kind, and tell every sink."""
         self.emit(EVENT_TYPES[kind](**facts))
 
@@ -144,7 +144,7 @@ class MemorySink:
     def of(self, kind: str) -> list[Event]: ...
     @overload
     def of(self, kind: type[E]) -> list[E]: ...
-    def of(self, kind: str | type[Any]) -> list[Any]:
+    def of(self, kind: str | type[object]) -> list[Any]:
         """The events of one kind, given as its name or its class."""
         if isinstance(kind, str):
             return [event for event in self.events if event.kind == kind]

@@ -107,12 +107,12 @@ class ScriptedAgent:
 
     async def run(
         self,
-        data: Any,
+        data: object,
         *,
-        context: Any = None,
-        resources: Any = None,
+        context: object = None,
+        resources: object = None,
         feedback: str | None = None,
-        assembled: Any = None,
+        assembled: object = None,
     ) -> Any:
         """Answer a call in one piece."""
         reply = await self._reply(data, context, resources, feedback, assembled)
@@ -126,7 +126,7 @@ class ScriptedAgent:
         self,
         data: object,
         *,
-        context: Any = None,
+        context: object = None,
         resources: object = None,
         feedback: str | None = None,
         assembled: object = None,
@@ -142,7 +142,7 @@ class ScriptedAgent:
             raise reply.error
 
     async def _reply(
-        self, data: object, context: Any, resources: object, feedback: str | None, assembled: object
+        self, data: object, context: object, resources: object, feedback: str | None, assembled: object
     ) -> object:
         call = Call(data=data, context=context, resources=resources, feedback=feedback, assembled=assembled)
         self.calls.append(call)

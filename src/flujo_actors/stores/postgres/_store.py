@@ -328,7 +328,7 @@ def _lock_order(run_ids: Sequence[RunId]) -> list[int]:
     return sorted(range(len(run_ids)), key=lambda index: hash_of(run_ids[index]))
 
 
-def _each(db: Connection, statement: Any, parameters: Sequence[dict[str, Any]]) -> list[tuple[Any, ...] | None]:
+def _each(db: Connection, statement: Any, parameters: Sequence[dict[str, object]]) -> list[tuple[Any, ...] | None]:
     """The row, if any, that the statement returns for each set of parameters, in one round trip."""
     cursors = [db.execute(statement, each) for each in parameters]
     db.turn()

@@ -12,7 +12,7 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 import attrs
@@ -96,7 +96,7 @@ def _fields(value: object) -> Iterator[tuple[str, object]] | None:
     return None if names is None else ((name, getattr(value, name, None)) for name in names)
 
 
-def _field_names(kind: type[Any]) -> list[str] | None:
+def _field_names(kind: type[object]) -> list[str] | None:
     if attrs.has(kind):
         return [field.name for field in attrs.fields(kind) if field.repr]
     if dataclasses.is_dataclass(kind):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import attrs
 
@@ -21,7 +20,7 @@ class Style:
     """Stands after the first member of the outermost object or list."""
 
 
-def write(value: Any, style: Style, depth: int = 0) -> str:
+def write(value: object, style: Style, depth: int = 0) -> str:
     """The value in this style."""
     match value:
         case dict():
