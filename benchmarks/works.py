@@ -259,6 +259,23 @@ AGENTS = (
         difference=True,
     ),
     Work(
+        name="agents_at_once",
+        title="1,000 durable agent steps at once on SQLite, per step",
+        unit="µs",
+        size=1_000,
+        repetitions=2,
+        yardstick="flujo-actors, atomic step",
+    ),
+    Work(
+        name="memory_of_agents",
+        title="memory of 1,000 durable agent steps at once, per step",
+        unit="KB",
+        size=1_000,
+        repetitions=1,
+        yardstick="flujo-actors, atomic step",
+        goal="≤ 20 KB",
+    ),
+    Work(
         name="conversation",
         title="agent of 4 turns and 3 tool calls on SQLite, per run",
         unit="ms",

@@ -1,5 +1,7 @@
 """This library with pydantic-ai agents: what a step adds to `agent.run`, and what granular durability adds to atomic.
 
+Also what many of them take at once.
+
 Both sides of a comparison take turns in one process, so that nothing but the step is between them.
 """
 
@@ -14,7 +16,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from benchmarks.protocol import in_asyncio, now, scratch, seconds, serve
+from benchmarks.protocol import Job, Measure, in_asyncio, now, peak_bytes, scratch, seconds, serve
 from flujo_actors import Flujo, Pipeline, SqliteStore, Step
 
 PLAIN = Agent(TestModel(), name="plain")
@@ -116,6 +118,38 @@ def conversations(step: Step, rounds: int) -> float:
             store.close()
 
 
+# --- many at once -----------------------------------------------------------------------------------------------
+
+
+def many_at_once(step: Step, measure: Callable[[Job], float]) -> Measure:
+    """As many durable steps as the size says, each with an agent that is answered at once."""
+
+    def measured(size: int, rounds: int) -> float:
+        with scratch() as directory:
+            store = SqliteStore(directory / "runs.db")
+            flujo, questions = Flujo(Step.map_over("all", step), store=store), [str(number) for number in range(size)]
+
+            async def job() -> None:
+                result = await flujo.run_async(questions)
+                assert result.success, result.feedback
+
+            try:
+                return measure(job)
+            finally:
+                store.close()
+
+    return measured
+
+
+def works_on_sqlite(talking: Step, asking: Step) -> dict[str, Measure]:
+    """What is measured of a kind of step."""
+    return {
+        "conversation": lambda size, rounds: conversations(talking, size * rounds),
+        "agents_at_once": many_at_once(asking, lambda job: seconds(in_asyncio, job, 1)),
+        "memory_of_agents": many_at_once(asking, lambda job: peak_bytes(in_asyncio, job)),
+    }
+
+
 if __name__ == "__main__":
     packages = ["flujo-actors", "pydantic-ai-slim"]
     match sys.argv[1]:
@@ -126,7 +160,6 @@ if __name__ == "__main__":
         case "trio":
             serve({"agent_run": steps_in_trio}, packages)
         case "atomic":
-            serve({"conversation": lambda size, rounds: conversations(Step("talk", TALKER), size * rounds)}, packages)
+            serve(works_on_sqlite(Step("talk", TALKER), Step("plain", PLAIN)), packages)
         case "granular":
-            granular = Step.granular("talk", TALKER)
-            serve({"conversation": lambda size, rounds: conversations(granular, size * rounds)}, packages)
+            serve(works_on_sqlite(Step.granular("talk", TALKER), Step.granular("plain", PLAIN)), packages)

@@ -13,6 +13,8 @@ Rules:
    does in any task.
 5. Cancelling the trio caller cancels the task and waits for its end. A coroutine always begins, and is cancelled at
    its first `await`, as trio would do it.
+6. What is known to wait, as agents do, may have to wait for its turn to begin (see `starts`). If its caller is
+   cancelled meanwhile, it does not begin at all.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from trio.lowlevel import Abort, cancel_shielded_checkpoint, current_task, resch
 from .eager_tasks import begin_task, runs_inside_itself
 from .guest_rounds import Rounds
 from .own_context import context_of_caller
+from .starts import Starts
 
 T = TypeVar("T")
 
@@ -43,6 +46,7 @@ class EagerCall(Generic[T]):
         "_coroutine",
         "_loop",
         "_parked",
+        "_queued",
         "_raise_cancel",
         "_result",
         "_rounds",
@@ -55,38 +59,38 @@ class EagerCall(Generic[T]):
         self._loop, self._rounds, self._coroutine = loop, rounds, coroutine
         self._caller = caller = current_task()
         self._context = context_of_caller(caller)
-        self._begun = self._parked = False
+        self._begun = self._parked = self._queued = False
         self._result: Value[T] | Error | None = None
         self._task: asyncio.Task[None] | None = None
         self._raise_cancel: Callable[[], object] | None = None
 
     async def run(self) -> T:
         """The trio side of what most often answers at once (rule 2)."""
-        self._leave()
+        self._leave(self._begin)
         if not runs_inside_itself(self._loop):
             await cancel_shielded_checkpoint()
         if self._result is None:
-            await self._park()
+            await self._park(self._abort)
         assert self._result is not None
         return self._result.unwrap()
 
-    async def run_long(self) -> T:
+    async def run_long(self, starts: Starts) -> T:
         """The trio side of what is known to wait: no round is spent on an answer that does not come at once."""
-        self._leave()
-        await self._park()
+        self._leave(lambda: self._wait_for_turn(starts))
+        await self._park(self._abort_in_turn)
         assert self._result is not None
         return self._result.unwrap()
 
-    def _leave(self) -> None:
+    def _leave(self, begin: Callable[[], None]) -> None:
         if self._loop.is_closed():
             self._coroutine.close()
             raise RuntimeError("the asyncio loop that this call needs is closed")
-        self._rounds.at_the_end(self._begin)
+        self._rounds.at_the_end(begin)
 
-    async def _park(self) -> None:
+    async def _park(self, abort: Callable[[Callable[[], object]], Abort]) -> None:
         self._rounds.keep_awake.keep()
         self._parked = True
-        await wait_task_rescheduled(self._abort)
+        await wait_task_rescheduled(abort)
         if self._raise_cancel is not None and was_cancelled(self._result):
             self._raise_cancel()
 
@@ -100,7 +104,24 @@ class EagerCall(Generic[T]):
             cancel_once(self._task)
         return Abort.FAILED
 
+    def _abort_in_turn(self, raise_cancel: Callable[[], object]) -> Abort:
+        if not self._queued:
+            return self._abort(raise_cancel)
+        self._queued = False
+        self._coroutine.close()
+        return Abort.SUCCEEDED
+
     # --- on the loop ---
+
+    def _wait_for_turn(self, starts: Starts) -> None:
+        """Rule 6."""
+        self._queued = True
+        starts.add(self._begin_in_turn)
+
+    def _begin_in_turn(self) -> None:
+        if self._queued:
+            self._queued = False
+            self._begin()
 
     def _begin(self) -> None:
         main, context = self._main(), context_for_asyncio(self._context)

@@ -4,7 +4,8 @@ Rules:
 
 1. The coroutine becomes a task of the asyncio loop, with the caller's contextvars.
 2. Cancelling the trio caller cancels that task and waits for its end: cleanup is over when the call returns.
-   A task that has not begun is cancelled at its first `await`, as trio would do it.
+   A task that has not begun is cancelled at its first `await`, as trio would do it; a call whose turn to begin has not
+   come (see `starts`) does not begin.
 3. A call always comes back: also from a task that somebody else cancelled, or whose loop was closed.
 """
 
@@ -15,6 +16,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import contextvars
+import functools
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,6 +32,7 @@ from .asyncio_stream import STREAM_BUFFER as STREAM_BUFFER
 from .asyncio_stream import AsyncioStream
 from .eager_call import EagerCall, cancel_once, context_for_asyncio, was_cancelled
 from .guest_rounds import KeepAwake, Rounds
+from .starts import Starts
 
 T = TypeVar("T")
 
@@ -41,6 +44,8 @@ class AsyncioLoop:
     loop: asyncio.AbstractEventLoop
     rounds: Rounds | None = None
     """Of the guest run on the loop's own thread; `None` if the callers are in another thread."""
+    starts: Starts = attrs.field(init=False, default=attrs.Factory(lambda self: Starts(self.loop), takes_self=True))
+    """The calls that wait for their turn to begin."""
 
     @property
     def same_thread(self) -> bool:
@@ -55,8 +60,8 @@ class AsyncioLoop:
     async def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Await `make()` on the loop and return its result; see the module's rules."""
         if self.rounds is not None:
-            return await EagerCall(self.loop, self.rounds, _made(make)).run_long()
-        return await ThreadCall(self.loop, make).run()
+            return await EagerCall(self.loop, self.rounds, _made(make)).run_long(self.starts)
+        return await ThreadCall(self.loop, self.starts, make).run()
 
     def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         """Await what was made elsewhere on the loop, whose thread this is."""
@@ -80,10 +85,21 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
 class ThreadCall(Generic[T]):
     """One call from a trio task to a loop in another thread and back."""
 
-    __slots__ = ("_begun", "_cancelled", "_loop", "_make", "_raise_cancel", "_result", "_running", "_task", "_token")
+    __slots__ = (
+        "_begun",
+        "_cancelled",
+        "_loop",
+        "_make",
+        "_raise_cancel",
+        "_result",
+        "_running",
+        "_starts",
+        "_task",
+        "_token",
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]]) -> None:
-        self._loop, self._make = loop, make
+    def __init__(self, loop: asyncio.AbstractEventLoop, starts: Starts, make: Callable[[], Awaitable[T]]) -> None:
+        self._loop, self._starts, self._make = loop, starts, make
         self._token = trio.lowlevel.current_trio_token()
         self._task = trio.lowlevel.current_task()
         self._result: Value[T] | Error | None = None
@@ -103,7 +119,8 @@ class ThreadCall(Generic[T]):
         if self._loop.is_closed():
             _dismiss(self._make)
             raise RuntimeError("the asyncio loop that this call needs is closed")
-        self._loop.call_soon_threadsafe(self._begin, context_for_asyncio(contextvars.copy_context()))
+        begin = functools.partial(self._begin, context_for_asyncio(contextvars.copy_context()))
+        self._loop.call_soon_threadsafe(self._starts.add, begin)
         await trio.lowlevel.wait_task_rescheduled(self._abort)
         assert self._result is not None
         if self._raise_cancel is not None and was_cancelled(self._result):
@@ -124,6 +141,8 @@ class ThreadCall(Generic[T]):
     # --- on the loop ---
 
     def _begin(self, context: contextvars.Context) -> None:
+        if self._cancelled:
+            return
         self._running = self._loop.create_task(self._main(), context=context)
         self._running.add_done_callback(self._make_sure)
 
@@ -139,13 +158,18 @@ class ThreadCall(Generic[T]):
 
     def _cancel(self) -> None:
         self._cancelled = True
-        if self._begun and self._running is not None:
+        if self._running is None:
+            self._give_up()
+        elif self._begun:
             cancel_once(self._running)
 
     def _make_sure(self, task: asyncio.Task[None]) -> None:
         if not self._begun:
-            _dismiss(self._make)
-            self._token.run_sync_soon(self._arrive, Error(asyncio.CancelledError("cancelled before it began")))
+            self._give_up()
+
+    def _give_up(self) -> None:
+        _dismiss(self._make)
+        self._token.run_sync_soon(self._arrive, Error(asyncio.CancelledError("cancelled before it began")))
 
 
 def _dismiss(make: Callable[[], Awaitable[object]]) -> None:
