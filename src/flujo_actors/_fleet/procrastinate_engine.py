@@ -58,6 +58,10 @@ class ProcrastinateEngine:
         self._app: procrastinate.App | None = None
         self._lock = threading.Lock()
 
+    def lives_in(self, url: str | None) -> bool:
+        """Whether tickets can be part of a transaction of the database there."""
+        return url == self._url
+
     def prepare(self) -> None:
         with psycopg.connect(self._url) as db:
             db.execute("SELECT pg_advisory_xact_lock(%s)", (_PREPARE_LOCK,))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
-from outcome import Error, capture
+from outcome import Error, Value, capture
 
-from .._core.records import Admission
-from ..errors import RunExists
+from .._core.outcomes import RunId
+from .._core.records import Admission, Lease
+from ..errors import RunExists, StoreError
 from ..stores._port import Store
 from .port import DEFAULT_QUEUE, Engine, Ticket
 
@@ -38,10 +40,44 @@ class Counter:
             fingerprint=fingerprint,
             priority=priority,
         )
-        [answer] = self.store.admit_all([admission], owner=None, lease_s=0.0)
+        [answer] = self.admit([admission], [ticket])
         if isinstance(answer, RunExists):
             raise answer
-        self.tell([ticket])
+
+    def admit(self, admissions: Sequence[Admission], tickets: Sequence[Ticket]) -> list[Lease | RunExists]:
+        """Make runs exist, and hand in the tickets of those that are new.
+
+        In one transaction, if the engine lives in the store's database: nobody who dies in between leaves a run without
+        its ticket. An engine that fails does not keep the runs from existing.
+        """
+        if self._is_joined():
+            got = capture(self._admit_told, admissions, tickets)
+            if isinstance(got, Value):
+                return got.value
+            if isinstance(got.error, StoreError) or not isinstance(got.error, Exception):
+                raise got.error
+            logger.warning("the engine took no ticket with its run (%s); it is told after it", type(got.error).__name__)
+        answers = self.store.admit_all(admissions, owner=None, lease_s=0.0)
+        pairs = zip(tickets, answers, strict=True)
+        self.tell([ticket for ticket, answer in pairs if isinstance(answer, Lease)])
+        return answers
+
+    def _is_joined(self) -> bool:
+        lives_in = getattr(self.engine, "lives_in", None)
+        return lives_in is not None and lives_in(getattr(self.store, "url", None)) and hasattr(self.store, "admit_told")
+
+    def _admit_told(self, admissions: Sequence[Admission], tickets: Sequence[Ticket]) -> list[Lease | RunExists]:
+        engine, store = self.engine, self.store
+        assert engine is not None
+        self.prepare()
+        named = {ticket.run_id: ticket for ticket in tickets}
+
+        def tell(connection: Any, new: Sequence[RunId]) -> None:
+            if new:
+                engine.submit([named[run_id] for run_id in new], connection=connection)
+
+        answers: list[Lease | RunExists] = getattr(store, "admit_told")(admissions, tell)  # noqa: B009 (few stores have it)
+        return answers
 
     def tell(self, tickets: list[Ticket]) -> None:
         """Hand in tickets; an engine that is down only delays them."""

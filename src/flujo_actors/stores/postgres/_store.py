@@ -76,6 +76,17 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
             return []
         return self._connections.write(lambda db: self._admit(db, admissions, owner, lease_s), lease_s=lease_s)
 
+    def admit_told(
+        self, admissions: Sequence[Admission], tell: Callable[[Any, list[RunId]], None]
+    ) -> list[Lease | RunExists]:
+        """As `admit_all` without an owner; `tell` is called with the connection and the new runs before the commit."""
+        transaction = _PostgresTransaction(self._append_through)
+        with self._connections.lent(transaction.is_there) as db:
+            with self._connections.appending(db):
+                answers, transaction.last = db.in_pipeline(lambda: self._admit(db, admissions, None, 0.0))
+            tell(db, [answer.run_id for answer in answers if isinstance(answer, Lease)])
+        return answers
+
     def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
         claim = functools.partial(self._claim, run_id=run_id, dead=None, owner=owner, lease_s=lease_s)
         return self._connections.write(claim, lease_s=lease_s)
@@ -281,16 +292,16 @@ class _PostgresTransaction:
 
     def __init__(self, write: Callable[[Connection, Sequence[Append]], _Appended]) -> None:
         self._write = write
-        self._last: IsThere = _repeatable
+        self.last: IsThere = _repeatable
 
     def append(self, append: Append) -> None:
-        [verdict], self._last = self._write(self.connection, [append])
+        [verdict], self.last = self._write(self.connection, [append])
         if isinstance(verdict, LeaseLost):
             raise verdict
 
     def is_there(self, db: Connection) -> bool:
         """Whether what was appended is in the database."""
-        return self._last(db)
+        return self.last(db)
 
 
 def _repeatable(db: Connection) -> bool:
