@@ -213,7 +213,7 @@ def test_a_run_whose_caller_died_can_be_cancelled(scene: Scene) -> None:
 
 
 def test_big_values_never_meet_the_engine(scene: Scene) -> None:
-    """Megabytes in and out; every ticket is small, and nothing of the input is in the engine's tables."""
+    """Fifty megabytes in and out; every ticket is small, and nothing of the input is in the engine's tables."""
     from test_remote_steps import fleet, make
 
     from flujo_actors import Step
@@ -222,7 +222,7 @@ def test_big_values_never_meet_the_engine(scene: Scene) -> None:
         return text + "!"
 
     flujo = make(Step("echo", echo, runs_on="gpu"), scene.url)
-    canary = "canary-3f9a" * 500_000
+    canary = "canary-3f9a" * 4_600_000
     seen: list[int] = []
 
     async def main() -> Any:

@@ -27,9 +27,9 @@ import trio
 from outcome import Error
 
 from .._bridge.guard import guarded
-from .._core.attempts import Attempt, Failed
+from .._core.attempts import Attempt, Failed, Stopped
 from .._core.error_info import message_of
-from .._core.outcomes import RunId
+from .._core.outcomes import Aborted, RunId
 from .._core.paths import StepPath
 from .._core.records import Admission, Lease, StoredRun, has_ended
 from .._dsl.kinds import MapOver
@@ -102,6 +102,8 @@ class Office:
         """How a step ended that was performed elsewhere."""
         if request.quotas:
             await share_budgets(self.runs.store, run, request)
+        if run.closing is not None and (request.aside is None or request.aside.undo is None):
+            return await self._left(run, request, run.closing)
         errand = self._errand(run, request)
         async with away_from_seat():
             return await self._ended(run, request, errand)
@@ -298,6 +300,15 @@ class Office:
         if attempt is not None and errand.reader is not None:
             await errand.reader.rest()
         return attempt
+
+    async def _left(self, run: Run, request: Request, closing: str) -> Attempt:
+        """What a run that goes no further finds of a remote step: how it ended, if it has, since that may be undone."""
+        child = child_id(run.run_id, request.path if request.batch is None else request.batch.path)
+        journal = self.runs.journal_of(Lease(run_id=child, owner="", epoch=0))
+        if await call_store(lambda: self.runs.store.standing([child])):
+            await call_store(functools.partial(errands.read_child, self.runs.store, child, journal))
+        found = await attempt_in(run, request, journal, None)
+        return Stopped(outcome=Aborted(reason=closing)) if found is None else found
 
     # --- being cancelled ---
 

@@ -12,6 +12,7 @@ from .._core.paths import ROOT, StepPath
 from .._core.records import Append, Lease, Record, StoredStatus
 from .._durable.admissions import answer_schema_at, step_at
 from .._durable.journal import Recorded
+from .._durable.runs import OpenRun
 from .._durable.store_journal import StoreJournal
 from .._durable.stored_runs import StoredRuns
 from ..errors import CorruptRecord, FingerprintMismatch
@@ -69,6 +70,15 @@ class RemoteRuns(StoredRuns):
                 f"and this worker plays {self.version}"
             )
         return None, None
+
+    async def put_back(self, run: OpenRun) -> None:
+        """Give up what is not finished; one that asks something is not paused by that: others have its rest to do."""
+        journal = run.journal
+        assert isinstance(journal, RemoteJournal)
+        if journal.at_rest:
+            await super().put_back(run)
+        else:
+            await self._release(journal.lease)
 
     def _journal(self, lease: Lease) -> RemoteJournal:
         return RemoteJournal(

@@ -146,11 +146,11 @@ class PostgresConnections:
             self._bound(db)
 
     @contextlib.contextmanager
-    def appending(self, db: Connection) -> Iterator[None]:
+    def appending(self, db: Connection, *, slow: bool = False) -> Iterator[None]:
         """A time in which a borrowed connection is the store's: in bounds, and what goes wrong is a `StoreError`."""
         self._bound(db)
         try:
-            db.limit_rest(self._timeout_s, self._limit_s)  # from now on it holds a run
+            db.limit_rest(self._timeout_s, self._timeout_s if slow else self._limit_s)  # from now on it holds a run
             yield
         except psycopg.Error as error:
             raise self._failure(error) from error

@@ -26,7 +26,7 @@ from .. import _refusals as refusals
 from .._clock import LeaseClock
 from .._forking import watch_forks
 from .._port import Transaction, Verdict
-from .._rows import RecordRow, as_blob, as_records, as_row, cursor_text, read_cursor, restored, storable
+from .._rows import BLOB_THRESHOLD, RecordRow, as_blob, as_records, as_row, cursor_text, read_cursor, restored, storable
 from . import _pauses as pauses
 from . import _statements as sql
 from ._beliefs import PostgresBeliefs, learn
@@ -34,7 +34,7 @@ from ._budgets import PostgresBudgets, forget_budgets, write_shares
 from ._queue import PostgresQueue
 from ._scanning import PostgresScanning, hash_of, owner_of
 from ._texts import PostgresTexts
-from ._writing import insert_records, numbered
+from ._writing import insert_blobs, insert_records, numbered
 
 if TYPE_CHECKING:  # they need the driver, and the name of this store must be there without it
     from ._connections import IsThere, PostgresConnections
@@ -74,7 +74,9 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
     ) -> list[Lease | RunExists]:
         if not admissions:
             return []
-        return self._connections.write(lambda db: self._admit(db, admissions, owner, lease_s), lease_s=lease_s)
+        slow = _is_long(admission.body for admission in admissions)
+        admit = functools.partial(self._admit, admissions=admissions, owner=owner, lease_s=lease_s)
+        return self._connections.write(admit, lease_s=lease_s, slow=slow)
 
     def admit_told(
         self, admissions: Sequence[Admission], tell: Callable[[Any, list[RunId]], None]
@@ -82,7 +84,7 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
         """As `admit_all` without an owner; `tell` is called with the connection and the new runs before the commit."""
         transaction = _PostgresTransaction(self._append_through)
         with self._connections.lent(transaction.is_there) as db:
-            with self._connections.appending(db):
+            with self._connections.appending(db, slow=_is_long(admission.body for admission in admissions)):
                 answers, transaction.last = db.in_pipeline(lambda: self._admit(db, admissions, None, 0.0))
             tell(db, [answer.run_id for answer in answers if isinstance(answer, Lease)])
         return answers
@@ -106,7 +108,7 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
         return {RunId(restored(run_id)): _cancel_request(reason) for run_id, reason in rows}
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
-        return self._connections.write(lambda db: self._append(db, batch)) if batch else []
+        return self._connections.write(lambda db: self._append(db, batch), slow=_are_long(batch)) if batch else []
 
     def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
         if not leases:
@@ -193,11 +195,13 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
         raise refusals.not_found(run_id)
 
     def _append_through(self, db: Connection, batch: Sequence[Append]) -> _Appended:
-        with self._connections.appending(db):
+        with self._connections.appending(db, slow=_are_long(batch)):
             return self._append(db, batch)
 
     def _append(self, db: Connection, batch: Sequence[Append]) -> _Appended:
         _share_blobs(db, (record.body for append in batch for record in append.records))
+        # Before any run is locked: megabytes may take longer to write than its owner's lease lasts without renewal.
+        blobs = insert_blobs(db, (record for append in batch for record in append.records))
         order = _lock_order([append.lease.run_id for append in batch])
         changes = [{**self._written_under(batch[index].lease), **_change(batch[index])} for index in order]
         verdicts: list[Verdict] = [None] * len(batch)
@@ -210,7 +214,9 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
                 verdicts[index] = cancel and _cancel_request(cancel)
                 records.extend(numbered(run, first, batch[index].records))
                 pauses.write(db, self._today(), run, batch[index])
-        insert_records(db, records)
+        insert_records(db, records, with_blobs=False)
+        if blobs and any(isinstance(verdict, LeaseLost) for verdict in verdicts):
+            db.execute(sql.DELETE_UNUSED_BLOBS, (blobs,))
         written = [append for append, lost in zip(batch, verdicts, strict=True) if not isinstance(lost, LeaseLost)]
         told = [each for append in written for each in append.evidence]
         if told:
@@ -304,6 +310,18 @@ class _PostgresTransaction:
         return self.last(db)
 
 
+LONG = 1_000_000
+"""Bodies of so many characters may take longer to write than a lease allows for a commit."""
+
+
+def _is_long(bodies: Iterable[str]) -> bool:
+    return sum(map(len, bodies)) > LONG
+
+
+def _are_long(batch: Sequence[Append]) -> bool:
+    return _is_long(record.body for append in batch for record in append.records)
+
+
 def _repeatable(db: Connection) -> bool:
     return False
 
@@ -362,7 +380,7 @@ def _cancel_request(reason: str) -> CancelRequest:
 
 
 def _share_blobs(db: Connection, bodies: Iterable[str]) -> None:
-    if any(as_blob(body) for body in bodies):
+    if any(len(body) > BLOB_THRESHOLD for body in bodies):
         db.execute(sql.SHARE_BLOBS)
 
 

@@ -9,6 +9,7 @@ Rules:
 5. What opens inside a run is the current span of the task that opens it until it ends, so that the spans of user code,
    and of the clients it uses, stand below it. Every step is a task; its threads and coroutines have its contextvars.
 6. A span may be ended by another task than its own, as when a step is cut short: then the other's stays as it is.
+7. Of a remote step the run is open in another process: what has nothing above it here hangs below the current span.
 """
 
 from __future__ import annotations
@@ -58,9 +59,18 @@ class OpenSpans:
     _current: str = attrs.field(init=False, factory=lambda: context.create_key("flujo_actors"))
     """Under which a task's context knows the span that is open in it."""
 
+    def tie_clock(self, at: float) -> None:
+        """Take what the run's clock says for now."""
+        self._clock_offset_ns = time.time_ns() - round(at * 1e9)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is open."""
+        return not self._open
+
     def open_run(self, name: str, at: float, attributes: Attributes) -> None:
         """Open the run's span below whatever span is current where the run starts."""
-        self._clock_offset_ns = time.time_ns() - round(at * 1e9)
+        self.tie_clock(at)
         outside = context.get_current()
         span = self._tracer.start_span(name, outside, attributes=attributes, start_time=self._time(at))
         self._open[RUN] = OpenSpan(RUN, span, at, outside)
@@ -69,18 +79,20 @@ class OpenSpans:
         """Open a span at its place; one that is open under the same key is given up."""
         self.give_up(key, at)
         above, outside = self.nearest(key), context.get_current()
-        place = trace.set_span_in_context(above.span, outside)
+        place = outside if above is None else trace.set_span_in_context(above.span, outside)
         span = self._tracer.start_span(name, place, kind, attributes, start_time=self._time(at))
-        self._open[key] = above.below[key] = opened = OpenSpan(key, span, at, outside, above)
+        self._open[key] = opened = OpenSpan(key, span, at, outside, above)
+        if above is not None:
+            above.below[key] = opened
         self._make_current(opened)
 
     def get(self, key: Key) -> OpenSpan | None:
         """The open span of that key."""
         return self._open.get(key)
 
-    def nearest(self, key: Key) -> OpenSpan:
-        """The open span that something of that key hangs below."""
-        return next(self._open[place] for place in _places_above(key) if place in self._open)
+    def nearest(self, key: Key) -> OpenSpan | None:
+        """The open span that something of that key hangs below, if that is here."""
+        return next((self._open[place] for place in _places_above(key) if place in self._open), None)
 
     def end(self, key: Key, at: float, status: Status, attributes: Attributes) -> None:
         """End the span, and before it what is still open below."""
@@ -98,7 +110,8 @@ class OpenSpans:
     def add_event(self, key: Key, name: str, at: float, attributes: Attributes) -> None:
         """Note an event on the nearest open span."""
         span = self._open.get(key) or self.nearest(key)
-        span.span.add_event(name, attributes, timestamp=self._time(at))
+        if span is not None:
+            span.span.add_event(name, attributes, timestamp=self._time(at))
 
     def _end(self, ending: OpenSpan, at: float, status: Status, attributes: Attributes) -> None:
         del self._open[ending.key]

@@ -5,7 +5,8 @@ Rules:
    that is current where `run.started` (or `run.resumed`) is emitted.
 2. Every span ends with a status: success and pause are `OK`, failure and abort are `ERROR`.
 3. `run.ended` ends whatever is still open, with an error that says so, and forgets the run.
-4. Events of a run that is not open are dropped: it has ended, and its spans with it.
+4. Events of a run that is not open are dropped: it has ended, and its spans with it. But what is done for a run of
+   another process, and in its trace, hangs below the span that was open there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import assert_never
 
 import attrs
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider, get_tracer_provider
+from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider, get_current_span, get_tracer_provider
 
 from ..._core import events as ev
 from ..._core.usage import Usage
@@ -41,6 +42,7 @@ class OtelSink:
         self._tracer = (tracer_provider or get_tracer_provider()).get_tracer("flujo_actors")
         self._metrics = Metrics(meter_provider)
         self._runs: dict[str, OpenSpans] = {}
+        self._guests: dict[str, OpenSpans] = {}
 
     @property
     def open_runs(self) -> int:
@@ -55,8 +57,18 @@ class OtelSink:
                 self._open_run(event)
             case ev.RunEnded():
                 self._end_run(event)
-            case _ if spans := self._runs.get(event.run_id):
+            case _ if spans := self._runs.get(event.run_id) or self._guest(event):
                 _trace(spans, event)
+                if spans.is_empty:
+                    del self._guests[event.run_id]
+
+    def _guest(self, event: ev.Event) -> OpenSpans | None:
+        """The spans of a run that is open in another process; `None` if this is not done in the trace of one."""
+        spans = self._guests.get(event.run_id)
+        if spans is None and isinstance(event, _Beginning) and get_current_span().get_span_context().is_remote:
+            spans = self._guests[event.run_id] = OpenSpans(self._tracer)
+            spans.tie_clock(event.at)
+        return spans
 
     def _open_run(self, event: ev.RunStarted | ev.RunResumed) -> None:
         if isinstance(event, ev.RunResumed) and (spans := self._runs.get(event.run_id)):
@@ -87,7 +99,7 @@ class OtelSink:
                 self._metrics.fallback_stage(event)
 
     def _measure_call(self, event: ev.ModelEnded) -> None:
-        spans = self._runs.get(event.run_id)
+        spans = self._runs.get(event.run_id) or self._guests.get(event.run_id)
         call = spans.get(("model", event.path, event.call_id)) if spans else None
         if call is not None:
             self._metrics.model_call(event, event.at - call.started_at)
@@ -209,6 +221,8 @@ def _end(spans: OpenSpans, event: _Ending) -> None:
 def _annotate(spans: OpenSpans, event: ev.AgentEvent) -> None:
     """Agents speak about the attempt that called them; its usage adds up over repairs."""
     attempt = spans.get(("attempt", event.path, "")) or spans.nearest(("attempt", event.path, ""))
+    if attempt is None:
+        return
     match event:
         case ev.AgentUsage():
             attempt.usage += _usage(event)
