@@ -36,6 +36,8 @@ _declared: dict[str, type] = {}
 _written: dict[str, type] = {}
 _findable: dict[str, type] = {}
 """What was written for a fresh process and found where it will look, so that it is looked for once."""
+_public: dict[type, str] = {}
+"""Classes of this library that are stored under the name by which users know them."""
 _reader: ContextVar[Reader] = ContextVar("reader of values", default="this process")
 
 
@@ -62,7 +64,7 @@ _MAIN = ("__main__", "__mp_main__")
 
 def type_name(cls: type) -> str:
     """The name under which values of `cls` are stored."""
-    return f"{imported_as(cls.__module__)}.{cls.__qualname__}"
+    return _public.get(cls) or f"{imported_as(cls.__module__)}.{cls.__qualname__}"
 
 
 def imported_as(module: str) -> str:
@@ -89,6 +91,13 @@ def register_type(cls: type[T]) -> type[T]:
     """Let stored values of `cls` be read back in this process. Usable as a decorator."""
     _declared[type_name(cls)] = cls
     return cls
+
+
+def register_public_type(cls: type[T]) -> type[T]:
+    """Store values of a class of this library under its public name; those under where it is defined are read, too."""
+    register_type(cls)
+    _public[cls] = f"flujo_actors.{cls.__qualname__}"
+    return register_type(cls)
 
 
 def register_former_name(name: str, cls: type) -> None:

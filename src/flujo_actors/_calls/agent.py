@@ -267,7 +267,7 @@ def _meaning_of(name: str, value: Any, work: Work) -> Attempt:
         case Failure():
             return _own_failure(name, value, work)
         case Paused(message=message):
-            return Stopped(outcome=Paused(message=message))
+            return Stopped(outcome=Paused(message=message), context=work.context)
         case Aborted():
             return Stopped(outcome=value)
     refused = refused_output(name, value)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import attrs
 
-from .._type_registry import register_type
+from .._type_registry import register_public_type
 from .usage import NO_USAGE, Usage
 
 SEPARATOR = "\n\n"
@@ -44,7 +44,7 @@ def prompt_text(value: object) -> str:
     return to_json(value, fallback=str, indent=2).decode()
 
 
-@register_type
+@register_public_type
 @attrs.frozen(kw_only=True)
 class RetrievalResult:
     """A passage that a retriever found: its relevance is 0 to 1, higher is better."""
@@ -80,7 +80,7 @@ class Retrieved:
 # --- segments -----------------------------------------------------------------------------------------------
 
 
-@register_type
+@register_public_type
 @attrs.frozen
 class StateSegment:
     """A value of the run's context, or one made of it."""
@@ -93,7 +93,7 @@ class StateSegment:
         return prompt_text(self.value)
 
 
-@register_type
+@register_public_type
 @attrs.frozen
 class RetrievalSegment:
     """The passages found in one collection, the most relevant first."""
@@ -116,7 +116,7 @@ class RetrievalSegment:
         return RESULT_SEPARATOR.join(result.content for result in self.results)
 
 
-@register_type
+@register_public_type
 @attrs.frozen
 class LiteralSegment:
     """A text that was declared with the step."""
@@ -132,7 +132,7 @@ ContextSegment: TypeAlias = StateSegment | RetrievalSegment | LiteralSegment
 """One part of an assembled context."""
 
 
-@register_type
+@register_public_type
 class Dropped(NamedTuple):
     """A passage that was found, and for which there was no room."""
 
@@ -141,7 +141,7 @@ class Dropped(NamedTuple):
     score: float
 
 
-@register_type
+@register_public_type
 class Skipped(NamedTuple):
     """A source that failed, and without which the step was to go on."""
 
@@ -164,7 +164,7 @@ def _as_skipped(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
     return tuple(skipped)
 
 
-@register_type
+@register_public_type
 @attrs.frozen(kw_only=True)
 class AssembledContext:
     """What an agent is shown besides its prompt; see the module's rules."""

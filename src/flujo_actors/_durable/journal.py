@@ -48,6 +48,8 @@ class Pause:
     usage: Usage
     question: Question | None = None
     """What is asked besides the message, if anything."""
+    context: Any = None
+    """What the step had written into its copy of the context, if it sees it: it counts when the answer is taken."""
     due_at: float | None = None
     """Until when an answer is waited for, in a run that lives in memory; stores have their own clock."""
 

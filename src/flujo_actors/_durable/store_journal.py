@@ -22,18 +22,18 @@ import attrs
 
 from .._core import record_bodies
 from .._core.light_records import SHORT_BODY, settled_gist
-from .._core.outcomes import Failure, Paused, PipelineResult, TerminalOutcome
+from .._core.outcomes import Failure, PipelineResult, TerminalOutcome
 from .._core.paths import ROOT, StepPath, at_or_below, is_undoing, undone_by, withdrawn_by, within_of
-from .._core.questions import read_question
 from .._core.records import Append, Lease, OpenPause, Record, RecordKind
 from .._core.undoing import Undoable
 from .._core.usage import Usage
 from .._type_registry import read_by
-from ..errors import CorruptRecord, InvalidAnswer
+from ..errors import CorruptRecord
 from ..stores._port import Store
 from . import undo_records
 from .group_commit import JournalWriter
 from .journal import Answered, CountedUnits, KeptUnit, Pause, RaisedLimits, Recorded
+from .pause_records import as_asked, open_pause, pause_body, read_pause
 from .recorded_results import RecordedResults
 from .store_transaction import StoreTransaction
 from .store_wait import call_store
@@ -194,20 +194,7 @@ class StoreJournal:
         return self._pauses.get(path)
 
     def _pause_from(self, record: Record) -> Pause:
-        where = self._where(record)
-        body = record_bodies.read_body(record.body, where=where)
-        question = read_question(body.get("question"))
-        return Pause(
-            path=record.path,
-            step_name=record_bodies.text_in(body, "step_name"),
-            paused=Paused(
-                message=record_bodies.text_in(body, "message"), state_token=record_bodies.text_in(body, "token")
-            ),
-            input_schema=self._schema_of(record.path) if question is None else question.schema,
-            attempts=record_bodies.number_in(body, "attempts"),
-            usage=record_bodies.read_usage(body["usage"], where=where),
-            question=question,
-        )
+        return read_pause(record, self._schema_of(record.path), where=self._where(record))
 
     def _take_answer(self, record: Record) -> None:
         where = self._where(record)
@@ -217,7 +204,7 @@ class StoreJournal:
         body = record_bodies.read_body(record.body, where=where)
         answer = record_bodies.read_value(body.get("answer"), where=where)
         given = Answered(pause=pause, answer=answer, expired=bool(body.get("timeout")))
-        self._answers[record.path] = _as_asked(given) if body.get("as_given") else given
+        self._answers[record.path] = as_asked(given) if body.get("as_given") else given
         self._raised.take(self._answers[record.path])
         self._told[record.path] += 1
 
@@ -396,54 +383,7 @@ def _started_record(path: StepPath, start: _Start, now: float) -> Record:
     return Record(kind="started", path=path, body=body)
 
 
-def pause_body(pause: Pause) -> str:
-    """What is stored of a question."""
-    return record_bodies.make_body(
-        step_name=pause.step_name,
-        message=pause.paused.message,
-        token=pause.paused.state_token,
-        attempts=pause.attempts,
-        usage=record_bodies.usage_data(pause.usage),
-        schema=_json_schema(pause.input_schema),
-        **({} if pause.question is None else {"question": pause.question.data()}),
-    )
-
-
-def _json_schema(schema: object) -> object:
-    """What an answer must fit, for those who answer without having the pipeline."""
-    if schema is None or isinstance(schema, dict):
-        return schema
-    from ..structured._schema import compile_schema  # loads pydantic, which only pauses with a schema need
-
-    return dict(compile_schema(schema).json_schema)
-
-
 def _with_original(stored: TerminalOutcome, outcome: TerminalOutcome) -> TerminalOutcome:
     if isinstance(stored, Failure) and isinstance(outcome, Failure):
         return attrs.evolve(stored, error=outcome.error)
     return stored
-
-
-def _as_asked(answered: Answered) -> Answered:
-    """An answer from somebody who only had the JSON Schema, as the pipeline's own `input_schema` wants it."""
-    if answered.pause.input_schema is None:
-        return answered
-    from .answers import checked_answer  # loads pydantic, as above
-
-    pause = answered.pause
-    try:
-        answer = checked_answer(answered.answer, pause.input_schema, step_name=pause.step_name, todo="")
-    except InvalidAnswer as error:
-        return attrs.evolve(answered, refused=error)
-    return attrs.evolve(answered, answer=answer)
-
-
-def open_pause(pause: Pause) -> OpenPause:
-    """A question as the store keeps it for whoever wants to answer."""
-    return OpenPause(
-        path=pause.path,
-        token=pause.paused.state_token or "",
-        message=pause.paused.message,
-        body=pause_body(pause),
-        timeout_s=None if pause.question is None else pause.question.timeout_s,
-    )

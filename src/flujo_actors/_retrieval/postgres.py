@@ -13,34 +13,32 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from .._core.assembled import RetrievalResult, Retrieved
-from .._dsl.collections import Collection, checked_collection, collection_name
+from .._core.assembled import RetrievalResult
+from .._dsl.collections import Collection, collection_name
 from ..errors import DeclarationError, RetrievalError
-from .embedding import checked_embedder, embedded_documents, embedded_query, usage_of, vector_of
-from .passages import Passage, checked_passage, listed_passages
+from .embedding_retriever import EmbeddingRetriever
+from .passages import Passage
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from .postgres_tables import Tables
 
-_BATCH = 100
 _IDLE_AT_MOST = 4
 """How many connections wait for the next search."""
 
 
-class PostgresRetriever:
+class PostgresRetriever(EmbeddingRetriever[str]):
     """The passages of one collection in a Postgres schema; see the module's rules. To be used from any thread."""
 
     def __init__(self, url: str, collection: type[Collection], embedder: object = None) -> None:
         if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
             raise DeclarationError('PostgresRetriever: url must begin with "postgresql://"')
-        self.collection: type[Collection] = checked_collection(collection, what="PostgresRetriever: collection")
-        self.embedder: Any = checked_embedder(embedder)
+        super().__init__(collection, embedder)
         self._url = url
         self._idle: list[Connection] = []
         self._owner = os.getpid()
@@ -50,16 +48,6 @@ class PostgresRetriever:
         weakref.finalize(self, _close_all, self._idle, os.getpid())
 
     # --- filling ---
-
-    def add(self, text: str, *, id: str | None = None, **fields: Any) -> Self:
-        """Add a passage, in place of the one with this id; the same retriever, to go on with."""
-        self._put([checked_passage(self.collection, text, id, fields)])
-        return self
-
-    def add_many(self, passages: Iterable[tuple[str, Mapping[str, object]]]) -> Self:
-        """Add pairs of a text and its `{"id": …, field: …}`: all of them, or none if one is wrong."""
-        self._put(listed_passages(self.collection, passages))
-        return self
 
     def remove(self, id: str) -> bool:
         """Drop a passage; whether there was one."""
@@ -73,12 +61,7 @@ class PostgresRetriever:
         vectors: list[str | None] = [None] * len(passages)
         dimensions = None
         if self.embedder is not None:
-            batches = (passages[start : start + _BATCH] for start in range(0, len(passages), _BATCH))
-            made = [
-                vector
-                for batch in batches
-                for vector in embedded_documents(self.embedder, [_storable(passage.text) for passage in batch])
-            ]
+            made = self._vectors([_storable(passage.text) for passage in passages])
             vectors, dimensions = [_literal(vector) for vector in made], len(made[0])
         with self._connected() as db:
             tables = self._known(db)
@@ -94,21 +77,8 @@ class PostgresRetriever:
 
     # --- searching ---
 
-    def search(
-        self, query: str, *, top_k: int = 5, min_relevance: float = 0.0, filters: Mapping[str, Any] | None = None
-    ) -> list[RetrievalResult] | Retrieved:
-        """The most relevant passages that every filter lets through."""
-        if self.embedder is None or not query.strip():
-            return self._found(query, None, top_k, min_relevance, filters or {})
-        embedded = embedded_query(self.embedder, query)
-        return self.search_embedded(query, embedded, top_k=top_k, min_relevance=min_relevance, filters=filters or {})
-
-    def search_embedded(
-        self, query: str, embedded: Any, *, top_k: int, min_relevance: float, filters: Mapping[str, Any]
-    ) -> Retrieved:
-        """The same, for a query that is embedded already; what that used is told with the passages."""
-        found = self._found(query, _literal(vector_of(embedded)), top_k, min_relevance, filters)
-        return Retrieved(results=found, usage=usage_of(embedded))
+    def _written(self, vector: list[float]) -> str:
+        return _literal(vector)
 
     def _found(
         self, query: str, vector: str | None, top_k: int, min_relevance: float, filters: Mapping[str, Any]
@@ -172,9 +142,6 @@ class PostgresRetriever:
         with self._connected() as db:
             tables = self._known(db)
             return tables.count(db) if tables.has_table(db) else 0
-
-    def __repr__(self) -> str:
-        return f"PostgresRetriever({collection_name(self.collection)!r})"
 
 
 def _close_all(idle: list[Connection], owner: int) -> None:

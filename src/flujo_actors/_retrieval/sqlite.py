@@ -16,22 +16,19 @@ import sqlite3
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 import attrs
 
-from .._core.assembled import RetrievalResult, Retrieved
-from .._dsl.collections import Collection, checked_collection, collection_name
-from .embedding import checked_embedder, embedded_documents, embedded_query, usage_of, vector_of
-from .passages import Passage, checked_passage, listed_passages
+from .._core.assembled import RetrievalResult
+from .._dsl.collections import Collection, collection_name
+from .embedding_retriever import EmbeddingRetriever
+from .passages import Passage
 from .sqlite_tables import Tables
 from .vectors import Matrix, need_numpy, packed
 from .words import Corpus, words_of
-
-_BATCH = 100
-"""How many passages are embedded in one call."""
 
 _BUSY_S = 30
 """How long a writer waits for another one."""
@@ -47,12 +44,11 @@ class _Known:
     matrix: Matrix | None
 
 
-class SqliteRetriever:
+class SqliteRetriever(EmbeddingRetriever[bytes]):
     """The passages of one collection in an SQLite file; see the module's rules. To be used from any thread."""
 
     def __init__(self, path: str | os.PathLike[str], collection: type[Collection], embedder: object = None) -> None:
-        self.collection: type[Collection] = checked_collection(collection, what="SqliteRetriever: collection")
-        self.embedder: Any = checked_embedder(embedder)
+        super().__init__(collection, embedder)
         if self.embedder is not None:
             need_numpy()
         self._path = os.fspath(path).removeprefix("sqlite:///")
@@ -65,16 +61,6 @@ class SqliteRetriever:
 
     # --- filling ---
 
-    def add(self, text: str, *, id: str | None = None, **fields: Any) -> Self:
-        """Add a passage, in place of the one with this id; the same retriever, to go on with."""
-        self._put([checked_passage(self.collection, text, id, fields)])
-        return self
-
-    def add_many(self, passages: Iterable[tuple[str, Mapping[str, object]]]) -> Self:
-        """Add pairs of a text and its `{"id": …, field: …}`: all of them, or none if one is wrong."""
-        self._put(listed_passages(self.collection, passages))
-        return self
-
     def remove(self, id: str) -> bool:
         """Drop a passage; whether there was one."""
         with self._writing() as db:
@@ -83,29 +69,14 @@ class SqliteRetriever:
     def _put(self, passages: list[Passage]) -> None:
         vectors: list[bytes | None] = [None] * len(passages)
         if self.embedder is not None:
-            batches = (passages[start : start + _BATCH] for start in range(0, len(passages), _BATCH))
-            texts = ([passage.text for passage in batch] for batch in batches)
-            vectors = [packed(vector) for batch in texts for vector in embedded_documents(self.embedder, batch)]
+            vectors = [packed(vector) for vector in self._vectors([passage.text for passage in passages])]
         with self._writing() as db:
             self._tables.put(db, zip(passages, vectors, strict=True))
 
     # --- searching ---
 
-    def search(
-        self, query: str, *, top_k: int = 5, min_relevance: float = 0.0, filters: Mapping[str, Any] | None = None
-    ) -> list[RetrievalResult] | Retrieved:
-        """The most relevant passages that every filter lets through."""
-        if self.embedder is None or not query.strip():
-            return self._found(query, None, top_k, min_relevance, filters or {})
-        embedded = embedded_query(self.embedder, query)
-        return self.search_embedded(query, embedded, top_k=top_k, min_relevance=min_relevance, filters=filters or {})
-
-    def search_embedded(
-        self, query: str, embedded: Any, *, top_k: int, min_relevance: float, filters: Mapping[str, Any]
-    ) -> Retrieved:
-        """The same, for a query that is embedded already; what that used is told with the passages."""
-        found = self._found(query, packed(vector_of(embedded)), top_k, min_relevance, filters)
-        return Retrieved(results=found, usage=usage_of(embedded))
+    def _written(self, vector: list[float]) -> bytes:
+        return packed(vector)
 
     def _found(
         self, query: str, vector: bytes | None, top_k: int, min_relevance: float, filters: Mapping[str, Any]

@@ -185,9 +185,13 @@ class OneAttempt:
         work.tally.refused += isinstance(ended, Failed) and ended.refusal is not None
         return ended
 
-    async def go_on(self, step: Declared, answer: object) -> Attempt:
-        """The attempt that paused, with the answer for its output: on a copy of the context, and in time, like any."""
+    async def go_on(self, step: Declared, answer: object, context: object = None) -> Attempt:
+        """The attempt that paused, with the answer for its output: on a copy of the context, and in time, like any.
+
+        What the attempt had written into its own copy before it asked is gone on with.
+        """
         work = work_of(self.request, answer)
+        work = work if context is None else attrs.evolve(work, context=context)
         return await self._in_time(step, work, functools.partial(self._finish_with_answer, step, work))
 
     async def judged(self, step: Declared, done: Done) -> Attempt:

@@ -186,7 +186,7 @@ class Attempts:
             return await self._approved(answered)
         if answered.refused is not None:
             return failure_of(self.run, answered.refused, what=f"The answer to step {step.name!r}")
-        ended = await self._one().go_on(step, answered.answer)
+        ended = await self._one().go_on(step, answered.answer, pause.context)
         if isinstance(ended, Failed) and ended.refusal is not None:
             request.tally.refusal = ended.refusal
         return ended

@@ -191,17 +191,32 @@ class StepActors(ShortWay):
                     self._report(request, error, text)
                 context = request.context if failed.context is None else failed.context
                 return Failure(error=error, feedback=text, step_result=result), context
-            case Stopped(outcome=Paused() as paused, place=place, question=question):
-                return await self.pause(request, paused, place or request.path, question), request.context
+            case Stopped(outcome=Paused() as paused, place=place, question=question, context=context):
+                return await self._paused(request, paused, place or request.path, question, context), request.context
             case Stopped(outcome=aborted):
                 return aborted, request.context
             case unknown:
                 assert_never(unknown)
 
+    async def _paused(
+        self, request: Request, paused: Paused, place: StepPath, question: Question | None, context: Any
+    ) -> Paused | Failure:
+        written = None if context is request.context else context
+        try:
+            return await self.pause(request, paused, place, question, written)
+        except NotSerializable as error:
+            request.tally.pauses = False
+            return self._cannot_be_stored(request, error, what="paused")
+
     async def pause(
-        self, request: Request, paused: Paused, place: StepPath, question: Question | None = None
+        self,
+        request: Request,
+        paused: Paused,
+        place: StepPath,
+        question: Question | None = None,
+        context: Any = None,
     ) -> Paused:
-        """The step that pauses gets a token; those around it hand it on."""
+        """The step that pauses gets a token; those around it hand it on. What it wrote by then waits with it."""
         if paused.state_token is not None:
             return paused
         request.tally.pauses = True
@@ -217,6 +232,7 @@ class StepActors(ShortWay):
                 attempts=request.tally.attempts,
                 usage=request.tally.usage,
                 question=question,
+                context=context,
             )
         )
         self.run.emit("run.paused", request.path, step_name=request.name, message=paused.message)
@@ -295,8 +311,10 @@ class StepActors(ShortWay):
         await request.tally.transaction.commit(request.path, record)
         return record
 
-    def _cannot_be_stored(self, request: Request, error: NotSerializable | TransactionRefused) -> Failure:
-        text = self.run.redact(f"The step succeeded, but what it left cannot be stored: {message_of(error)}")
+    def _cannot_be_stored(
+        self, request: Request, error: NotSerializable | TransactionRefused, what: str = "succeeded"
+    ) -> Failure:
+        text = self.run.redact(f"The step {what}, but what it left cannot be stored: {message_of(error)}")
         result = result_of(request, success=False, feedback=text)
         self._report(request, error, text)
         return Failure(error=error, feedback=text, step_result=result)

@@ -88,6 +88,18 @@ def test_json_keeps_everything() -> None:
     assert from_json(to_json(whole), AssembledContext) == whole
 
 
+def test_json_names_no_place_inside_the_library_and_what_named_one_is_still_read() -> None:
+    """Classes can move; what was written where they lived before means the same."""
+    whole = AssembledContext(
+        segments=(RetrievalSegment("docs", [RetrievalResult(content="tea", score=0.5)]),), tokens=1
+    )
+    text = to_json(whole)
+    assert "._" not in text
+    assert '"flujo_actors.AssembledContext"' in text
+    before = text.replace('"flujo_actors.', '"flujo_actors._core.assembled.')
+    assert from_json(before, AssembledContext) == whole
+
+
 @settings(deadline=None)
 @given(st.lists(st.text(), max_size=4), st.lists(st.tuples(st.text(), st.floats(0, 1)), max_size=4))
 def test_json_and_back_is_the_same(texts: list[str], found: list[tuple[str, float]]) -> None:
