@@ -103,20 +103,17 @@ class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]
         if self._background is not None:
             background = self._background
             return await background.host.enter(background.result)
-        if self._awaited is None:
-            self._awaited = await self._alone()
-        return _unpacked(self._awaited)
-
-    async def _alone(self) -> Value[PipelineResult] | Error:
-        """The run in the caller's own task (rule 1), which cannot be two."""
-        if self._awaiting:
+        if self._awaited is not None:
+            return _unpacked(self._awaited)
+        if self._awaiting:  # in the caller's own task (rule 1), which cannot be two
             raise RuntimeError(_AWAITED_TWICE)
         self._awaiting = True
         try:
             host = await current_host()
-            return await host.enter(_captured, self._drive, host, None)
+            self._awaited = await host.enter(_captured, self._drive, host, None)
         finally:
             self._awaiting = False
+        return _unpacked(self._awaited)
 
     async def background(self) -> _Background:
         """The run, started if it was not."""

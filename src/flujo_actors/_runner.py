@@ -132,6 +132,7 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         self._undo_grace_s = None if undo_grace_s is None else checked_seconds(undo_grace_s, what="undo_grace_s")
         self._telemetry = telemetry_of(self._configured, self.pipeline, resources)
         self._in_memory = RunsInMemory()
+        self._stored: dict[ResumeMode, Runs] = {}
         self._store = None if store is None else store_of(store, self.pipeline, context_model)
         self._beliefs = beliefs_of(self._store, self.pipeline)
         if self._store is None:
@@ -341,8 +342,10 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
     def _runs(self, mode: ResumeMode = "strict") -> Runs:
         if self._store is None:
             return self._in_memory
-        redact = self._telemetry.redact
-        return stored_runs(self._store, self.pipeline, self._settings, redact=redact, mode=mode)
+        if mode not in self._stored:
+            redact = self._telemetry.redact
+            self._stored[mode] = stored_runs(self._store, self.pipeline, self._settings, redact=redact, mode=mode)
+        return self._stored[mode]
 
     async def _drive(
         self, runs: Runs, opened: OpenRun, host: Host, outlet: Outlet | None, *, answer: object = None

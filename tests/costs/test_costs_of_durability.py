@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -201,3 +202,34 @@ def test_appends_have_nothing_in_them_that_is_not_needed() -> None:
     assert [len(append.records) for append in seen] == [1, 1, 1]
     assert (first.status, second.status, end.status) == (None, None, "completed")
     assert first.records[0].body.startswith('{"v":2,"success":{"name":"s0","output":1,"latency_s":')
+
+
+def test_a_durable_run_that_waits_holds_few_objects() -> None:
+    """A program may have thousands of them, and the garbage collector looks at each object of each several times."""
+
+    async def main() -> float:
+        begun, event = 0, trio.Event()
+
+        async def waits(data: int) -> int:
+            nonlocal begun
+            begun += 1
+            await event.wait()
+            return data
+
+        async def objects_of(runs: int) -> int:
+            for _ in range(runs):
+                nursery.start_soon(flujo.run_async, 0)
+            expected = begun + runs
+            while begun < expected:
+                await trio.lowlevel.checkpoint()
+            gc.collect()
+            return len(gc.get_objects())
+
+        flujo = Flujo(Step("waits", waits), store=MemoryStore())
+        async with trio.open_nursery() as nursery:
+            before = await objects_of(1)
+            after = await objects_of(50)
+            event.set()
+        return (after - before) / 50
+
+    assert trio.run(main) < 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
 from flujo_actors import FingerprintMismatch, Flujo, Pipeline, RunClient, Step
+from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.paths import StepPath
 from flujo_actors._durable.changes import changes_between
 from flujo_actors._durable.fingerprint import Fingerprint, read_fingerprint
@@ -208,3 +210,38 @@ def test_the_same_declaration_made_again_is_the_same_pipeline() -> None:
 def test_functions_of_python_itself_have_names(function: Any, name: str) -> None:
     """A method of a builtin type says no module, and is known all the same."""
     assert name in str(Fingerprint.of(Pipeline.from_step(Step("say", function))))
+
+
+def test_a_tool_that_an_agent_is_given_between_two_runs_is_in_the_fingerprint_of_the_second() -> None:
+    """What cannot change is written down once; an agent can be given tools at any time."""
+    agent: Agent[None, str] = Agent(TestModel(call_tools=[]))
+    store = MemoryStore()
+    flujo = Flujo(Step("ask", agent), store=store)
+
+    def admitted(run_id: str) -> dict[str, Any]:
+        flujo.run("x", run_id=run_id)
+        body: dict[str, Any] = json.loads(store.read(RunId(run_id))[0].body)
+        return body
+
+    first = admitted("first")
+
+    @agent.tool_plain
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    assert admitted("again")["fingerprint"] != first["fingerprint"]
+    assert set(first) == {"v", "input", "context", "fingerprint"}
+
+
+def test_runs_of_functions_share_one_fingerprint_text() -> None:
+    """Each says what it was given, and the same pipeline."""
+    store = MemoryStore()
+    flujo = Flujo(Step("same", lambda data: data), store=store)
+    bodies = []
+    for number, data in enumerate([1, "text", [1], {"a": None}, None, 1.5]):
+        flujo.run(data, run_id=str(number), context={"n": 1} if number else None)
+        bodies.append(json.loads(store.read(RunId(str(number)))[0].body))
+    assert [body["input"] for body in bodies] == [1, "text", [1], {"a": None}, None, 1.5]
+    assert all(body["fingerprint"] == bodies[0]["fingerprint"] for body in bodies)
+    assert bodies[0]["context"] != bodies[1]["context"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -49,22 +49,33 @@ MAX_BYTES = 500_000_000
 
 def make_body(**parts: object) -> str:
     """A body of the current version; the parts are JSON data."""
+    return _bounded(as_text({"v": RECORD_VERSION, **parts}))
+
+
+def of_texts(parts: Mapping[str, str]) -> str:
+    """A body of the current version; the parts are JSON texts."""
+    texts = "".join(f',"{name}":{text}' for name, text in parts.items())
+    return _bounded(f'{{"v":{RECORD_VERSION}{texts}}}')
+
+
+def as_text(data: object) -> str:
+    """JSON data as bodies have it."""
     try:
-        body = _write({"v": RECORD_VERSION, **parts})
+        return _write(data)
     except RecursionError:
         raise NotSerializable("the value is nested too deeply to be stored, or contains itself") from None
-    if len(body) > MAX_BYTES // 4:  # a character is four bytes at most
-        _refuse_if_too_long(body)
-    return body
 
 
-def _refuse_if_too_long(body: str) -> None:
+def _bounded(body: str) -> str:
+    if len(body) <= MAX_BYTES // 4:  # a character is four bytes at most
+        return body
     size = len(body.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
         raise NotSerializable(
             f"it is too long: {size:,} bytes as JSON, and {MAX_BYTES:,} can be stored in one piece; keep it in a file "
             "or a bucket, and pass its name on"
         )
+    return body
 
 
 _WORKED = ',"worked":'
@@ -131,9 +142,17 @@ def read_value(data: object, *, where: str) -> object:
         return decode(data)
 
 
-@read_by("a fresh process")
+_AS_THEY_ARE = frozenset({str, bool, type(None)})
+"""Types of values whose JSON data are the values themselves."""
+
+
 def stored_value(value: object) -> object:
     """A value as JSON data that a fresh process of the same program can read; `NotSerializable` if it cannot be."""
+    return value if type(value) in _AS_THEY_ARE else _stored_value(value)
+
+
+@read_by("a fresh process")
+def _stored_value(value: object) -> object:
     return value_data(value)
 
 

@@ -74,8 +74,8 @@ class Lease:
     """The right to write to a run, until somebody else claims it, which they may once it has expired."""
 
     run_id: RunId
-    owner: str
-    epoch: int
+    owner: str = attrs.field(hash=False)
+    epoch: int = attrs.field(hash=False)
 
 
 _WITHOUT_UNDOING = " (undo=False)"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._context.freeform import Context
 from .._core import record_bodies
 from .._core.error_info import message_of
 from .._core.outcomes import RunId
 from .._core.paths import Doubt, StepPath, known_segment
+from .._core.plain_bodies import plain_text
 from .._core.records import Admission, Record
+from .._dsl.call_plan import is_model_agent
 from .._dsl.compensation import ANSWERS
 from .._dsl.kinds import HumanInTheLoop
 from .._dsl.pipeline import AnyStep, Pipeline
-from .._dsl.tree import find_step
+from .._dsl.step import Step
+from .._dsl.tree import find_step, walk_steps
 from .._type_registry import read_by
 from ..errors import CorruptRecord, FingerprintMismatch, NotSerializable
 from .changes import ResumeMode as ResumeMode
@@ -20,12 +24,40 @@ from .changes import changes_between, steps_done
 from .fingerprint import Fingerprint, form_of, read_fingerprint
 
 
-def admission_of(pipeline: Pipeline, run_id: RunId, data: object, context: object, queue: str | None) -> Admission:
-    """What makes a run exist; `NotSerializable` if what it is given cannot be stored."""
-    fingerprint = Fingerprint.of(pipeline)
-    given = {"input": _stored(data, "input"), "context": _stored(context, "context")}
-    body = record_bodies.make_body(**given, fingerprint=fingerprint.data())
-    return Admission(run_id=run_id, pipeline=fingerprint.name, body=body, queue=queue)
+class Admissions:
+    """Makes runs of one pipeline exist; what they have in common is written once."""
+
+    __slots__ = ("_empty", "_fingerprint", "_pipeline")
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._fingerprint: str | None = None
+        self._empty: str | None = None
+
+    def of(self, run_id: RunId, data: object, context: object, queue: str | None) -> Admission:
+        """What makes a run exist; `NotSerializable` if what it is given cannot be stored."""
+        given = plain_text(data)
+        given = record_bodies.as_text(_stored(data, "input")) if given is None else given
+        parts = {"input": given, "context": self._context(context)}
+        parts["fingerprint"] = self._fingerprint or self._new_fingerprint()
+        return Admission(run_id=run_id, pipeline=self._pipeline.title, body=record_bodies.of_texts(parts), queue=queue)
+
+    def _context(self, context: object) -> str:
+        if type(context) is not Context or vars(context):
+            return record_bodies.as_text(_stored(context, "context"))
+        if self._empty is None:  # as most contexts are in the beginning
+            self._empty = record_bodies.as_text(_stored(context, "context"))
+        return self._empty
+
+    def _new_fingerprint(self) -> str:
+        text = record_bodies.as_text(Fingerprint.of(self._pipeline).data())
+        if not _has_model_agents(self._pipeline):  # which can be given tools and instructions between two runs
+            self._fingerprint = text
+        return text
+
+
+def _has_model_agents(pipeline: Pipeline) -> bool:
+    return any(is_model_agent(step.agent) for step in walk_steps(pipeline) if isinstance(step, Step))
 
 
 def given_to(pipeline: Pipeline, run_id: RunId, records: list[Record], mode: ResumeMode) -> tuple[object, object]:

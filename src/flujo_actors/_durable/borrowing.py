@@ -174,6 +174,12 @@ class _Queues:
 _queues = _Queues()
 
 
+def refuse_inside_borrower(store: Store, who: str) -> None:
+    """`StoreError` for what begins inside a step whose transaction keeps everybody else from writing to the store."""
+    if _around.get() and getattr(store, "one_writer", False):  # most code has no such step around it
+        queue_for(store).refuse_inside_borrower(who)
+
+
 def queue_for(store: Store) -> Queue:
     """The queue at the place that a store stands for; a store that names none has a queue to itself."""
     place = getattr(store, "place", None)

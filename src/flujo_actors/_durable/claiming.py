@@ -12,12 +12,10 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
 import logging
 import math
-from collections.abc import Iterator
 
 import trio
 
@@ -27,7 +25,7 @@ from .._core.records import Append, Lease, StoredRun, has_ended
 from ..errors import NotPaused, RunLeased
 from ..stores import _refusals as refusals
 from ..stores._port import Store
-from .borrowing import queue_for
+from .borrowing import refuse_inside_borrower
 from .processes import fate_from_here, new_owner
 from .store_wait import call_store
 
@@ -37,26 +35,15 @@ LOOK_AGAIN_S = 0.5
 _CLEANUP_S = 1.0
 """How long a run of this process may take to be given up."""
 
-_at_work: set[Lease] = set()
+at_work: set[Lease] = set()
 """What this process works on now, in all its threads."""
 
 logger = logging.getLogger("flujo_actors")
 
 
-@contextlib.contextmanager
-def at_work(lease: Lease) -> Iterator[None]:
-    """Note that this process works on a run."""
-    _at_work.add(lease)
-    try:
-        yield
-    finally:
-        _at_work.discard(lease)
-
-
 def refuse_run_inside_borrower(store: Store, run_id: RunId) -> None:
     """`StoreError` for a run inside a step whose transaction keeps everybody else from writing."""
-    if getattr(store, "one_writer", False):
-        queue_for(store).refuse_inside_borrower(f"run {run_id!r} begins")
+    refuse_inside_borrower(store, f"run {run_id!r} begins")
 
 
 async def claimed(store: Store, run_id: RunId, *, lease_s: float, wait: bool, answered: bool = False) -> Lease:
@@ -111,7 +98,7 @@ def refuse_if_ended(run: StoredRun) -> None:
 
 def is_at_work_here(run_id: RunId) -> bool:
     """Whether this process works on a run."""
-    return any(lease.run_id == run_id for lease in list(_at_work))
+    return any(lease.run_id == run_id for lease in list(at_work))
 
 
 class _Patience:
@@ -143,7 +130,7 @@ class _Patience:
         return (self._most_s if refused.left_s is None else max(refused.left_s, 0.0)) + LOOK_AGAIN_S
 
     def _is_at_work(self, refused: RunLeased) -> bool:
-        return any((lease.run_id, lease.owner) == (self._run_id, refused.owner) for lease in _at_work)
+        return any((lease.run_id, lease.owner) == (self._run_id, refused.owner) for lease in at_work)
 
 
 def explained(run_id: RunId, refused: RunLeased, *, waited: bool = False) -> RunLeased:

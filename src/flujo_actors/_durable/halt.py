@@ -32,10 +32,10 @@ class Halt:
             self._reason, self._undoes = reason, undoes
             self._scope.cancel()
 
-    async def unless_told(self, work: Callable[[], Awaitable[T]]) -> T | Stopped:
+    async def unless_told(self, work: Callable[..., Awaitable[T]], *args: object) -> T | Stopped:
         """How the work ended, or why it did not; it is not begun if it was told before."""
         if self._reason is None:
             with self._scope:
-                return await work()
+                return await work(*args)
         assert self._reason is not None
         return Stopped(outcome=Aborted(reason=self._reason), undoes=self._undoes)

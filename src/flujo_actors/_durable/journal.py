@@ -75,7 +75,7 @@ class CountedUnits:
     __slots__ = ("_counted", "_new")
 
     def __init__(self) -> None:
-        self._counted: set[StepPath] = set()
+        self._counted: frozenset[StepPath] = frozenset()
         self._new: dict[StepPath, list[StepPath]] = {}
 
     def __contains__(self, unit: StepPath) -> bool:
@@ -88,7 +88,7 @@ class CountedUnits:
     def settled(self, path: StepPath) -> None:
         """A step settled, or it was written down how its attempts failed so far."""
         if paths.is_tried(path):
-            self._counted.update(self._new.pop(paths.whose(path), ()))
+            self._counted |= frozenset(self._new.pop(paths.whose(path), ()))
 
 
 @attrs.frozen(kw_only=True, eq=False)

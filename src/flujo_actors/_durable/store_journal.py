@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from .._core import record_bodies
 from .._core.light_records import SHORT_BODY, settled_gist
 from .._core.outcomes import Failure, PipelineResult, TerminalOutcome
 from .._core.paths import ROOT, StepPath, at_or_below, is_undoing, undone_by, withdrawn_by, within_of
+from .._core.plain_bodies import plain_body, plain_end
 from .._core.records import Append, Lease, OpenPause, Record, RecordKind
 from .._core.undoing import Undoable
 from .._core.usage import Usage
@@ -71,7 +71,8 @@ class StoreJournal:
         self._read: dict[StepPath, Recorded] = {}
         self._pauses: dict[StepPath, Pause] = {}
         self._answers: dict[StepPath, Answered] = {}
-        self._told: Counter[StepPath] = Counter()
+        self._told: dict[StepPath, int] = {}
+        """How often the questions at a path were answered."""
         self._started: dict[StepPath, _Start] = {}
         """What has begun and has not been written down, the oldest first."""
         self.is_expected = False
@@ -188,7 +189,7 @@ class StoreJournal:
         return self._answers.get(path)
 
     def times_answered(self, path: StepPath) -> int:
-        return self._told[path]
+        return self._told.get(path, 0)
 
     def waiting(self, path: StepPath) -> Pause | None:
         return self._pauses.get(path)
@@ -206,7 +207,7 @@ class StoreJournal:
         given = Answered(pause=pause, answer=answer, expired=bool(body.get("timeout")))
         self._answers[record.path] = as_asked(given) if body.get("as_given") else given
         self._raised.take(self._answers[record.path])
-        self._told[record.path] += 1
+        self._told[record.path] = self._told.get(record.path, 0) + 1
 
     def chosen(self, path: StepPath) -> str | None:
         return self._chosen.get(path)
@@ -234,8 +235,10 @@ class StoreJournal:
 
     def take_started(self) -> list[Record]:
         """A record for each step that has begun and not settled, and that none was written for."""
+        if not self._started:
+            return []
         started, self._started = self._started, {}
-        now = time.monotonic() if started else 0.0
+        now = time.monotonic()
         return [_started_record(path, start, now) for path, start in started.items()]
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
@@ -255,6 +258,11 @@ class StoreJournal:
         return Record(kind="settled", path=path, body=body, gist=told)
 
     def _settled_body(self, path: StepPath, record: Recorded, of: int) -> str:
+        alone = record.same_context and not (record.undo or of) and record.cause is None
+        plain = plain_body(record.outcome) if alone else None
+        return self._whole_body(path, record, of) if plain is None else plain
+
+    def _whole_body(self, path: StepPath, record: Recorded, of: int) -> str:
         parts = record_bodies.settled_data(record.outcome, self._redact, self._results.below(path))
         if not record.same_context:
             parts["context"] = record_bodies.stored_value(record.context)
@@ -345,7 +353,7 @@ class StoreJournal:
 
     async def ended(self, result: PipelineResult) -> None:
         """Remember what the run came to, and give up its lease."""
-        body = record_bodies.make_body(**record_bodies.result_data(result))
+        body = plain_end(result) or record_bodies.make_body(**record_bodies.result_data(result))
         await self._write(
             "ended",
             ROOT,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import trio
@@ -39,9 +39,9 @@ class StoreWait:
         self._task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
         self._raise: Callable[[], object] | None = None
 
-    async def answer(self) -> Any:
+    def answer(self) -> Awaitable[Any]:
         """What is given, once."""
-        return await trio.lowlevel.wait_task_rescheduled(self._cancelled)
+        return trio.lowlevel.wait_task_rescheduled(self._cancelled)  # noqa: ASYNC105 - awaited by whoever asks
 
     def give(self, answer: Outcome[Any]) -> bool:
         """Wake the task with its answer; false if it has left."""

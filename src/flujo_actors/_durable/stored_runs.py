@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -27,7 +28,7 @@ from .._core.deliveries import AFTER_DEATH, deaths_without_progress
 from .._core.outcomes import PipelineResult, RunId
 from .._core.paths import ROOT
 from .._core.pause_tokens import parse_token
-from .._core.records import Admission, Append, Lease, Record, RunQuery, StoredRun, StoredStatus
+from .._core.records import Admission, Append, CancelRequest, Lease, Record, RunQuery, StoredRun, StoredStatus
 from .._core.settings import DurabilitySettings
 from .._dsl.pipeline import Pipeline
 from ..errors import (
@@ -38,7 +39,7 @@ from ..errors import (
     StoreError,
 )
 from ..stores._port import Store
-from .admissions import ResumeMode, admission_of, answer_schema_at, given_to, step_at
+from .admissions import Admissions, ResumeMode, answer_schema_at, given_to, step_at
 from .cancelling import end_as_aborted
 from .claiming import (
     at_work,
@@ -55,8 +56,11 @@ from .halt import Halt
 from .journal import Pause
 from .pauses import expire, put_off, waiting_pause
 from .runs import Hold, OpenRun
-from .store_journal import StoreJournal
+from .store_journal import SchemaOf, StoreJournal
 from .store_wait import PATIENCE_S, call_store
+
+if TYPE_CHECKING:
+    from .undo_records import StepAt
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -68,10 +72,18 @@ class StoredRuns:
     settings: DurabilitySettings
     redact: record_bodies.Redact
     mode: ResumeMode = "strict"
+    _admissions: Admissions = attrs.field(init=False)
+    _schema_of: SchemaOf = attrs.field(init=False)
+    _step_at: StepAt = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._admissions = Admissions(self.pipeline)
+        self._schema_of = partial(answer_schema_at, self.pipeline)
+        self._step_at = partial(step_at, self.pipeline)
 
     def admission(self, run_id: RunId, data: object, context: object, *, queue: str | None = None) -> Admission:
         """What makes a run exist; `NotSerializable` if what it is given cannot be stored."""
-        return admission_of(self.pipeline, run_id, data, context, queue)
+        return self._admissions.of(run_id, data, context, queue)
 
     async def admit(self, run_id: RunId, data: object, context: object) -> OpenRun:
         admission = self.admission(run_id, data, context)
@@ -218,18 +230,8 @@ class StoredRuns:
             with trio.move_on_after(PATIENCE_S, shield=True), contextlib.suppress(StoreError, NotPaused):
                 await call_store(lambda: end_as_aborted(self.store, lease.run_id, request))
 
-    @contextlib.contextmanager
-    def holding(self, run: OpenRun) -> Iterator[Hold]:
-        lease = _journal_of(run).lease
-        halt = Halt()
-        hold = Hold(halt)
-        self._writer().hold(lease, hold.lose, since=run.since)
-        self._writer().watch(lease, lambda request: halt.now(self.redact(request.told), undoes=request.undoes))
-        try:
-            with hold.scope, at_work(lease):
-                yield hold
-        finally:
-            self._writer().let_go(lease)
+    def holding(self, run: OpenRun) -> Holding:
+        return Holding(self._writer(), _journal_of(run).lease, self.redact, since=run.since)
 
     async def left_behind(self) -> list[RunId]:
         """The runs of this pipeline that are under way, and those whose questions are answered."""
@@ -257,10 +259,42 @@ class StoredRuns:
             self._writer(),
             lease,
             redact=self.redact,
-            schema_of=partial(answer_schema_at, self.pipeline),
-            step_at=partial(step_at, self.pipeline),
+            schema_of=self._schema_of,
+            step_at=self._step_at,
             cold=self.settings.cold,
         )
+
+
+class Holding:
+    """While a run is open: its lease is renewed, and whoever works on it is told when it is lost or shall end."""
+
+    __slots__ = ("_hold", "_lease", "_redact", "_since", "_writer")
+
+    def __init__(
+        self, writer: JournalWriter, lease: Lease, redact: record_bodies.Redact, *, since: float | None
+    ) -> None:
+        self._writer, self._lease, self._redact, self._since = writer, lease, redact, since
+        self._hold = Hold(Halt())
+
+    def __enter__(self) -> Hold:
+        self._writer.hold(self._lease, self._hold.lose, since=self._since)
+        self._writer.watch(self._lease, self._end)
+        at_work.add(self._lease)
+        self._hold.scope.__enter__()
+        return self._hold
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        try:
+            return self._hold.scope.__exit__(kind, error, traceback)
+        finally:
+            at_work.discard(self._lease)
+            self._writer.let_go(self._lease)
+
+    def _end(self, request: CancelRequest) -> None:
+        assert self._hold.halt is not None
+        self._hold.halt.now(self._redact(request.told), undoes=request.undoes)
 
 
 def _told_by_the_store(lost: LeaseLost) -> None:

@@ -244,6 +244,16 @@ class Request(_Inside):
         assert self._tally is not None
         return self._tally
 
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """What was learned of agents that were chosen, and is not written yet."""
+        return () if self._tally is None else self._tally.evidence
+
+    @property
+    def transaction(self) -> OpenTransaction | None:
+        """What the attempt that succeeded has written, to be committed with its outcome."""
+        return None if self._tally is None else self._tally.transaction
+
     def changed(self, **changes: Any) -> Request:
         """The same request and the same tally, with something else in it."""
         return attrs.evolve(self, tally=self.tally, **changes)

@@ -161,10 +161,11 @@ class InTurn:
             await trio.lowlevel.checkpoint_if_cancelled()
         return None
 
-    async def settled(self, request: Request) -> Settled:
+    def settled(self, request: Request) -> Coroutine[Any, Any, Settled]:
         """Do a step, and wait for its report."""
-        if self._performer.is_just_a_call(request):
-            return await self._called(request)
+        return self._called(request) if self._performer.is_just_a_call(request) else self._acted(request)
+
+    async def _acted(self, request: Request) -> Settled:
         if self._actors is None:
             self._actors = await Children(self._performer, self._bill).__aenter__()
         self._actors.spawn(request)

@@ -31,7 +31,7 @@ _CUT_SHORT = Stopped(outcome=Aborted(reason="the run was cut short"))
 Rest: TypeAlias = Callable[[PipelineResult], Awaitable[None]]
 """Puts the run away with its result: from then on others may have it. Called again if a hook is against a pause."""
 
-Ended: TypeAlias = Callable[[], Awaitable[Attempt]]
+Steps: TypeAlias = Callable[[StepActors, Pipeline, Work], Awaitable[Attempt]]
 """Works until there is an end."""
 
 HOOK_GRACE_S = 5.0
@@ -129,8 +129,10 @@ async def _ended(run: Run, pipeline: Pipeline, request: Request, *, resumed: boo
     run.ledger.start(ROOT)
     try:
         actors = StepActors(run)
-        forward: Ended = functools.partial(_forward, actors, pipeline, request, halt)
-        ended = await (_with_what_comes_after(actors, request, forward) if run.minds_failures else forward())
+        if run.minds_failures:
+            ended = await _with_what_comes_after(actors, pipeline, request, halt)
+        else:
+            ended = await _forward(actors, pipeline, request, halt)
     except BaseExceptionGroup as group:
         raise _first_cause(group) from None
     finally:
@@ -142,25 +144,27 @@ async def _ended(run: Run, pipeline: Pipeline, request: Request, *, resumed: boo
 def _forward(actors: StepActors, pipeline: Pipeline, request: Request, halt: Halt | None) -> Awaitable[Attempt]:
     """The steps of the run, within its time, until somebody halts them."""
     work = work_of(request, request.data)
-    steps: Ended = functools.partial(sequence, actors, pipeline, work)
-    if work.quotas and work.quotas[0].limits.time_limit_s is not None:
-        steps = functools.partial(_timed, actors, pipeline, work, steps)
-    return steps() if halt is None else _halted_or_ended(actors.run, halt, steps)
+    timed = work.quotas and work.quotas[0].limits.time_limit_s is not None
+    steps: Steps = _timed if timed else sequence
+    return steps(actors, pipeline, work) if halt is None else _halted_or_ended(actors, halt, steps, pipeline, work)
 
 
-def _with_what_comes_after(actors: StepActors, request: Request, forward: Ended) -> Awaitable[Attempt]:
+def _with_what_comes_after(
+    actors: StepActors, pipeline: Pipeline, request: Request, halt: Halt | None
+) -> Awaitable[Attempt]:
     from .scopes import run_ended  # what only runs with handlers or compensations need
 
-    return run_ended(actors, request, forward)
+    return run_ended(actors, request, functools.partial(_forward, actors, pipeline, request, halt))
 
 
-async def _timed(actors: StepActors, pipeline: Pipeline, work: Work, steps: Ended) -> Attempt:
+async def _timed(actors: StepActors, pipeline: Pipeline, work: Work) -> Attempt:
     """How the steps ended, within the time that the run may work in all."""
     from .limited import asked_before, at_root, within_time  # what only runs with limits need
 
     before = asked_before(actors.run) if actors.run.resumed else None
     if before is not None:
         return before
+    steps = functools.partial(sequence, actors, pipeline, work)
     ended = await within_time(actors.run, work.quotas[0], steps)
     asks = at_root(actors.run, ended)
     if asks is None or not isinstance(asks.outcome, Paused):
@@ -170,8 +174,8 @@ async def _timed(actors: StepActors, pipeline: Pipeline, work: Work, steps: Ende
     return Stopped(outcome=paused)
 
 
-async def _halted_or_ended(run: Run, halt: Halt, steps: Ended) -> Attempt:
-    ended = await halt.unless_told(steps)
+async def _halted_or_ended(actors: StepActors, halt: Halt, steps: Steps, pipeline: Pipeline, work: Work) -> Attempt:
+    run, ended = actors.run, await halt.unless_told(steps, actors, pipeline, work)
     if run.untold:
         await tell_late(run)  # of the steps that were cut short: others than a caller that leaves want to know
     return ended

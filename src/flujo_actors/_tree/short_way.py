@@ -8,7 +8,7 @@ waits for a record to be written.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import trio
@@ -17,11 +17,17 @@ from outcome import Error, Value
 from .._bridge.guard import guarded
 from .._context.isolation import own
 from .._core.attempts import PLAIN, Attempt
-from .._core.outcomes import StepResult, Success, TerminalOutcome
+from .._core.outcomes import Failure, StepResult, Success, TerminalOutcome
 from .._dsl.step import Step
 from .._durable.memory_journal import MemoryJournal
 from .._run.messages import Completed, Request, Settled
 from .._run.run import Run, report_unstoppable
+
+if TYPE_CHECKING:
+    from .._core.undoing import ToUndo
+
+Undo: TypeAlias = "tuple[ToUndo | Completed, ...]"
+"""What a step leaves to undo."""
 
 Remember: TypeAlias = Callable[..., None]
 """Takes the path of a step that settled, its outcome, and what it leaves to undo, if it does."""
@@ -49,6 +55,12 @@ class ShortWay:
 
     async def concluded(self, request: Request, ended: Attempt, latency_s: float) -> tuple[TerminalOutcome, object]:
         """The outcome of the step, and the context that it leaves."""
+        raise NotImplementedError
+
+    async def remember(
+        self, request: Request, outcome: Success | Failure, context: object, undo: Undo
+    ) -> tuple[Any, object, Undo]:
+        """Write down the outcome; what is known of the step from then on, which may not be what it came to."""
         raise NotImplementedError
 
     async def settle(self, request: Request, outcome: TerminalOutcome, context: object) -> Settled:
@@ -81,6 +93,8 @@ class ShortWay:
             success = Success(step_result=StepResult(name=request.name, output=got.value, latency_s=latency_s))
             if self.remembers is not None:
                 return self._remembered(self.remembers, request, success)
+            if run.outlet is None and step.compensate is None:
+                return await self._settled_durably(request, success)
             request.tally.attempts = 1
             return await self.settle(request, success, request.context)
         return await self._meant(request, got, latency_s)
@@ -94,6 +108,12 @@ class ShortWay:
         undo = (Completed(request, request.data, own(success.step_result.output), 1, None),)
         remember(request.path, success, undo)
         return Settled(index=request.index, outcome=success, context=request.context, undo=undo)
+
+    async def _settled_durably(self, request: Request, success: Success) -> Settled:
+        """The same where the outcome has to be written down."""
+        self.run.ledger.settle(request.path)
+        outcome, context, _ = await self.remember(request, success, request.context, ())
+        return Settled(index=request.index, outcome=outcome, context=context)
 
     async def _meant(self, request: Request, got: Value[Any] | Error, latency_s: float) -> Settled:
         """Settle a call that raised, or returned something that may be more than an output."""

@@ -26,7 +26,7 @@ from .._core.paths import StepPath
 from .._core.pause_tokens import approval_hash, make_token
 from .._dsl.pipeline import Pipeline
 from .._dsl.step import Step
-from .._durable.journal import Pause, Recorded
+from .._durable.journal import OpenTransaction, Pause, Recorded
 from .._run.messages import Bill, Completed, Request, Settled, work_of
 from .._run.notify import tell, tell_later, tell_start
 from .._run.reports import charge, emit_step_ended, result_in, result_of, told, unfinished_result
@@ -155,7 +155,7 @@ class StepActors(ShortWay):
         run.ledger.settle(request.path)
         if isinstance(outcome, (Success, Failure)) and not _escalates(outcome):
             undo = _left(request, outcome, context, request.tally.attempts)
-            outcome, _, _ = await self._remember(request, outcome, context, undo)
+            outcome, _, _ = await self.remember(request, outcome, context, undo)
         return outcome
 
     async def _ended(self, request: Request) -> Attempt:
@@ -243,7 +243,7 @@ class StepActors(ShortWay):
         run.ledger.settle(request.path)
         undo = _left(request, outcome, context, request.tally.attempts)
         if isinstance(outcome, (Success, Failure)) and not _escalates(outcome):
-            outcome, context, undo = await self._remember(request, outcome, context, undo)
+            outcome, context, undo = await self.remember(request, outcome, context, undo)
         if run.telemetry.enabled:
             emit_step_ended(run, request, outcome)
         settled = Settled(
@@ -276,11 +276,11 @@ class StepActors(ShortWay):
         """Which step of a pipeline failed: nobody looks into the pipeline again once it has settled."""
         return self._cause(request, outcome) if isinstance(request.step, Pipeline) else None
 
-    async def _remember(
+    async def remember(
         self, request: Request, outcome: Success | Failure, context: object, undo: tuple[ToUndo | Completed, ...]
     ) -> tuple[Any, Any, tuple[ToUndo | Completed, ...]]:
         same = context is request.context
-        evidence = self._learned(request) if request.tally.evidence else ()
+        evidence = self._learned(request) if request.evidence else ()
         cause = self._inner_cause(request, outcome) if self.run.minds_failures else None
         record = Recorded(
             outcome=outcome,
@@ -304,12 +304,12 @@ class StepActors(ShortWay):
 
         return taken_evidence(self.run, request)
 
-    async def _written(self, request: Request, record: Recorded) -> Recorded:
+    def _written(self, request: Request, record: Recorded) -> Awaitable[Recorded]:
         """Write down how the step ended, in its own transaction if it has one."""
-        if request.tally.transaction is None:
-            return await self.run.journal.settled(request.path, record)
-        await request.tally.transaction.commit(request.path, record)
-        return record
+        transaction = request.transaction
+        if transaction is None:
+            return self.run.journal.settled(request.path, record)
+        return _committed(transaction, request.path, record)
 
     def _cannot_be_stored(
         self, request: Request, error: NotSerializable | TransactionRefused, what: str = "succeeded"
@@ -371,6 +371,11 @@ def _spelled_out(undo: tuple[ToUndo | Completed, ...]) -> tuple[ToUndo, ...]:
     from .._run.aftermath import spelled_out  # what only runs with compensations need
 
     return tuple(map(spelled_out, undo))
+
+
+async def _committed(transaction: OpenTransaction, path: StepPath, record: Recorded) -> Recorded:
+    await transaction.commit(path, record)
+    return record
 
 
 async def _told_before(hooks: Hooks, request: Request) -> Aborted | Failure | None:

@@ -7,11 +7,12 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from ..._core.light_records import gist_of
 from ..._core.outcomes import RunId
 from ..._core.paths import StepPath
 from ..._core.records import Append, OpenPause, Record, has_ended
 from .. import _refusals as refusals
-from .._rows import as_blob, as_row, restored, storable
+from .._rows import as_blob, restored, storable
 from . import _statements as sql
 
 
@@ -81,9 +82,15 @@ def open_pauses(db: sqlite3.Connection, runs: list[int]) -> dict[int, list[OpenP
 
 def insert(db: sqlite3.Connection, statement: str, record: Record, where: dict[str, Any]) -> list[Any]:
     """Insert a record, and its body by itself if it is long; nothing comes back if the statement did not let it in."""
-    blob = as_blob(record.body)
-    row = as_row(record, 0, blob)
-    columns = {**where, "kind": row.kind, "path": row.path, "body": row.body, "blob": row.blob, "gist": row.gist}
+    blob, gist = as_blob(record.body), gist_of(record)
+    columns = {
+        **where,
+        "kind": record.kind,
+        "path": storable(record.path),
+        "body": storable(record.body) if blob is None else "",
+        "blob": None if blob is None else blob.hash,
+        "gist": None if gist is None else storable(gist),
+    }
     inserted = db.execute(statement, columns).fetchall()
     if blob is not None and inserted:
         db.execute(sql.INSERT_BLOB, blob)

@@ -194,11 +194,11 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
             return self._append(db, batch)
 
     def _append(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[Verdict]:
-        return [self._appended(db, append) for append in batch]
-
-    def _appended(self, db: sqlite3.Connection, append: Append) -> Verdict:
-        """Write the append; if its lease is not the run's current one, none of its statements writes anything."""
         wall = self._wall()
+        return [self._appended(db, append, wall) for append in batch]
+
+    def _appended(self, db: sqlite3.Connection, append: Append, wall: float) -> Verdict:
+        """Write the append; if its lease is not the run's current one, none of its statements writes anything."""
         under = {**_lease(append.lease), "wall": wall}
         told = [insert(db, sql.APPEND, record, under) for record in append.records]
         if _changes_run(append):
