@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -185,8 +185,8 @@ class ChoiceRecords(Protocol):
     def chosen(self, path: StepPath) -> str | None:
         """What a selection has chosen there, as JSON text."""
 
-    async def choose(self, path: StepPath, choice: str) -> None:
-        """Remember what a selection has chosen, before it is acted on."""
+    async def choose(self, path: StepPath, choice: Callable[[], str]) -> None:
+        """Remember what a selection has chosen, before it is acted on; `choice` writes it, when that is needed."""
 
 
 class RunRecords(Protocol):

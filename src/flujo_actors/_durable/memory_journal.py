@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -61,7 +61,7 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self._times: WorkedTime | None = None
-        self._chosen: dict[StepPath, str] | None = None
+        self._chosen: dict[StepPath, Callable[[], str]] | None = None
         self._settled: dict[StepPath, TerminalOutcome] = {}
         self._contexts: dict[StepPath, object] = {}
         """The contexts that settled steps left, where these are not the ones that they were given."""
@@ -97,9 +97,10 @@ class MemoryJournal:
         return self._times
 
     def chosen(self, path: StepPath) -> str | None:
-        return None if self._chosen is None else self._chosen.get(path)
+        written = None if self._chosen is None else self._chosen.get(path)
+        return None if written is None else written()
 
-    async def choose(self, path: StepPath, choice: str) -> None:
+    async def choose(self, path: StepPath, choice: Callable[[], str]) -> None:
         self._chosen = self._chosen or {}
         self._chosen[path] = choice
 

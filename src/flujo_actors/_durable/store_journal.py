@@ -212,9 +212,10 @@ class StoreJournal:
     def chosen(self, path: StepPath) -> str | None:
         return self._chosen.get(path)
 
-    async def choose(self, path: StepPath, choice: str) -> None:
-        await self._write("chosen", path, record_bodies.make_body(choice=choice))
-        self._chosen[path] = choice
+    async def choose(self, path: StepPath, choice: Callable[[], str]) -> None:
+        written = choice()
+        await self._write("chosen", path, record_bodies.make_body(choice=written))
+        self._chosen[path] = written
 
     def raised(self, path: StepPath) -> Mapping[str, Any]:
         return self._raised.of(path)

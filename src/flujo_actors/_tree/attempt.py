@@ -218,9 +218,7 @@ class OneAttempt:
             return await call_agent(self.run, step, work)
         if work.plan is not None:  # a validator handed over what a step without an agent came to
             return await call_agent(self.run, Step(step.name, work.plan.target), work)
-        from .composites import attempt_of_kind  # the classes of all other kinds, and how contexts are merged
-
-        return await attempt_of_kind(self.spawner, step, work)
+        return await _of_kind()(self.spawner, step, work)
 
     async def _finish(self, step: Declared, done: Done, assembly: Assembly | None = None) -> Attempt:
         """Processors, validators and the context update on an output."""
@@ -270,6 +268,13 @@ class OneAttempt:
         error = StepTimeout(text)
         partial = joined(work.tally.pieces) if work.tally.pieces else None
         return Failed(error=error, feedback=failure_of(self.run, error).feedback, output=partial)
+
+
+@functools.cache  # an import statement takes a microsecond every time
+def _of_kind() -> Callable[[Spawner, Declared, Work], Awaitable[Attempt]]:
+    from .composites import attempt_of_kind  # the classes of all other kinds, and how contexts are merged
+
+    return attempt_of_kind
 
 
 async def _isolated(context: object) -> object:

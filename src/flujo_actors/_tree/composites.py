@@ -5,9 +5,10 @@ A composite never copies the context: nobody changes one in place, so children m
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 from outcome import Error
@@ -32,42 +33,48 @@ from .children import Spawner, ended_by, of_one_child, output_of, sequence, text
 
 if TYPE_CHECKING:
     from .._core.loops import LoopGuard
+    from .._dsl.selections import SelectAgent
     from .loop_guard import GuardedLoop
 
 
-async def attempt_of_kind(spawner: Spawner, step: Declared, work: Work) -> Attempt:
+def attempt_of_kind(spawner: Spawner, step: Declared, work: Work) -> Awaitable[Attempt]:
     """One attempt of a step that is not an agent's."""
     match step:
         case Parallel():
-            return await parallel(spawner, step, work)
+            return parallel(spawner, step, work)
         case MapOver():
-            return await map_over(spawner, step, work)
+            return map_over(spawner, step, work)
         case BranchOn():
-            return await branch_on(spawner, step, work)
+            return branch_on(spawner, step, work)
         case LoopUntil():
-            return await loop_until(spawner, step, work)
+            return loop_until(spawner, step, work)
         case HumanInTheLoop():
-            return await ask_a_person(spawner.run, step, work)
+            return ask_a_person(spawner.run, step, work)
         case SequenceOf():
-            return await sequence(spawner, step.body, work)
+            return sequence(spawner, step.body, work)
         case _:
-            return await _governed(spawner, step, work)
+            return _selection(spawner, step, work) if step.kind == "selection" else _governed(spawner, step, work)
 
 
-async def _governed(spawner: Spawner, step: Declared, work: Work) -> Attempt:
+def _selection(spawner: Spawner, step: Declared, work: Work) -> Awaitable[Attempt]:
+    return _select_agent()(spawner, cast("SelectAgent", step), work)
+
+
+@functools.cache  # an import statement takes a microsecond every time
+def _select_agent() -> Callable[[Spawner, SelectAgent, Work], Awaitable[Attempt]]:
+    from .selecting import select_agent  # what only runs with selections need
+
+    return select_agent
+
+
+def _governed(spawner: Spawner, step: Declared, work: Work) -> Awaitable[Attempt]:
     """One attempt of a kind that few pipelines have."""
-    if step.kind == "selection":
-        from .._dsl.selections import SelectAgent
-        from .selecting import select_agent
-
-        assert isinstance(step, SelectAgent)
-        return await select_agent(spawner, step, work)
     from .._dsl.approvals import Approval
     from .approvals import ask_for_approval
 
     match step:
         case Approval():
-            return await ask_for_approval(spawner.run, step, work)
+            return ask_for_approval(spawner.run, step, work)
         case _:
             raise TypeError(f"the runtime does not know steps of type {type(step).__name__}")
 

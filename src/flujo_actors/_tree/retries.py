@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
 import attrs
 import trio
@@ -38,6 +38,9 @@ from ..errors import InfiniteRedirectError
 from .attempt import OneAttempt
 from .children import Spawner
 from .tried import Earlier, failed_earlier, remember_failed
+
+if TYPE_CHECKING:
+    from .._dsl.selections import SelectAgent
 
 
 @attrs.frozen(eq=False)
@@ -222,11 +225,9 @@ class Attempts:
 
     async def _rewarded(self, ended: Attempt) -> None:
         """Learn from what the attempt's agent came to."""
-        from .._dsl.selections import SelectAgent  # what only runs with selections need
-        from .selecting import rewarded
+        from .selecting import rewarded  # what only runs with selections need
 
-        assert isinstance(self.step, SelectAgent)
-        await rewarded(self.run, self.request, self.step, ended)
+        await rewarded(self.run, self.request, cast("SelectAgent", self.step), ended)
 
     def _one(self) -> OneAttempt:
         return OneAttempt(self.spawner, self.request)

@@ -11,9 +11,11 @@ Rules:
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import random
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -53,7 +55,7 @@ _chance = random.Random()
 
 async def select_agent(spawner: Spawner, step: SelectAgent, work: Work) -> Attempt:
     """The arm that is chosen, and if it gives way, the next."""
-    category = await _category(spawner.run, step, work)
+    category = DEFAULT_CATEGORY if step.category is None else await _category(spawner.run, step, step.category, work)
     if isinstance(category, Failed):
         return category
     for number in range(1, len(step.arms) + 1):
@@ -68,11 +70,9 @@ async def select_agent(spawner: Spawner, step: SelectAgent, work: Work) -> Attem
     raise AssertionError("the last arm gives way to none")
 
 
-async def _category(run: Run, step: SelectAgent, work: Work) -> str | Failed:
-    if step.category is None:
-        return DEFAULT_CATEGORY
+async def _category(run: Run, step: SelectAgent, tell: Callable[..., Any], work: Work) -> str | Failed:
     asked = budget_for(step, "category", work.quotas)
-    found = await with_context_copy(run, step.category, own(work.data), work.context, work.scope, **asked)
+    found = await with_context_copy(run, tell, own(work.data), work.context, work.scope, **asked)
     found = found if isinstance(found, Error) else await ask(run, str, found.value)
     return (
         failure_of(run, found.error, what=f"The category of {step.name!r}") if isinstance(found, Error) else found.value
@@ -107,7 +107,7 @@ async def _committed(
         known = ", ".join(map(repr, step.arms))
         return Failed(error=None, feedback=f"step {step.name!r} chose {arm!r}, but its arms are {known}")
     choice = Choice(arm=arm, theta=getattr(chosen, "theta", None), category=category, beliefs=seen)
-    await run.journal.choose(place, _written(choice, step, work))
+    await run.journal.choose(place, functools.partial(_written, choice, step, _name(step, work.span)))
     belief = seen.get(arm, NO_BELIEF)
     run.emit(
         "selection.chosen",
@@ -139,14 +139,14 @@ def _tried(run: Run, work: Work, number: int) -> set[str]:
     return {_read(kept).arm for place in places if (kept := run.journal.chosen(place)) is not None}
 
 
-def _written(choice: Choice, step: SelectAgent, work: Work) -> str:
+def _written(choice: Choice, step: SelectAgent, name: str) -> str:
     """A choice as it is stored, with what a reward that is told later needs."""
     beliefs = {
         arm: (belief.alpha, belief.beta, belief.observations, belief.mean_cost_usd)
         for arm, belief in choice.beliefs.items()
     }
     said = {"arm": choice.arm, "theta": choice.theta, "category": choice.category, "beliefs": beliefs}
-    later = {"name": _name(step, work.span), "memory": getattr(step.by, "memory", None)}
+    later = {"name": name, "memory": getattr(step.by, "memory", None)}
     return json.dumps({**said, **later, "later": step.reward == "later"})
 
 
@@ -253,10 +253,3 @@ def _add(tally: Any, step: SelectAgent, path: StepPath, selected: Selected, resu
         memory=getattr(step.by, "memory", None),
     )
     tally.evidence = (*tally.evidence, told)
-
-
-def taken_evidence(run: Run, request: Request) -> tuple[Evidence, ...]:
-    """What was learned and not written yet: kept at once in memory, or to be written with the step's record."""
-    told, request.tally.evidence = request.tally.evidence, ()
-    assert run.beliefs is not None
-    return run.beliefs.learn(told)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .._core.selection import Evidence
     from .._core.undoing import ToUndo
     from .._run.hooks import Hooks
+    from .retries import Attempts
 
 
 @attrs.frozen(eq=False)
@@ -167,9 +168,7 @@ class StepActors(ShortWay):
             return await self._of_pipeline(request, request.step)
         if self._is_just_a_question(request):
             return await self._just_ask(request)
-        from .retries import Attempts  # what is around a call: retries, composites, threads, transactions
-
-        return await Attempts(self, request, request.step).ended()
+        return await _attempts()(self, request, request.step).ended()
 
     def _of_pipeline(self, request: Request, pipeline: Pipeline) -> Awaitable[Attempt]:
         if not self.run.minds_failures:
@@ -300,7 +299,7 @@ class StepActors(ShortWay):
         return kept.outcome, request.context if kept.same_context else kept.context, undo
 
     def _learned(self, request: Request) -> tuple[Evidence, ...]:
-        from .selecting import taken_evidence  # what only runs with selections need
+        from .._run.beliefs import taken_evidence  # what only runs with selections need
 
         return taken_evidence(self.run, request)
 
@@ -344,6 +343,13 @@ class StepActors(ShortWay):
         from .._run.failure_reports import report_failure  # what only runs with a failure need
 
         report_failure(self.run, request, error, feedback)
+
+
+@functools.cache  # an import statement takes a microsecond every time
+def _attempts() -> type[Attempts]:
+    from .retries import Attempts  # what is around a call: retries, composites, threads, transactions
+
+    return Attempts
 
 
 def _left(request: Request, outcome: TerminalOutcome, context: object, attempts: int) -> tuple[ToUndo | Completed, ...]:

@@ -47,7 +47,7 @@ async def remember_failed(run: Run, request: Request, ended: Failed | Stopped, *
 
 
 def _learned(run: Run, request: Request) -> tuple[Evidence, ...]:
-    from .selecting import taken_evidence  # what only runs with selections need
+    from .._run.beliefs import taken_evidence  # what only runs with selections need
 
     return taken_evidence(run, request)
 
