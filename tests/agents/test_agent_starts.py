@@ -18,9 +18,10 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from flujo_actors import Flujo, SqliteStore, Step
-from flujo_actors._bridge.starts import MOST, Starts
+from flujo_actors._bridge.starts import FREELY, MOST, Starts
 
 MANY = 120
+FEW = 8
 TURNS_OF_AN_AGENT = 40
 """More turns of the loop than a question takes that is answered at once: it is about 25."""
 
@@ -40,21 +41,29 @@ class Counted(Agent[None, str]):
             self.under_way -= 1
 
 
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a few agents begin freely, so that a hundred are many."""
+    monkeypatch.setattr("flujo_actors._bridge.starts.FREELY", FEW)
+
+
 def mapped(agent: Agent[None, str], **options: Any) -> Flujo:
     return Flujo(Step.map_over("all", Step("ask", agent)), **options)
 
 
 @two_hosts
+@pytest.mark.usefixtures("few")
 def test_agents_that_need_not_wait_are_not_all_under_way_at_once(host: AgentHost) -> None:
     """Some begin in each turn of the loop, and are through before the last ones begin."""
     agent = Counted(TestModel(custom_output_text="ok"))
     result = host.result(mapped(agent), list(map(str, range(MANY))))
     assert result.output == ["ok"] * MANY
     assert agent.begun == MANY
-    assert agent.most <= MOST * TURNS_OF_AN_AGENT < MANY
+    assert agent.most <= FEW + MOST * TURNS_OF_AN_AGENT < MANY
 
 
 @two_hosts
+@pytest.mark.usefixtures("few")
 def test_agents_that_wait_for_one_another_all_begin(host: AgentHost) -> None:
     """There is no bound that could keep the one from beginning for which all others wait."""
     waiting, everybody = 0, asyncio.Event()
@@ -73,6 +82,7 @@ def test_agents_that_wait_for_one_another_all_begin(host: AgentHost) -> None:
 
 
 @two_hosts
+@pytest.mark.usefixtures("few")
 def test_what_has_not_begun_when_its_run_is_cancelled_never_begins(host: AgentHost) -> None:
     """The others are cancelled, and waited for; nobody waits for those that were not there yet."""
 
@@ -115,44 +125,56 @@ class Loop:
             do()
 
 
-def test_no_turn_begins_more_than_a_few_calls() -> None:
-    """However little time each of them takes."""
+def test_few_calls_begin_at_once() -> None:
+    """The loop is asked for nothing."""
     loop, begun = Loop(), []
     starts = Starts(loop)  # type: ignore[arg-type]
+    for number in range(FREELY):
+        starts.add(lambda number=number: begun.append(number))
+    assert (begun, loop.soon) == (list(range(FREELY)), [])
+
+
+def test_beyond_some_a_turn_begins_only_a_few_calls() -> None:
+    """In the order in which they came, and without a turn in which none begins."""
+    loop, begun = Loop(), []
+    starts = Starts(loop)  # type: ignore[arg-type]
+    starts.under_way = FREELY
     for number in range(5 * MOST):
         starts.add(lambda number=number: begun.append(number))
     sizes = [len(begun)]
     while loop.soon:
         loop.turn()
         sizes.append(len(begun))
-    assert all(after - before <= MOST for before, after in zip([0, *sizes], sizes, strict=False))
+    assert sizes == [0, *range(MOST, 5 * MOST + 1, MOST)]
     assert begun == list(range(5 * MOST))
 
 
-def test_a_call_that_comes_alone_begins_at_once() -> None:
-    """And so does the next one, when the turn is over."""
+def test_room_that_others_leave_is_used_in_the_next_turn() -> None:
+    """Whoever waits begins when fewer are under way again, all in one turn."""
     loop, begun = Loop(), []
     starts = Starts(loop)  # type: ignore[arg-type]
-    for number in range(3):
+    starts.under_way = FREELY
+    for number in range(5 * MOST):
         starts.add(lambda number=number: begun.append(number))
-        assert begun[-1] == number
-        loop.turn()
-        assert not loop.soon
+    starts.under_way = 0
+    loop.turn()
+    assert (begun, loop.soon) == (list(range(5 * MOST)), [])
 
 
-def test_time_that_is_up_leaves_the_rest_to_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At least one begins in every turn, however long it takes."""
-    now = iter(range(1000))
-    monkeypatch.setattr("flujo_actors._bridge.starts.monotonic", lambda: float(next(now)))
-    loop, begun = Loop(), []
-    starts = Starts(loop)  # type: ignore[arg-type]
-    for number in range(3):
-        starts.add(lambda number=number: begun.append(number))
-    assert begun == [0]
-    loop.turn()
-    assert begun == [0, 1]
-    loop.turn()
-    assert begun == [0, 1, 2]
+@two_hosts
+def test_calls_that_ended_in_whatever_way_are_not_under_way(host: AgentHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or else those that failed would slow down all that come after them."""
+    seen: set[Starts] = set()
+    add = Starts.add
+    monkeypatch.setattr(Starts, "add", lambda starts, begin: (seen.add(starts), add(starts, begin))[1])
+
+    async def fail(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        raise ValueError("no")
+
+    result = host.result(mapped(Agent(FunctionModel(fail))), ["a", "b", "c"])
+    assert not result.success
+    (starts,) = seen
+    assert starts.under_way == 0
 
 
 # --- memory -------------------------------------------------------------------------------------------------
@@ -174,6 +196,7 @@ def peak_of(path: Path, many: int) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few")
 def test_a_durable_agent_step_among_many_takes_little_memory(tmp_path: Path) -> None:
     """pydantic-ai takes 80 KB for each agent that is under way; of ten thousand steps most are not."""
     few, many = 60, 160

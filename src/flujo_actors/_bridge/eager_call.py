@@ -50,6 +50,7 @@ class EagerCall(Generic[T]):
         "_raise_cancel",
         "_result",
         "_rounds",
+        "_starts",
         "_task",
     )
 
@@ -60,6 +61,7 @@ class EagerCall(Generic[T]):
         self._caller = caller = current_task()
         self._context = context_of_caller(caller)
         self._begun = self._parked = self._queued = False
+        self._starts: Starts | None = None
         self._result: Value[T] | Error | None = None
         self._task: asyncio.Task[None] | None = None
         self._raise_cancel: Callable[[], object] | None = None
@@ -115,12 +117,13 @@ class EagerCall(Generic[T]):
 
     def _wait_for_turn(self, starts: Starts) -> None:
         """Rule 6."""
-        self._queued = True
+        self._queued, self._starts = True, starts
         starts.add(self._begin_in_turn)
 
     def _begin_in_turn(self) -> None:
-        if self._queued:
+        if self._queued and self._starts is not None:
             self._queued = False
+            self._starts.under_way += 1
             self._begin()
 
     def _begin(self) -> None:
@@ -154,6 +157,8 @@ class EagerCall(Generic[T]):
     def _arrive(self, result: Value[T] | Error) -> None:
         self._result = result
         del self._coroutine  # ten thousand branches that answered may wait for the round in which they go on
+        if self._starts is not None:
+            self._starts.under_way -= 1
         if self._parked:
             self._rounds.keep_awake.wake()
             reschedule(self._caller)

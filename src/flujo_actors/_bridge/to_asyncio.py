@@ -144,6 +144,7 @@ class ThreadCall(Generic[T]):
         if self._cancelled:
             return
         self._running = self._loop.create_task(self._main(), context=context)
+        self._starts.under_way += 1
         self._running.add_done_callback(self._make_sure)
 
     async def _main(self) -> None:
@@ -154,6 +155,7 @@ class ThreadCall(Generic[T]):
             result: Value[T] | Error = Value(await self._make())
         except BaseException as error:  # carried to the trio side, which is where it is dealt with
             result = Error(error)
+        self._starts.under_way -= 1
         self._token.run_sync_soon(self._arrive, result)
 
     def _cancel(self) -> None:
@@ -165,6 +167,7 @@ class ThreadCall(Generic[T]):
 
     def _make_sure(self, task: asyncio.Task[None]) -> None:
         if not self._begun:
+            self._starts.under_way -= 1
             self._give_up()
 
     def _give_up(self) -> None:
