@@ -57,7 +57,7 @@ def load_settings(
         _from_environment(variables),
         _undotted(overrides or {}),
     )
-    merged: dict[str, Any] = {}
+    merged: dict[str, object] = {}
     for layer in layers:
         merged = _overlaid(merged, layer)
     settings: Settings = _built(Settings, merged, where="")

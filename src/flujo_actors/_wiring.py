@@ -26,6 +26,8 @@ from .errors import DeclarationError, RunLeased
 from .telemetry._silence import Silence
 
 if TYPE_CHECKING:
+    from contextvars import ContextVar
+
     from ._core.hook_payloads import HookPayload
     from ._core.outcomes import RunId, Undone
     from ._core.paths import StepPath
@@ -162,7 +164,7 @@ def _is_configured() -> bool:
 # --- hooks --------------------------------------------------------------------------------------------------
 
 
-def hooks_of(given: Iterable[Callable[[Any], object]] | Callable[[Any], object]) -> Callable[..., Hooks] | None:
+def hooks_of(given: Iterable[Callable[..., object]] | Callable[..., object]) -> Callable[..., Hooks] | None:
     """What makes the hooks of one run (`run_id`, `host`, `report`, `redact`); `None` if there are none."""
     if not callable(given) and not isinstance(given, Iterable):
         raise DeclarationError(f"hooks must be a callable or a list of them, not {given!r}")
@@ -209,7 +211,7 @@ def telemetry_of(settings: Callable[[], Settings], pipeline: Pipeline, resources
 # --- durability ---------------------------------------------------------------------------------------------
 
 
-def store_of(given: Any, pipeline: Pipeline, context_model: type | None) -> Store:
+def store_of(given: str | Store | None, pipeline: Pipeline, context_model: type | None) -> Store:
     """The store that was given or named, when the types it will have to read are known."""
     from ._durable.known_types import register_types_of  # what it takes to write values down
     from .stores._opening import open_store  # drivers
@@ -291,7 +293,9 @@ def _is_remote(step: AnyStep) -> bool:
     return getattr(step, "runs_on", None) is not None
 
 
-def office_of(flujo: object, runs: Runs, engine: Engine, settings: Settings, carry: tuple[Any, ...]) -> Office:
+def office_of(
+    flujo: object, runs: Runs, engine: Engine, settings: Settings, carry: tuple[ContextVar[object], ...]
+) -> Office:
     """Who has the steps of a `Flujo` performed elsewhere, in the current trio run."""
     from ._fleet.offices import office_for  # the same
 
@@ -306,7 +310,7 @@ def fleet_of(
     *,
     make_run: Any,
     office: Callable[[], Office | None],
-    carry: tuple[Any, ...],
+    carry: tuple[ContextVar[object], ...],
     telemetry: Telemetry | Silence,
 ) -> Fleet:
     """What hands in runs and plays those of others."""

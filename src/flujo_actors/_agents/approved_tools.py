@@ -14,13 +14,12 @@ import json
 from typing import Any
 
 import attrs
-from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import ToolApproved, ToolDenied
 from pydantic_ai.toolsets import AbstractToolset, ApprovalRequiredToolset
 
 from ..errors import FlujoError
-from .per_agent import PerAgent
+from .per_agent import PerAgent, SomeAgent
 
 _DENIED = "The tool call was denied."
 
@@ -76,7 +75,7 @@ def verdict_of(answer: dict[str, Any]) -> ToolApproved | ToolDenied:
 _asks: PerAgent[bool] = PerAgent()
 
 
-def asks_for_approval(agent: AbstractAgent[Any, Any]) -> bool:
+def asks_for_approval(agent: SomeAgent) -> bool:
     """Whether a tool of the agent says that it needs approval; looked up once."""
     known = _asks.get(agent)
     return _asks.keep(agent, any(map(_needs_approval, agent.toolsets))) if known is None else known

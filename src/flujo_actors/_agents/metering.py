@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import Any
 
 import attrs
-from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, SystemPromptPart
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
@@ -34,7 +33,7 @@ from .._core.quota import ONE_TOOL_CALL, Amount, Quota
 from .._core.usage import NO_USAGE, Usage
 from .._locks import QUOTA_LOCK
 from .model_pool import model_named
-from .per_agent import PerAgent
+from .per_agent import PerAgent, SomeAgent
 from .pricing import Pricing, estimated_cost
 from .provider_errors import raw_text
 from .reckoning import sure_amount
@@ -388,7 +387,7 @@ class MeteredModel(WrapperModel):
 _metered: PerAgent[MeteredModel] = PerAgent()
 
 
-def metered_model(agent: AbstractAgent[Any, Any]) -> MeteredModel | None:
+def metered_model(agent: SomeAgent) -> MeteredModel | None:
     """The agent's model, metered; `None` if the agent chooses it when it runs, which is for `Metering` to meter."""
     model = getattr(agent, "model", None)
     if model is None or _may_be_overridden(agent):
@@ -399,7 +398,7 @@ def metered_model(agent: AbstractAgent[Any, Any]) -> MeteredModel | None:
     return kept
 
 
-def _may_be_overridden(agent: AbstractAgent[Any, Any]) -> bool:
+def _may_be_overridden(agent: SomeAgent) -> bool:
     """Whether another model may stand in for the agent's own.
 
     `Agent.override` keeps it in a variable of its own; where that is not found, it may be in use.

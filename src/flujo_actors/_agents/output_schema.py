@@ -10,12 +10,11 @@ from typing import Any
 
 import attrs
 from pydantic_ai import BinaryImage, DeferredToolRequests
-from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.models import Model
 from pydantic_ai.output import NativeOutput, PromptedOutput, StructuredDict, TextOutput, ToolOutput
 
 from ..structured._schema import compile_schema
-from .per_agent import PerAgent
+from .per_agent import PerAgent, SomeAgent
 
 _CHOSEN = (NativeOutput, PromptedOutput, ToolOutput, TextOutput, list, tuple)
 """How a user says in which way an agent shall answer."""
@@ -25,7 +24,7 @@ _promoted: PerAgent[tuple[Any, Any | None]] = PerAgent()
 """The output type of an agent, and the schema that it promises."""
 
 
-def promoted_schema(agent: AbstractAgent[Any, Any]) -> object | None:
+def promoted_schema(agent: SomeAgent) -> object | None:
     """What the agent's answers must fit: a type or `None` if text is an answer too, or a function makes the value."""
     output, kept = agent.output_type, _promoted.get(agent)
     if kept is None or kept[0] is not output:
@@ -57,12 +56,12 @@ def _is_union(output: object) -> bool:
     return isinstance(output, types.UnionType) or typing.get_origin(output) is typing.Union
 
 
-def has_own_validators(agent: AbstractAgent[Any, Any]) -> bool:
+def has_own_validators(agent: SomeAgent) -> bool:
     """Whether the agent itself judges its outputs; where that is not to be seen, it may."""
     return bool(getattr(agent, "_output_validators", True))
 
 
-def provider_output(agent: AbstractAgent[Any, Any], schema: Any) -> NativeOutput[Any] | None:
+def provider_output(agent: SomeAgent, schema: Any) -> NativeOutput[Any] | None:
     """The output type that makes the provider answer in JSON that fits the schema; `None` if it cannot be asked to.
 
     pydantic-ai takes no other output type where an agent has validators; what the agent was declared with is kept.

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Generic, TypeVar
+from typing import Generic, Never, TypeAlias, TypeVar
 
 from pydantic_ai.agent import AbstractAgent
 
 T = TypeVar("T")
+
+SomeAgent: TypeAlias = AbstractAgent[Never, object]
+"""An agent of pydantic-ai, whatever it depends on and gives: nothing can be said of what goes in."""
 
 
 class PerAgent(Generic[T]):
     """One value for each agent. Agents cannot be keys of a mapping, for they have no hash: this goes by identity."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[weakref.ref[AbstractAgent[Any, Any]], T]] = {}
+        self._kept: dict[int, tuple[weakref.ref[SomeAgent], T]] = {}
 
-    def get(self, agent: AbstractAgent[Any, Any]) -> T | None:
+    def get(self, agent: SomeAgent) -> T | None:
         """What is kept for this agent, if anything is."""
         kept = self._kept.get(id(agent))
         return kept[1] if kept is not None and kept[0]() is agent else None
 
-    def keep(self, agent: AbstractAgent[Any, Any], value: T) -> T:
+    def keep(self, agent: SomeAgent, value: T) -> T:
         """Keep the value until the agent is gone."""
         name = id(agent)
         self._kept[name] = weakref.ref(agent, lambda gone: self._forget(name, gone)), value
         return value
 
-    def _forget(self, name: int, gone: weakref.ref[AbstractAgent[Any, Any]]) -> None:
+    def _forget(self, name: int, gone: weakref.ref[SomeAgent]) -> None:
         kept = self._kept.get(name)
         if kept is not None and kept[0] is gone:  # otherwise a new agent has the old one's place in memory
             del self._kept[name]

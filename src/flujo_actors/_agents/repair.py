@@ -10,12 +10,13 @@ from typing import Any
 
 import attrs
 from pydantic_ai import Agent
-from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models import Model
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_json
+
+from .per_agent import SomeAgent
 
 
 def repairer(model: Model | str) -> Agent[None, str]:
@@ -27,14 +28,14 @@ def repairer(model: Model | str) -> Agent[None, str]:
 class Replay:
     """A value that an agent shall judge as if its model had answered with it."""
 
-    agent: AbstractAgent[Any, Any]
+    agent: SomeAgent
     prompt: Any
-    deps: Any
-    value: Any
+    deps: object
+    value: object
 
     async def judged(self) -> object:
         """What the agent makes of the value; raises what it raises if it refuses."""
-        given = {} if self.deps is None else {"deps": self.deps}
+        given: dict[str, Any] = {} if self.deps is None else {"deps": self.deps}
         result = await self.agent.run(
             self.prompt, model=FunctionModel(self._answer), retries={"output": 0}, infer_name=False, **given
         )

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import attrs
 from pydantic_ai import AgentRunResult, AgentRunResultEvent
-from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import (
     AgentStreamEvent,
@@ -32,6 +31,7 @@ from pydantic_core import to_json
 
 from .factory import StepAgent
 from .metering import AgentCall, Metering, metered_model
+from .per_agent import SomeAgent
 from .tool_span import ToolSpan, no_telemetry
 
 _CONTENT = (
@@ -58,10 +58,10 @@ class Finished:
 class AgentRequest:
     """What is asked of an agent."""
 
-    agent: AbstractAgent[Any, Any]
+    agent: SomeAgent
     prompt: str | Sequence[UserContent] | None
     call: AgentCall
-    deps: Any = None
+    deps: object = None
     options: dict[str, Any] = attrs.field(factory=dict)
     """Further arguments for pydantic-ai's `run`."""
 
@@ -85,10 +85,11 @@ class AgentRequest:
         watched = self.call.emit is not None or bool(self.call.quotas)
         return [ToolCalls(self.call)] if watched else []
 
-    async def run(self) -> AgentRunResult[Any]:
+    async def run(self) -> AgentRunResult[object]:
         """The agent's result, on the running asyncio loop."""
         with self.call.current():
-            return await self.agent.run(self.prompt, **self.arguments())
+            result: AgentRunResult[object] = await self.agent.run(self.prompt, **self.arguments())
+            return result
 
     async def stream(self) -> AsyncIterator[str | Finished]:
         """The agent's text as it comes, over all its turns and tool calls, and then its result."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
 
 import attrs
 
@@ -19,7 +18,7 @@ class ToolSpan:
     _tool_name: str
     _tool_call_id: str
     _arguments: object
-    result: Any = None
+    result: object = None
 
     def __enter__(self) -> ToolSpan:
         self._tell(ToolStarted, arguments=self._arguments)

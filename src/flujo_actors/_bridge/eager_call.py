@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from outcome import Error, Value
 from sniffio import current_async_library_cvar
@@ -182,6 +182,6 @@ def cancel_once(task: asyncio.Task[None]) -> None:
         task.cancel()
 
 
-def was_cancelled(result: Value[Any] | Error | None) -> bool:
+def was_cancelled(result: Value[object] | Error | None) -> bool:
     """Whether a coroutine ended with asyncio's cancellation."""
     return isinstance(result, Error) and isinstance(result.error, asyncio.CancelledError)

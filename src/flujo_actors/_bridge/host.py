@@ -53,10 +53,10 @@ class Host(Protocol):
     def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         """From the runtime's side: await something of the user's on the library the user wrote it for."""
 
-    def call(self, fn: Callable[[Any], object], data: object) -> Awaitable[Any]:
+    def call(self, fn: Callable[..., object], data: object) -> Awaitable[Any]:
         """From the runtime's side: call a function of the user's that answers, or leads to an answer."""
 
-    def stream(self, make: Callable[[], object]) -> AsyncIterator[object]:
+    def stream(self, make: Callable[[], Any]) -> AsyncIterator[object]:
         """From the runtime's side: the pieces of a user's asynchronous iterator."""
 
     def asyncio(self) -> AsyncioLoop:
@@ -78,11 +78,11 @@ class TrioHost:
     async def finish(self, awaitable: Awaitable[T]) -> T:
         return await awaitable
 
-    def call(self, fn: Callable[[Any], object], data: object) -> Awaitable[Any]:
+    def call(self, fn: Callable[..., object], data: object) -> Awaitable[Any]:
         answer = fn(data)
         return answer if type(answer) is CoroutineType or isinstance(answer, Awaitable) else _ready(answer)
 
-    def stream(self, make: Callable[[], object]) -> AsyncIterator[object]:
+    def stream(self, make: Callable[[], Any]) -> AsyncIterator[object]:
         return _pieces(make)
 
     def asyncio(self) -> AsyncioLoop:
@@ -141,7 +141,7 @@ class AsyncioHost:
     def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         return self.loop.finish(awaitable)
 
-    def call(self, fn: Callable[[Any], Any], data: Any) -> Awaitable[Any]:
+    def call(self, fn: Callable[..., Any], data: object) -> Awaitable[Any]:
         answer = fn(data)
         awaitable = type(answer) is CoroutineType or isinstance(answer, Awaitable)
         return self.finish(answer) if awaitable else _ready(answer)

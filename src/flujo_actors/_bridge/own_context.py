@@ -46,10 +46,10 @@ class OwnContext(Generic[T]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         return self._run(self._coroutine.send, None)
 
-    def send(self, value: object) -> Any:
+    def send(self, value: object) -> object:
         """Go on with what the loop has for the coroutine."""
         self.waited = True
         return self._run(self._coroutine.send, value)

@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import attrs
-from pydantic_ai.agent import AbstractAgent
 
 from .._agents.granular.conversation import GranularCall
 from .._agents.granular.request import GranularRequest
 from .._agents.metering import AgentCall
+from .._agents.per_agent import SomeAgent
 from .._agents.provider_errors import is_about_content
 from .._agents.request import AgentRequest
 from .._agents.turns import Turn
@@ -49,9 +49,7 @@ class Conversations:
     _last: GranularCall | None = None
     _repairs: int = 0
 
-    def question(
-        self, agent: AbstractAgent[Any, Any], prompt: object, options: Any, call: AgentCall
-    ) -> GranularRequest:
+    def question(self, agent: SomeAgent, prompt: object, options: Any, call: AgentCall) -> GranularRequest:
         """A request whose units are kept (rule 1)."""
         tally = self.work.tally
         tally.questions += 1
@@ -66,7 +64,7 @@ class Conversations:
             guard=self.resumable.guard,
         )
 
-    def repair(self, agent: AbstractAgent[Any, Any], prompt: str, call: AgentCall) -> GranularRequest:
+    def repair(self, agent: SomeAgent, prompt: str, call: AgentCall) -> GranularRequest:
         """A repair of what the last question was answered with (rule 2)."""
         self._repairs += 1
         tally = self.work.tally

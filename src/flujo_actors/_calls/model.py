@@ -9,12 +9,12 @@ from typing import Any
 import attrs
 from outcome import Error
 from pydantic_ai import AgentRunResult
-from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import Model
 from pydantic_ai.tools import DeferredToolRequests
 
 from .._agents.output_schema import has_own_validators, promoted_schema, provider_output
+from .._agents.per_agent import SomeAgent
 from .._agents.provider_errors import broke_off, is_about_content, own_refusal, quoted_text, refusal_of, text_of_error
 from .._agents.repair import Replay, repairer
 from .._agents.request import AgentRequest, Finished, prompt_of, refusal_note
@@ -40,7 +40,7 @@ _MORE_TRIES = (
 )
 
 
-async def call_model_agent(run: Run, step: Step, work: Work, agent: AbstractAgent[Any, Any]) -> Attempt:
+async def call_model_agent(run: Run, step: Step, work: Work, agent: SomeAgent) -> Attempt:
     """Let the agent answer the step's data, and bring its answer to a value if there is a schema."""
     own = promoted_schema(agent)
     validates = own is not None and step.processing.schema is None
@@ -83,8 +83,8 @@ class ModelCaller:
     run: Run
     step: Step
     work: Work
-    agent: AbstractAgent[Any, Any]
-    schema: Any = None
+    agent: SomeAgent
+    schema: object = None
     validates: bool = False
     is_typed: bool = False
     standing: Standing
@@ -162,7 +162,7 @@ class ModelCaller:
             return Failed(error=None, feedback="the agent has no model to repair with")
         return await self._answered(self._repair(repairer(model), prompt), _unwatched)
 
-    def _repair(self, agent: AbstractAgent[Any, Any], prompt: str) -> Request:
+    def _repair(self, agent: SomeAgent, prompt: str) -> Request:
         call = metered_call(self.run, self.step, self.work)
         if self.kept is not None:
             return self.kept.repair(agent, prompt, call)

@@ -25,7 +25,7 @@ from .remembering import history_in
 class Standing:
     """What all calls of one attempt have in common."""
 
-    deps: Any = None
+    deps: object = None
     history: list[ModelMessage] = attrs.field(factory=list)
     """What was said before."""
     shown: str = ""

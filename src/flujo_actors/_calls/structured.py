@@ -77,7 +77,7 @@ async def structured_attempt(run: Run, step: Step, work: Work, caller: Caller, s
 class _Valid:
     """A stage ended in a value."""
 
-    value: Any
+    value: object
     passes: tuple[str, ...] = ()
     engine: str = ""
     truncated: bool = False

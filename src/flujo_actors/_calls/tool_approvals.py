@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 
 from .._agents.approved_tools import CallToApprove, asks_for_approval, verdict_of
+from .._agents.per_agent import SomeAgent
 from .._core import paths
 from .._core.approvals import TOOL_ANSWERS
 from .._core.attempts import Stopped
 from .._core.outcomes import Paused
 from .._core.paths import StepPath
 from .._core.questions import Question
-from .._core.usage import NO_USAGE
+from .._core.usage import NO_USAGE, Usage
 from .._locks import QUOTA_LOCK
 from .._run.messages import Work
 from .._run.run import Run
@@ -32,7 +32,7 @@ class ToolApprovals:
 
     run: Run
     work: Work
-    agent: AbstractAgent[Any, Any]
+    agent: SomeAgent
     _asked: int = 0
     """How many questions were answered so far."""
 
@@ -57,10 +57,10 @@ class ToolApprovals:
         batch = {"messages": messages.decode(), "calls": [attrs.asdict(call) for call in calls]}
         return self._question(calls[0], batch)
 
-    def _answers(self) -> tuple[dict[str, Any] | None, dict[str, dict[str, object]]]:
+    def _answers(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
         """The last batch of calls that was asked about, and what was answered; what it used is counted."""
         batch: dict[str, Any] | None = None
-        verdicts: dict[str, dict[str, Any]] = {}
+        verdicts: dict[str, Any] = {}
         used = NO_USAGE
         while (answered := self.run.journal.answered(self._place(self._asked + 1))) is not None:
             self._asked += 1
@@ -73,7 +73,7 @@ class ToolApprovals:
         self._count(used)
         return batch, verdicts
 
-    def _count(self, used: Any) -> None:
+    def _count(self, used: Usage) -> None:
         if used is NO_USAGE or self.work.tally.usage is not NO_USAGE:
             return
         self.work.tally.spend(used)
@@ -90,7 +90,7 @@ class ToolApprovals:
         return paths.unit(self.work.path, f"approval {number}")
 
 
-def approvals_for(run: Run, work: Work, agent: AbstractAgent[Any, Any]) -> ToolApprovals | None:
+def approvals_for(run: Run, work: Work, agent: SomeAgent) -> ToolApprovals | None:
     """The approvals of an attempt, if a tool of its agent needs any."""
     declared = getattr(agent, "output_type", None)
     asked = isinstance(declared, list | tuple) and DeferredToolRequests in declared

@@ -84,7 +84,7 @@ class _Conflicts:
     strategy: Merging
     where: str
 
-    def resolved(self, key: str, before: Any, writes: list[_Write]) -> Any:
+    def resolved(self, key: str, before: Any, writes: list[_Write]) -> object:
         """The value, as the strategy or the key's reducer wants it; `MergeConflict` if neither says."""
         if self.strategy == "overwrite":
             return writes[-1][1]
@@ -120,7 +120,7 @@ class _Conflicts:
 
     def _filled_together(self, key: str, before: dict[object, object], writes: list[_Write]) -> object:
         """The dict with every branch's part in it (rule 4)."""
-        parts: dict[Any, _Write] = {}
+        parts: dict[object, _Write] = {}
         for name, each in writes:
             for part, new in _changed(before, each):
                 if part in parts:
@@ -145,7 +145,7 @@ def _changed(before: Mapping[K, object], after: Mapping[K, object]) -> Iterator[
         yield key, _MISSING
 
 
-def _without_missing(values: Mapping[Any, Any]) -> dict[Any, Any]:
+def _without_missing(values: Mapping[K, object]) -> dict[K, object]:
     return {key: value for key, value in values.items() if value is not _MISSING}
 
 
@@ -174,7 +174,7 @@ def _equal(one: Any, other: Any) -> bool:
 # --- one way to set values for each kind of model ------------------------------------------------------------
 
 
-def _kind(cls: type) -> Callable[[Any, Changes], object] | None:
+def _kind(cls: type) -> Callable[..., object] | None:
     if issubclass(cls, Context):
         return _replace_freeform
     if hasattr(cls, "model_fields"):
@@ -241,7 +241,7 @@ def _replace_dataclass(context: Any, changes: Changes) -> object:
 
 
 def _with_own(
-    own: list[str], context: object, changes: Changes, fresh: object, remade: Callable[[Any], object]
+    own: list[str], context: object, changes: Changes, fresh: object, remade: Callable[..., object]
 ) -> object:
     """Fields that the constructor does not take: kept if somebody set them, made anew if the class derives them."""
     kept = dict(_changed(values_of(remade(context)), values_of(context))) if own else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
@@ -15,7 +15,7 @@ from .paths import StepPath
 if TYPE_CHECKING:  # what only runs need that ask for more than a text
     from .questions import Question
 
-NOTHING: Mapping[str, Any] = {}
+NOTHING: Mapping[str, object] = {}
 """The metadata of an attempt that has none to report."""
 
 PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)})
@@ -26,9 +26,9 @@ PLAIN = frozenset({str, int, float, bool, bytes, list, dict, tuple, type(None)})
 class Done:
     """The attempt has an output; `context` is the copy it worked on."""
 
-    output: Any
-    context: Any
-    metadata: Mapping[str, Any] = NOTHING
+    output: object
+    context: object
+    metadata: Mapping[str, object] = NOTHING
 
 
 @attrs.frozen(kw_only=True)
@@ -37,15 +37,15 @@ class Failed:
 
     error: BaseException | ErrorInfo | None
     feedback: str
-    output: Any = None
-    metadata: Mapping[str, Any] = NOTHING
+    output: object = None
+    metadata: Mapping[str, object] = NOTHING
     refusal: str | None = None
     """Why an answer was refused, for whoever gave it; `None` if it was no answer that failed."""
     redirect: object = None
     """The agent that shall have the next attempt, if a validator named one."""
     of_child: bool = False
     """Whether it is a step inside that failed, and that has been said of it already."""
-    context: Any = None
+    context: object = None
     """What handlers have left in the context, if they did."""
 
 

@@ -43,10 +43,10 @@ class Undoable:
     name: str
     path: StepPath
     input: object = None
-    output: Any = None
+    output: object = None
     completed: bool = True
     attempts: int = 1
-    context: Any = None
+    context: object = None
     """The context that it left; `None` if it left the one it got."""
     number: int = 1
     """Which run of its compensation comes next: one that was cut short is run again."""

@@ -94,7 +94,7 @@ def _given(body: dict[str, object], *, where: str) -> tuple[object, object]:
     return record_bodies.read_value(data, where=where), record_bodies.read_value(context, where=where)
 
 
-def _stored(value: Any, what: str) -> object:
+def _stored(value: object, what: str) -> object:
     try:
         return record_bodies.stored_value(value)
     except NotSerializable as error:

@@ -48,7 +48,7 @@ class Fingerprint:
         text = json.dumps(self.data(), sort_keys=True, default=str)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """The fingerprint as JSON data; facts that several steps share are told once, and counted from 0."""
         facts: list[Facts] = []
         places: dict[str, int] = {}
@@ -104,7 +104,7 @@ def _facts_of_form_1(step: AnyStep) -> Facts:
 
 
 def _known_facts(step: AnyStep) -> dict[str, object]:
-    facts: dict[str, Any] = {"kind": step.kind}
+    facts: dict[str, object] = {"kind": step.kind}
     if isinstance(step, Step):
         facts.update(_agent_facts(step.agent))
     elif not isinstance(step, Pipeline):
@@ -139,7 +139,7 @@ def _bare(agent: object) -> object:
     return agent
 
 
-def _prompts(agent: object, named: Callable[[Any], str]) -> list[str]:
+def _prompts(agent: object, named: Callable[..., str]) -> list[str]:
     """What an agent is told besides its input; what a function makes of it is known by the function's name."""
     told = (
         *getattr(agent, "_system_prompts", ()),

@@ -27,7 +27,7 @@ import functools
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -216,7 +216,7 @@ class JournalWriter:
             *self._committed(self._append_all, batch.appends),
         ]
 
-    def _committed(self, write: Callable[[list[J]], list[Any]], jobs: list[J]) -> list[Answer]:
+    def _committed(self, write: Callable[[list[J]], Sequence[object]], jobs: list[J]) -> list[Answer]:
         if not jobs:
             return []
         got = _asked(lambda: write(jobs))

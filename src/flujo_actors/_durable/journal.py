@@ -25,7 +25,7 @@ class Recorded:
     """A settled step: its outcome, and the context it left."""
 
     outcome: TerminalOutcome
-    context: Any
+    context: object
     same_context: bool = False
     """Whether the step left the context as it found it; `context` then means nothing once it was stored."""
     undo: Sequence[Any] = ()
@@ -96,7 +96,7 @@ class Answered:
     """A pause with its answer."""
 
     pause: Pause
-    answer: Any
+    answer: object
     expired: bool = False
     """Whether nobody answered in time, so that there is no answer."""
     refused: InvalidAnswer | None = None

@@ -191,7 +191,7 @@ class MemoryJournal:
         """Whether the run has asked something: it may go on with the answer, now or later."""
         return self._questions is not None and bool(self._questions.pauses or self._questions.answers)
 
-    def answer(self, path: StepPath, answer: Any) -> None:
+    def answer(self, path: StepPath, answer: object) -> None:
         """Take the answer to a pause; it is used when the run continues."""
         book = self.questions
         book.answers[path] = Answered(pause=book.pauses.pop(path), answer=answer)

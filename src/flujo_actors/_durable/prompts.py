@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 
@@ -33,7 +32,7 @@ class Prompt:
     """How often the question was escalated."""
     deferrals: int = 0
     """How often it was put off."""
-    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    metadata: Mapping[str, object] = attrs.field(factory=dict)
     """What else whoever decides shall see."""
 
 

@@ -8,7 +8,7 @@ import os
 import time
 from collections import OrderedDict
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import trio
@@ -34,8 +34,8 @@ class OpenRun:
     """
 
     run_id: RunId
-    data: Any
-    context: Any
+    data: object
+    context: object
     journal: Journal
     resumed: bool = False
     deaths: int = 0
@@ -87,7 +87,7 @@ class Runs(Protocol):
     async def pause_at(self, token: str) -> Pause:
         """What waits for an answer behind a token; `NotPaused` if nothing does."""
 
-    async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
+    async def answer(self, token: str, answer: object, *, wait: bool) -> OpenRun:
         """Take an answer, once, and open the run when it has come to rest; `NotPaused` if it came too late.
 
         Unless it may `wait`, an answer to a run that is at work is not taken: `RunLeased`.
@@ -183,7 +183,7 @@ class RunsInMemory:
             raise Expired(f"the answer to step {pause.step_name!r} comes too late: its time is over")
         return pause
 
-    async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
+    async def answer(self, token: str, answer: object, *, wait: bool) -> OpenRun:
         await self.pause_at(token)
         run_id, path = parse_token(token)
         if not wait and run_id in self._open:

@@ -43,7 +43,7 @@ class StoreWait:
         """What is given, once."""
         return trio.lowlevel.wait_task_rescheduled(self._cancelled)  # noqa: ASYNC105 - awaited by whoever asks
 
-    def give(self, answer: Outcome[Any]) -> bool:
+    def give(self, answer: Outcome[object]) -> bool:
         """Wake the task with its answer; false if it has left."""
         task, self._task = self._task, None
         if task is not None:

@@ -106,7 +106,7 @@ class StoredRuns:
             raise AlreadyAnswered(f"the pause at {token!r} has been answered already")
         return pause
 
-    async def answer(self, token: str, answer: Any, *, wait: bool) -> OpenRun:
+    async def answer(self, token: str, answer: object, *, wait: bool) -> OpenRun:
         run_id, path = parse_token(token)
         record = Record(
             kind="answered", path=path, body=record_bodies.make_body(answer=record_bodies.stored_value(answer))

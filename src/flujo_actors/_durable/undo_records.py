@@ -46,7 +46,7 @@ def _entry_data(path: StepPath, entry: ToUndo, recorded: Container[StepPath]) ->
     return {**told, **_stored("input", entry.input), **_stored("output", entry.output)}
 
 
-def _stored(name: str, value: Any) -> dict[str, object]:
+def _stored(name: str, value: object) -> dict[str, object]:
     try:
         return {} if value is None else {name: record_bodies.stored_value(value)}
     except NotSerializable:

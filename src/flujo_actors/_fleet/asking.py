@@ -41,9 +41,9 @@ class AskedItem:
 
     path: StepPath
     name: str
-    data: Any
+    data: object
     scope: Scope | None = None
-    limits: tuple[Mapping[str, Any], ...] = ()
+    limits: tuple[Mapping[str, object], ...] = ()
     """The budgets that it draws on."""
 
 
@@ -55,7 +55,7 @@ class Asked:
     version: str
     """The pipeline of whoever asks, by its fingerprint."""
     items: tuple[AskedItem, ...]
-    context: Any
+    context: object
     reply: str | None = None
     """The channel on which whoever asks listens."""
     streams: Mapping[str, object] | None = None
@@ -102,7 +102,7 @@ def asked_body(
 
 
 def _streams_data(outlet: Outlet, path: StepPath) -> dict[str, object]:
-    told: dict[str, Any] = {"started": outlet.started, "tools": outlet.tools}
+    told: dict[str, object] = {"started": outlet.started, "tools": outlet.tools}
     return told if outlet.chunks is None else {**told, "chunks": outlet.chunks.inside(path)}
 
 

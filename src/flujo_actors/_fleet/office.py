@@ -20,6 +20,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -73,7 +74,7 @@ class Office:
     counter: Counter
     version: str
     settings: FleetSettings
-    carry: tuple[Any, ...] = ()
+    carry: tuple[ContextVar[object], ...] = ()
     signals: Signals | None = None
     _outbox: list[Errand] = attrs.field(factory=list, init=False)
     _waiting: dict[RunId, Errand] = attrs.field(factory=dict, init=False)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -64,7 +64,7 @@ class Elsewhere:
         """What this worker was asked for stays here."""
         return request.path not in self.here and self.office.takes(request)
 
-    def spread(self, step: MapOver, requests: Any) -> object:
+    def spread(self, step: MapOver, requests: Iterator[Request]) -> object:
         return self.office.spread(step, requests)
 
     def attempt(self, run: Run, request: Request) -> object:

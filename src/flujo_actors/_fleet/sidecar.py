@@ -41,7 +41,7 @@ class SidecarGone(ConnectionError):
 class Sidecar:
     """A process that was started; see the module's rules."""
 
-    def __init__(self, module: str, config: Mapping[str, Any], *, hear: Hear | None = None) -> None:
+    def __init__(self, module: str, config: Mapping[str, object], *, hear: Hear | None = None) -> None:
         self._hear = hear
         self._numbers = itertools.count()
         self._asked: dict[int, Future[None]] = {}
@@ -68,13 +68,13 @@ class Sidecar:
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
         weakref.finalize(self, _end, self._process)
 
-    def tell(self, **message: Any) -> None:
+    def tell(self, **message: object) -> None:
         """Say something; one that is gone hears nothing."""
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._to.write(json.dumps(message) + "\n")
             self._to.flush()
 
-    def ask(self, do: str, what: Sequence[Any], *, within_s: float) -> None:
+    def ask(self, do: str, what: Sequence[object], *, within_s: float) -> None:
         """Have something done; `SidecarGone` or `TimeoutError` if it was not."""
         self.ready.result(within_s)
         number, answer = next(self._numbers), Future[None]()
@@ -133,7 +133,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def serve_beside(
-    module: str, config: Mapping[str, Any], slots: int, play: Play, stopping: threading.Event, *, start_s: float
+    module: str, config: Mapping[str, object], slots: int, play: Play, stopping: threading.Event, *, start_s: float
 ) -> list[Ticket]:
     """Play what a sidecar takes, until `stopping` is set or it ends; what it took and nobody played comes back."""
     left: list[Ticket] = []

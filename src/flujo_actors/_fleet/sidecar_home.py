@@ -25,9 +25,9 @@ class Home:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._playing: dict[int, Callable[[], None]] = {}
-        self._do: Callable[[str, Sequence[Any]], None] | None = None
+        self._do: Callable[[str, Sequence[object]], None] | None = None
 
-    def begin(self, do: Callable[[str, Sequence[Any]], None] | None = None) -> None:
+    def begin(self, do: Callable[[str, Sequence[object]], None] | None = None) -> None:
         """Say that all is well, and hear what the program says; `do` is called for what it asks, in threads."""
         self._do = do
         threading.Thread(target=self._listen, daemon=True).start()
@@ -48,7 +48,7 @@ class Home:
         self._tell(failed=_said(error))
         os._exit(1)
 
-    def _tell(self, **message: Any) -> None:
+    def _tell(self, **message: object) -> None:
         with self._lock:
             self._out.write(json.dumps(message) + "\n")
             self._out.flush()
@@ -64,7 +64,7 @@ class Home:
                     threading.Thread(target=self._answer, args=(number, do, what), daemon=True).start()
         os._exit(0)  # the program has ended, or wants nothing more
 
-    def _answer(self, number: int, do: str, what: Sequence[Any]) -> None:
+    def _answer(self, number: int, do: str, what: Sequence[object]) -> None:
         assert self._do is not None
         got = capture(self._do, do, what)
         self._tell(answer=number, error=_said(got.error) if isinstance(got, Error) else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._core.records import WorkerNote
 from .._durable.processes import this_process
@@ -46,7 +46,7 @@ class Signs:
         """Tell the store that the worker is gone."""
         await call_store(lambda: self._store.sign_off(name))
 
-    def facts(self, worker: Worker) -> dict[str, Any]:
+    def facts(self, worker: Worker) -> dict[str, object]:
         """The worker at a glance, as JSON data."""
         process = this_process()
         return {

@@ -111,7 +111,7 @@ def ears_of(url: str) -> Ears:
 class _Listening:
     """A block during which somebody is told."""
 
-    told: dict[str, Any]
+    told: dict[str, object]
     child: str
     hear: object
 

@@ -22,7 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import attrs
 import trio
@@ -110,7 +110,7 @@ class Worker:
         self._left_alone: dict[RunId, float] = {}
         self._adopts_at = -math.inf
         self._stopping = threading.Event()
-        self._result: Outcome[Any] | None = None
+        self._result: Outcome[object] | None = None
         self._signs = Signs(post.store, post)
         self.played: int = 0
         """How many runs this worker has played, to whatever end."""

@@ -29,6 +29,8 @@ else:
     from attrs import define as message  # see above
 
 if TYPE_CHECKING:  # what only some runs have
+    from pydantic_ai.messages import ModelMessage
+
     from .._core.assembled import AssembledContext
     from .._core.failures import Cause
     from .._core.selection import Choice, Evidence
@@ -73,7 +75,7 @@ class Bill:
     __slots__ = ("aftermath", "attempts", "context", "history", "usage")
 
     attempts: int
-    context: Any
+    context: object
     """The context after the last nested step that succeeded, one after the other."""
     usage: Usage
     history: list[StepResult]
@@ -221,8 +223,8 @@ class Request(_Inside):
     name: str
     path: StepPath
     parent: StepPath | None
-    data: Any
-    context: Any
+    data: object
+    context: object
     index: int = 0
     """Which of its parent's children this is."""
     around: Around = NOTHING_AROUND
@@ -258,7 +260,7 @@ class Request(_Inside):
         """The same request and the same tally, with something else in it."""
         return attrs.evolve(self, tally=self.tally, **changes)
 
-    def telling(self, **told: Any) -> Request:
+    def telling(self, **told: object) -> Request:
         """The same request, with what can be asked for by name here and below."""
         return self.changed(around=attrs.evolve(self.around, told={**self.told, **told}))
 
@@ -269,7 +271,7 @@ class Settled:
 
     index: int
     outcome: TerminalOutcome
-    context: Any
+    context: object
     overruled: Aborted | Failure | None = None
     """Set when a hook ends the run although the step settled as `outcome` says."""
     cut_short: bool = False
@@ -313,7 +315,7 @@ class Assembly:
     context: AssembledContext
     text: str
     """The context as a model is shown it; empty if there is nothing to show."""
-    said: list[Any] = attrs.field(factory=list)
+    said: list[ModelMessage] = attrs.field(factory=list)
     """The messages of the last call of a model agent that had a result."""
 
 
@@ -326,8 +328,8 @@ class Work(_Inside):
     """The path of the step in the ledger."""
     path: StepPath
     """Below which this attempt's children stand."""
-    data: Any
-    context: Any
+    data: object
+    context: object
     tally: Tally
     attempt: int = 1
     feedback: str | None = None

@@ -36,7 +36,7 @@ _MAX_DEPTH = 4
 class Inside:
     """What an envelope holds."""
 
-    value: Any
+    value: object
     rules: tuple[str, ...]
     """The names of the passes that open it, from the outside in."""
     keys: tuple[str, ...]

@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 from pydantic_ai import AgentRunResult, AgentRunResultEvent
-from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import UserContent
 from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage, UsageLimits
@@ -16,6 +15,7 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 from ..._core.loops import LoopGuard
 from ..factory import StepAgent
 from ..metering import AgentCall, Metering, metered_model
+from ..per_agent import SomeAgent
 from ..request import AnswerText, Finished
 from ..turns import Turn
 from .capability import Durability
@@ -30,7 +30,7 @@ _NAMESPACE = uuid.UUID("5f3c1a52-9d0e-5b7c-8a41-6f0b8f1f7c11")
 class GranularRequest:
     """What is asked of an agent, and where its units are kept. For one attempt: make a new one for the next."""
 
-    agent: AbstractAgent[Any, Any]
+    agent: SomeAgent
     """As the user made it; nothing is changed about it."""
     prompt: str | Sequence[UserContent] | None
     call: AgentCall
@@ -40,7 +40,7 @@ class GranularRequest:
     max_turns: int = 20
     on_uncertain: OnUncertain = "rerun"
     guard: LoopGuard | None = None
-    deps: Any = None
+    deps: object = None
     options: dict[str, Any] = attrs.field(factory=dict)
     """Further arguments for pydantic-ai's `run`."""
     granular: GranularCall = attrs.field(init=False)
@@ -79,10 +79,11 @@ class GranularRequest:
     def _durability(self, model: Model | str | None) -> Durability:
         return Durability(self.granular, name=self.agent.name or "agent", model=model)
 
-    async def run(self) -> AgentRunResult[Any]:
+    async def run(self) -> AgentRunResult[object]:
         """The agent's result, on the running asyncio loop."""
         with self.call.current(), self.granular.stops_heard():
-            return await self.agent.run(self.prompt, **self.arguments())
+            result: AgentRunResult[object] = await self.agent.run(self.prompt, **self.arguments())
+            return result
 
     async def stream(self) -> AsyncIterator[str | Finished]:
         """The agent's text as it comes, over all its turns and tool calls, and then its result.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import TYPE_CHECKING, LiteralString
 
 from ..._core.outcomes import RunId
 from ..._core.paths import StepPath
@@ -78,7 +78,7 @@ def _reward(
 def learn(db: Connection, told: Iterable[Evidence], today: dict[str, float | None]) -> None:
     """Add outcomes to what is believed of their arms."""
     for each in sorted(told, key=lambda each: (each.name, each.category, each.arm)):
-        said: dict[str, Any] = {
+        said: dict[str, object] = {
             "scope": _scope(each.name, each.category),
             "arm": storable(each.arm),
             "reward": each.reward,

@@ -125,7 +125,7 @@ def _write(db: Connection, lease: Lease, share: BudgetShare) -> None:
     db.execute(_WRITE, {**share_row(share), **_named(share), **under})
 
 
-def _named(share: BudgetShare) -> dict[str, Any]:
+def _named(share: BudgetShare) -> dict[str, object]:
     return {"hash": _hash(share), "run": storable(share.run), "holder_hash": hash_of(RunId(share.holder))}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..._core.outcomes import RunId
@@ -21,7 +21,7 @@ class PostgresQueue:
 
     _connections: PostgresConnections
 
-    def _stored(self, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
+    def _stored(self, where: str, parameters: Mapping[str, object]) -> list[StoredRun]:
         raise NotImplementedError
 
     def _time(self) -> dict[str, object]:

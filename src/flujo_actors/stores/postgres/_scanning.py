@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ..._core.light_records import LightRecord
 from ..._core.outcomes import RunId
@@ -62,7 +62,7 @@ class PostgresScanning:
 
         self._connections.write(write, slow=True)
 
-    def _stored(self, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
+    def _stored(self, where: str, parameters: Mapping[str, object]) -> list[StoredRun]:
         raise NotImplementedError
 
     def _admit(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -248,7 +248,7 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
         db.execute(sql.DELETE_UNUSED_BLOBS, (blobs,))
         return len(deleted), lambda db: not db.ask(sql.FIND_KEYS, (runs,))
 
-    def _stored(self, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
+    def _stored(self, where: str, parameters: Mapping[str, object]) -> list[StoredRun]:
         statement = f"{sql.RUNS} {where}".encode()
         rows = self._connections.read(lambda db: db.ask(statement, {**self._time(), **parameters}))
         return [_stored_run(row) for row in rows]
@@ -256,7 +256,7 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
     def _time(self) -> dict[str, object]:
         return {"now": self._clock.now() if self._clock else None}
 
-    def _today(self) -> dict[str, Any]:
+    def _today(self) -> dict[str, float | None]:
         return {"wall": self._wall() if self._wall else None}
 
     def _written_under(self, lease: Lease) -> dict[str, object]:
@@ -413,7 +413,7 @@ def _stored_run(row: Sequence[Any]) -> StoredRun:
     )
 
 
-def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
+def _conditions(query: RunQuery) -> tuple[str, Mapping[str, object]]:
     seen_at, seen = (None, None) if query.cursor is None else read_cursor(query.cursor)
     parameters = {
         "seen_at": seen_at,

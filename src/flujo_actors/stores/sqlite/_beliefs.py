@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from typing import Any
 
 from ..._core.outcomes import RunId
 from ..._core.paths import StepPath
@@ -67,7 +66,7 @@ class SqliteBeliefs:
 
 def learn(db: sqlite3.Connection, told: Evidence, wall: float) -> None:
     """Add an outcome to what is believed of its arm."""
-    said: dict[str, Any] = {
+    said: dict[str, object] = {
         "name": storable(told.name),
         "category": storable(told.category),
         "arm": storable(told.arm),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..._core.light_records import gist_of
@@ -80,7 +80,7 @@ def open_pauses(db: sqlite3.Connection, runs: list[int]) -> dict[int, list[OpenP
     return pauses
 
 
-def insert(db: sqlite3.Connection, statement: str, record: Record, where: dict[str, Any]) -> list[Any]:
+def insert(db: sqlite3.Connection, statement: str, record: Record, where: Mapping[str, object]) -> list[Any]:
     """Insert a record, and its body by itself if it is long; nothing comes back if the statement did not let it in."""
     blob, gist = as_blob(record.body), gist_of(record)
     columns = {

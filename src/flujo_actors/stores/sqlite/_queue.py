@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from ..._core.outcomes import RunId
 from ..._core.records import StoredRun, WorkerNote
@@ -20,7 +19,7 @@ class SqliteQueue:
     _connections: SqliteConnections
     _wall: Callable[[], float]
 
-    def _stored(self, db: sqlite3.Connection, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
+    def _stored(self, db: sqlite3.Connection, where: str, parameters: Mapping[str, object]) -> list[StoredRun]:
         raise NotImplementedError
 
     def _time(self) -> dict[str, object]:

@@ -15,7 +15,7 @@ import os
 import sqlite3
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -248,7 +248,7 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
             db.executemany(sql.DELETE_UNUSED_BLOB, blobs)
         return len(deleted)
 
-    def _stored(self, db: sqlite3.Connection, where: str, parameters: dict[str, Any]) -> list[StoredRun]:
+    def _stored(self, db: sqlite3.Connection, where: str, parameters: Mapping[str, object]) -> list[StoredRun]:
         rows = db.execute(f"{sql.RUNS} {where}", {**self._time(), **parameters}).fetchall()
         asked = pauses.open_pauses(db, [row[0] for row in rows])
         return [_stored_run(row, asked.get(row[0], ())) for row in rows]
@@ -293,7 +293,7 @@ def _changes_run(append: Append) -> bool:
     return append.release or append.status is not None or bool(others) or not append.records
 
 
-def _change_run(db: sqlite3.Connection, append: Append, under: dict[str, Any]) -> list[Any]:
+def _change_run(db: sqlite3.Connection, append: Append, under: Mapping[str, Any]) -> list[Any]:
     changed = db.execute(sql.CHANGE, {**under, **_new_state(append)}).fetchall()
     for run, _ in changed:
         pauses.write(db, run, append, under["wall"])
@@ -335,7 +335,7 @@ def _stored_run(row: Sequence[Any], asked: Iterable[OpenPause]) -> StoredRun:
     )
 
 
-def _conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
+def _conditions(query: RunQuery) -> tuple[str, Mapping[str, object]]:
     conditions = {
         "status = :status": query.status,
         "pipeline = :pipeline": query.pipeline and storable(query.pipeline),
