@@ -60,7 +60,7 @@ class Stopped:
     """What waits, if it is something inside the step: a tool call."""
     question: Question | None = None
     """What is asked besides the message, if anything."""
-    context: Any = None
+    context: object = None
     """What an agent that asks itself had written into its copy of the context by then."""
 
 
