@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from outcome import Error
@@ -14,7 +14,6 @@ from pydantic_ai.models import Model
 from pydantic_ai.tools import DeferredToolRequests
 
 from .._agents.output_schema import has_own_validators, promoted_schema, provider_output
-from .._agents.per_agent import SomeAgent
 from .._agents.provider_errors import broke_off, is_about_content, own_refusal, quoted_text, refusal_of, text_of_error
 from .._agents.repair import Replay, repairer
 from .._agents.request import AgentRequest, Finished, prompt_of, refusal_note
@@ -34,6 +33,9 @@ from .metered_calls import metered_call, noted, spend_rest
 from .standing import Standing, standing_for
 from .structured import structured_attempt
 from .tool_approvals import ToolApprovals, approvals_for
+
+if TYPE_CHECKING:
+    from .._agents.per_agent import SomeAgent
 
 _MORE_TRIES = (
     "let the model try more often (`retries` of the agent, `max_retries` of the step), or give the step a `fallback`"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .._context.freeform import Context
 from .._core import record_bodies
 from .._core.error_info import message_of
