@@ -172,11 +172,7 @@ class OutcomeIterator:
 
     async def __anext__(self) -> StepOutcome:
         background = self._background or await self._started()
-        try:
-            return background.next_nowait()
-        except (trio.WouldBlock, trio.EndOfChannel):
-            pass  # whatever `next` raises has nothing to do with these
-        return await self._awaited(background)
+        return background.next_nowait() if background.ready else await self._awaited(background)
 
     async def _started(self) -> _Background:
         self._background = await self._handle.background()
@@ -215,6 +211,8 @@ class _Background:
         self._told = False
         # Whoever asked for more than outcomes knows what to expect.
         self._told_to = cast("Mailbox[StepOutcome]", outlet)
+        self.ready = outlet.queued
+        """The outcomes that wait already."""
         self.next_nowait = self._told_to.get_nowait
         """An outcome that waits already: a host on another library need not cross over for each of them.
 

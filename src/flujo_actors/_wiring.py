@@ -64,6 +64,8 @@ def minds_failures(pipeline: Pipeline) -> bool:
 def _needed_by(step: AnyStep) -> Iterator[str]:
     if step.on_failure or step.compensate is not None:
         yield "._tree.scopes"
+    if isinstance(step, Step) and (step.plan.shape == "stream" or step.plan.stream is not None):
+        yield "._calls.shown_pieces"
     if isinstance(step, Pipeline) or (isinstance(step, Step) and step.is_just_a_call):
         return
     yield "._tree.retries"

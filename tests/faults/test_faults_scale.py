@@ -14,7 +14,6 @@ import trio.testing
 from fault_watch import Main, both_hosts, run_to_result, watched
 
 from flujo_actors import Chunk, Context, Flujo, Paused, Pipeline, Step, Success
-from flujo_actors._bridge.to_asyncio import STREAM_BUFFER
 from flujo_actors._handle import OUTCOME_BUFFER
 
 pytestmark = pytest.mark.slow
@@ -97,7 +96,7 @@ def test_a_consumer_that_stops_reading_stops_the_producer(run_main: Host) -> Non
                 assert isinstance(outcome, Chunk)
                 if outcome.data == 3:
                     await _quiet(lambda: made)
-                    assert made <= 3 + OUTCOME_BUFFER + 2 * STREAM_BUFFER + 2
+                    assert made <= 3 + OUTCOME_BUFFER + 2
                     assert not closed
                     break
         assert closed

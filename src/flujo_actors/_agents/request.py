@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, cast
+import functools
+from collections.abc import AsyncIterable, Sequence
+from typing import Any, Protocol, cast
 
 import attrs
-from pydantic_ai import AgentRunResult, AgentRunResultEvent
+from pydantic_ai import AgentRunResult
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import (
     AgentStreamEvent,
@@ -47,11 +48,14 @@ _CONTENT = (
 )
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class Finished:
-    """The last piece of a streamed call: its result."""
+class Intake(Protocol):
+    """Where the text of an answer goes while it is made."""
 
-    result: AgentRunResult[object]
+    def take(self, piece: str) -> bool:
+        """Take a piece; if this is false, `room` is waited for before the next one."""
+
+    async def room(self) -> None:
+        """Wait until another piece may come."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -85,22 +89,15 @@ class AgentRequest:
         watched = self.call.emit is not None or bool(self.call.quotas)
         return [ToolCalls(self.call)] if watched else []
 
-    async def run(self) -> AgentRunResult[object]:
-        """The agent's result, on the running asyncio loop."""
-        with self.call.current():
-            result: AgentRunResult[object] = await self.agent.run(self.prompt, **self.arguments())
-            return result
+    async def run(self, intake: Intake | None = None) -> AgentRunResult[object]:
+        """The agent's result, on the running asyncio loop; its text as it comes is given to the intake.
 
-    async def stream(self) -> AsyncIterator[str | Finished]:
-        """The agent's text as it comes, over all its turns and tool calls, and then its result."""
+        That is the text of all its turns, with tool calls in between.
+        """
         with self.call.current():
-            async with self.agent.run_stream_events(self.prompt, **self.arguments()) as events:
-                answer = AnswerText(self.call)
-                async for event in events:
-                    if isinstance(event, AgentRunResultEvent):
-                        yield Finished(result=event.result)
-                    elif piece := answer.piece(event):
-                        yield piece
+            streaming = streaming_to(intake, self.call)
+            result: AgentRunResult[object] = await self.agent.run(self.prompt, **self.arguments(), **streaming)
+            return result
 
 
 def with_options(arguments: dict[str, Any], more: dict[str, Any]) -> dict[str, object]:
@@ -109,8 +106,24 @@ def with_options(arguments: dict[str, Any], more: dict[str, Any]) -> dict[str, o
     return arguments | more | ({"capabilities": capabilities} if capabilities else {})
 
 
+def streaming_to(intake: Intake | None, call: AgentCall) -> dict[str, Any]:
+    """The argument of `Agent.run` that makes it stream to an intake, if there is one.
+
+    The agent calls its handler where it reads the model's answer: `run_stream_events` would put a task of its own and a
+    channel without a buffer between the two, which takes two turns of the loop for each event.
+    """
+    return {} if intake is None else {"event_stream_handler": functools.partial(_give_text, intake, call)}
+
+
+async def _give_text(intake: Intake, call: AgentCall, _: object, events: AsyncIterable[AgentStreamEvent]) -> None:
+    answer = AnswerText(call)
+    async for event in events:
+        if (piece := answer.piece(event)) and not intake.take(piece):
+            await intake.room()
+
+
 class AnswerText:
-    """The text of an answer as it comes: what the model says, and the arguments of its output tool."""
+    """The text of one response as it comes: what the model says, and the arguments of its output tool."""
 
     def __init__(self, call: AgentCall) -> None:
         self._call = call

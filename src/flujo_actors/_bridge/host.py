@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_args
 
@@ -14,14 +15,17 @@ import trio
 from outcome import Error, Value
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
 
+from .._core.attempts import PLAIN
 from .._core.default_settings import Backend
 from ..errors import LoopAlreadyRunning
 
 if TYPE_CHECKING:
     from .guest import Guest
+    from .taking import Taker
     from .to_asyncio import AsyncioLoop
 
 T = TypeVar("T")
+H = TypeVar("H")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -56,8 +60,8 @@ class Host(Protocol):
     def call(self, fn: Callable[..., object], data: object) -> Awaitable[Any]:
         """From the runtime's side: call a function of the user's that answers, or leads to an answer."""
 
-    def stream(self, make: Callable[[], Any]) -> AsyncIterator[object]:
-        """From the runtime's side: the pieces of a user's asynchronous iterator."""
+    def read(self, make: Callable[[], object], taker: Taker[object, H], last: tuple[type, ...]) -> Awaitable[object]:
+        """From the runtime's side: let a user's asynchronous iterator give its pieces; one of type `last` ends it."""
 
     def asyncio(self) -> AsyncioLoop:
         """The loop for code that runs on asyncio only."""
@@ -82,8 +86,8 @@ class TrioHost:
         answer = fn(data)
         return answer if type(answer) is CoroutineType or isinstance(answer, Awaitable) else _ready(answer)
 
-    def stream(self, make: Callable[[], Any]) -> AsyncIterator[object]:
-        return _pieces(make)
+    def read(self, make: Callable[[], object], taker: Taker[object, H], last: tuple[type, ...]) -> Awaitable[object]:
+        return _read(make, taker, last)
 
     def asyncio(self) -> AsyncioLoop:
         from .to_asyncio import helper_loop  # loads asyncio, which most trio programs do without
@@ -95,20 +99,23 @@ PIECES_IN_A_ROW = 100
 """How many pieces of a stream may come without giving way to others."""
 
 
-async def _pieces(make: Callable[[], Any]) -> AsyncGenerator[Any, None]:
-    """The pieces of a user's iterator, or of the one that an awaitable leads to; closing it closes that one.
+async def _read(make: Callable[[], object], taker: Taker[object, H], last: tuple[type, ...]) -> object:
+    """Let the pieces be taken of a user's iterator, or of the one that an awaitable leads to; then it is closed.
 
     The source is asked for no further piece once its reader is cancelled, and others get a turn now and then, so that
     neither a source that swallows cancellation nor one that never waits can hold the run.
     """
     await checkpoint_if_cancelled()
-    source = make()
+    source: Any = make()
     if not hasattr(source, "__aiter__"):
         source = await source
-    task, awake, in_a_row = current_task(), object(), 0
+    task, awake, in_a_row, take = current_task(), object(), 0, taker.take
     try:
         async for piece in source:
-            yield piece
+            if type(piece) not in PLAIN and isinstance(piece, last):
+                return piece
+            if (held := take(piece)) is not None and taker.box is not None:
+                await taker.box.put(held)
             # Trio wipes this mark when it reschedules the task. Between two rounds nobody else runs, so there is no
             # cancellation to look for: most pieces pay for the comparison only.
             if task.custom_sleep_data is not awake:
@@ -120,6 +127,7 @@ async def _pieces(make: Callable[[], Any]) -> AsyncGenerator[Any, None]:
         close = getattr(source, "aclose", None)
         if close is not None:
             await close()
+    return None
 
 
 @attrs.frozen(eq=False)
@@ -146,8 +154,10 @@ class AsyncioHost:
         awaitable = type(answer) is CoroutineType or isinstance(answer, Awaitable)
         return self.finish(answer) if awaitable else _ready(answer)
 
-    def stream(self, make: Callable[[], Any]) -> AsyncIterator[object]:
-        return self.loop.stream(make)
+    def read(self, make: Callable[[], object], taker: Taker[object, H], last: tuple[type, ...]) -> Awaitable[object]:
+        from .asyncio_stream import read  # loads asyncio, which is there by now
+
+        return self.loop.produced(functools.partial(read, make, last), taker)
 
     def asyncio(self) -> AsyncioLoop:
         return self.loop

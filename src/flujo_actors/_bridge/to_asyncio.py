@@ -19,22 +19,26 @@ import contextvars
 import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from types import CoroutineType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 import trio
 from outcome import Error, Value
 from trio.lowlevel import Abort
 
-from .asyncio_stream import STREAM_BUFFER as STREAM_BUFFER
-from .asyncio_stream import AsyncioStream
+from .asyncio_stream import Here, Intake, pumped
 from .eager_call import EagerCall, cancel_once, context_for_asyncio, was_cancelled
 from .guest_rounds import KeepAwake, Rounds
 from .starts import Starts
 
+if TYPE_CHECKING:
+    from .taking import Taker
+
 T = TypeVar("T")
+P = TypeVar("P")
+H = TypeVar("H")
 
 
 @attrs.frozen(eq=False)
@@ -63,15 +67,25 @@ class AsyncioLoop:
             return await EagerCall(self.loop, self.rounds, _made(make)).run_long(self.starts)
         return await ThreadCall(self.loop, self.starts, make).run()
 
+    async def go_on(self, make: Callable[[], Awaitable[T]]) -> T:
+        """As `call`, from another thread, for what is part of a call that has begun: it waits for no turn."""
+        return await ThreadCall(self.loop, Starts(self.loop), make).run()
+
     def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         """Await what was made elsewhere on the loop, whose thread this is."""
         assert self.rounds is not None
         coroutine = awaitable if type(awaitable) is CoroutineType else _awaited(awaitable)
         return EagerCall(self.loop, self.rounds, coroutine).run()
 
-    def stream(self, make: Callable[[], AsyncIterator[T] | Awaitable[AsyncIterator[T]]]) -> AsyncioStream[T]:
-        """The pieces of an asynchronous iterator that lives on the loop."""
-        return AsyncioStream(self, make)
+    def produced(self, produce: Callable[[Intake[P]], Awaitable[T]], taker: Taker[P, H]) -> Awaitable[T]:
+        """What a producer on the loop comes to, whose pieces are taken meanwhile; see `asyncio_stream`."""
+        if self.rounds is None:
+            return pumped(self, produce, taker)
+        return EagerCall(self.loop, self.rounds, _taken(produce, taker)).run_long(self.starts)
+
+
+async def _taken(produce: Callable[[Intake[P]], Awaitable[T]], taker: Taker[P, H]) -> T:
+    return await produce(Here(taker))
 
 
 async def _made(make: Callable[[], Awaitable[T]]) -> T:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from outcome import Error, Value
@@ -14,7 +14,6 @@ from outcome import Error, Value
 from .._bridge.guard import guarded
 from .._bridge.threads import in_thread
 from .._core.attempts import PLAIN, Attempt, Done, Failed, Stopped
-from .._core.chunks import chunk_maker
 from .._core.error_info import message_of
 from .._core.outcomes import Aborted, Failure, Paused, StepResult, Success
 from .._core.paths import known_outside
@@ -28,6 +27,10 @@ from .._run.reports import report_left_thread
 from .._run.run import Run
 from .._run.user_calls import assembled_of, failure_of
 from .refused_outputs import refused_output
+
+if TYPE_CHECKING:
+    from .aggregator import Aggregator
+    from .shown_pieces import ShownPieces
 
 _OUTCOMES = (Success, Failure, Paused, Aborted, StepResult)
 
@@ -137,10 +140,8 @@ class PlainCaller:
                 return await guarded(_call_sync, run, plan, args, keywords, work)
             case _:
                 structured = self.step.processing.wanted is not None and is_structured(run, self.step)
-                aggregated = structured and run.settings.aros.streaming.aggregate_structured
-                call = _call_aggregated if aggregated else _call_stream
-                source = functools.partial(plan.target, *args, **keywords)
-                return await guarded(call, run, source, work, self.numbers)
+                taker = taker_of(run, work, self.numbers, structured=structured)
+                return await guarded(_call_stream, run, functools.partial(plan.target, *args, **keywords), taker)
 
 
 def _content_errors(error: object) -> Any:
@@ -199,34 +200,23 @@ async def _call_sync(
 # --- streams ------------------------------------------------------------------------------------------------
 
 
-async def _call_stream(run: Run, make: Callable[[], object], work: Work, numbers: Iterator[int]) -> object:
-    source: Any = run.host.stream(make)
-    pieces = work.tally.pieces
-    outlet, chunk_of = run.chunks_of(work.span), chunk_maker(work.name, work.attempt, numbers, work.span)
-    try:
-        async for piece in source:
-            if type(piece) not in PLAIN and isinstance(piece, _OUTCOMES):
-                return piece
-            pieces.append(piece)
-            run.show(work.span, work.attempt, piece)
-            if outlet is not None and not outlet.offer(chunk := chunk_of(piece)):
-                await outlet.put(chunk)
-    finally:
-        await source.aclose()
-    return joined(pieces)
+async def _call_stream(run: Run, make: Callable[[], object], taker: ShownPieces | Aggregator) -> object:
+    final = await taker.within(functools.partial(run.host.read, make, taker, _OUTCOMES))
+    return taker.whole() if final is None else final
 
 
-async def _call_aggregated(run: Run, make: Callable[[], object], work: Work, numbers: Iterator[int]) -> object:
+def taker_of(run: Run, work: Work, numbers: Iterator[int], *, structured: bool) -> ShownPieces | Aggregator:
+    """Who takes the pieces of a stream: those of a structured one are bounded, and previewed."""
+    if not structured or not run.settings.aros.streaming.aggregate_structured:
+        from .shown_pieces import ShownPieces  # what only streams need
+
+        return ShownPieces(run, work, numbers=numbers)
     from .aggregator import Aggregator  # loads pydantic, which only structured steps need
 
-    source: Any = run.host.stream(make)
-    try:
-        return await Aggregator(run, work, numbers=numbers).gather(source, last=_OUTCOMES)
-    finally:
-        await source.aclose()
+    return Aggregator(run, work, numbers=numbers)
 
 
-def joined(pieces: list[Any]) -> object:
+def joined(pieces: list[Any]) -> str | bytes | list[Any]:
     """The output of a stream: text, bytes, or the list of its pieces; an empty stream is an empty text."""
     if all(isinstance(piece, str) for piece in pieces):
         return "".join(pieces)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,18 +17,16 @@ from pydantic_ai.tools import DeferredToolRequests
 from .._agents.output_schema import has_own_validators, promoted_schema, provider_output
 from .._agents.provider_errors import broke_off, is_about_content, own_refusal, quoted_text, refusal_of, text_of_error
 from .._agents.repair import Replay, repairer
-from .._agents.request import AgentRequest, Finished, prompt_of, refusal_note
+from .._agents.request import AgentRequest, prompt_of, refusal_note
 from .._bridge.guard import guarded
 from .._core.attempts import Attempt, Done, Failed
-from .._core.chunks import chunk_maker
 from .._dsl.step import Step
 from .._run.limits import within_limits
 from .._run.messages import Work
 from .._run.run import Run
 from .._run.user_calls import failure_of
 from ..errors import MaxTurnsReached
-from .agent import is_structured
-from .aggregator import Aggregator
+from .agent import is_structured, taker_of
 from .conversations import Conversations, Request
 from .metered_calls import metered_call, noted, spend_rest
 from .standing import Standing, standing_for
@@ -238,29 +237,6 @@ async def _unwatched(caller: ModelCaller, request: Request) -> AgentRunResult[ob
 
 
 async def _watched(caller: ModelCaller, request: Request) -> AgentRunResult[object]:
-    run, work = caller.run, caller.work
-    source = run.host.asyncio().stream(request.stream)
-    work.tally.pieces = []
-    try:
-        if caller.schema is not None and run.settings.aros.streaming.aggregate_structured:
-            final = await Aggregator(run, work, numbers=caller.numbers).gather(source, last=Finished)
-        else:
-            final = await _shown(caller, source)
-    finally:
-        await source.aclose()
-    if not isinstance(final, Finished):
-        raise RuntimeError("the agent's stream ended without a result")
-    return final.result
-
-
-async def _shown(caller: ModelCaller, source: Any) -> Finished | None:
-    work, outlet = caller.work, caller.run.chunks_of(caller.work.span)
-    chunk_of = chunk_maker(work.name, work.attempt, caller.numbers, work.span)
-    async for piece in source:
-        if isinstance(piece, Finished):
-            return piece
-        work.tally.pieces.append(piece)
-        caller.run.show(work.span, work.attempt, piece)
-        if outlet is not None and not outlet.offer(chunk := chunk_of(piece)):
-            await outlet.put(chunk)
-    return None
+    run = caller.run
+    taker = taker_of(run, caller.work, caller.numbers, structured=caller.schema is not None)
+    return await taker.within(functools.partial(run.host.asyncio().produced, request.run, taker))

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import attrs
 
@@ -77,7 +77,7 @@ def shown_chunks(root: Pipeline, chunks: Chunks) -> ShownChunks | None:
 # --- by name ------------------------------------------------------------------------------------------------
 
 
-def _named(root: Pipeline, names: list[Any]) -> Iterator[StepPath]:
+def _named(root: Pipeline, names: list[object]) -> Iterator[StepPath]:
     places = dict(walk_places(root))
     by_name = _by_name(places)
     for name in names:

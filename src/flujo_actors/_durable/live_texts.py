@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -50,6 +50,8 @@ class LiveTexts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: dict[RunId, _Watched] = {}
+        self.watched: Container[RunId] = self._runs
+        """The runs that somebody watches, to be asked for each piece of a stream."""
 
     def is_watched(self, run_id: RunId) -> bool:
         """Whether somebody wants to see what the steps of a run write."""

@@ -105,7 +105,7 @@ class Run:
 
     def show(self, path: StepPath, attempt: int, piece: object) -> None:
         """Show a piece of what a step writes to those who look at the run from outside; nothing if nobody does."""
-        if live_texts.is_watched(self.run_id):
+        if self.run_id in live_texts.watched:
             live_texts.hear(self.run_id, path, attempt, piece)
 
     @property

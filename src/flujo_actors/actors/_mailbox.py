@@ -10,6 +10,7 @@
 5. `close` is the sender's end: what is queued can still be taken, then `EndOfChannel`; no further put.
 6. `break_off` is the receiver's end: what is queued is handed back to the caller; no further put or get.
 7. `hand_next_to` is `get` for a receiver that is no task of this trio run: a function that gets what it waits for.
+   `put_when_room` is `put` for a sender that is none: a function that is told when its item was accepted.
 8. `suspend` ends receiving for now and leaves sending alone: a reader's loop ends, the queue stays
    for the next reader.
 """
@@ -17,7 +18,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import trio
@@ -59,7 +60,7 @@ class Mailbox(Generic[T]):
         self._capacity = capacity
         self._items: deque[T] = deque()
         # Most boxes live and die without anybody parked at them: the queues for that are made by the first who parks.
-        self._senders: OrderedDict[Task, T] | None = None
+        self._senders: OrderedDict[Task | Deliver, T] | None = None
         self._receivers: OrderedDict[Task | Deliver, None] | None = None
         self._closed: type[Exception] | None = None
         self._suspended = False
@@ -109,6 +110,22 @@ class Mailbox(Generic[T]):
             await _park(self._senders, item)
             self._put_limit = self._accepted + LONGEST_RUN
 
+    def put_when_room(self, item: T, accepted: Deliver) -> None:
+        """Add the item, at once or in the very step that makes room for it, and tell `accepted`; or why nobody can.
+
+        For a sender on the host's loop, as `hand_next_to` is for a receiver there.
+        """
+        try:
+            if self.offer(item):
+                accepted(Value(None))
+                return
+        except (trio.ClosedResourceError, trio.BrokenResourceError) as end:
+            accepted(Error(end))
+            return
+        if self._senders is None:
+            self._senders = OrderedDict()
+        self._senders[accepted] = item
+
     # --- receiving ----------------------------------------------------------------------------------------
 
     async def get(self) -> T:
@@ -125,10 +142,10 @@ class Mailbox(Generic[T]):
         item = self._items.popleft()
         self._taken += 1
         if self._senders:
-            task, waiting = self._senders.popitem(last=False)
+            sender, waiting = self._senders.popitem(last=False)
             self._items.append(waiting)
             self._accepted += 1
-            reschedule(task)
+            _give(sender, Value(None))
         return item
 
     def hand_next_to(self, deliver: Deliver) -> None:
@@ -136,21 +153,24 @@ class Mailbox(Generic[T]):
 
         For a receiver on the host's loop, which would need a task of this run to wait in its place.
         """
-        try:
-            item = self.get_nowait()
-        except trio.WouldBlock:
+        if not (self._items or self._closed or self._suspended):
             if self._receivers is None:
                 self._receivers = OrderedDict()
             self._receivers[deliver] = None
+            return
+        try:
+            item = self.get_nowait()
         except (trio.EndOfChannel, trio.ClosedResourceError) as end:
             deliver(Error(end))
         else:
             deliver(Value(item))
 
     def withdraw(self, deliver: Deliver) -> None:
-        """Let `deliver` wait no longer, if it still does."""
+        """Let `deliver` wait no longer, if it still does: to receive, or to be told that its item was accepted."""
         if self._receivers:
             self._receivers.pop(deliver, None)
+        if self._senders:
+            self._senders.pop(deliver, None)
 
     def __aiter__(self) -> Mailbox[T]:
         return self
@@ -219,7 +239,7 @@ class Mailbox(Generic[T]):
         self._wake(self._senders, why)
 
     @staticmethod
-    def _wake(parked: OrderedDict[Task, T] | OrderedDict[Task | Deliver, None] | None, why: type[Exception]) -> None:
+    def _wake(parked: OrderedDict[Task | Deliver, Any] | None, why: type[Exception]) -> None:
         while parked:
             waiting, _ = parked.popitem(last=False)
             _give(waiting, Error(why()))
@@ -233,6 +253,11 @@ class Mailbox(Generic[T]):
     def __bool__(self) -> bool:
         """True: an empty mailbox is still a mailbox."""
         return True
+
+    @property
+    def queued(self) -> Collection[T]:
+        """What is queued, to be looked at; it changes with the queue."""
+        return self._items
 
     @property
     def capacity(self) -> int | float:
@@ -259,14 +284,14 @@ class Mailbox(Generic[T]):
         return [*self._items, *(self._senders or {}).values()]
 
 
-def _give(receiver: Task | Deliver, what: Value[Any] | Error) -> None:
-    if isinstance(receiver, Task):
-        reschedule(receiver, what)
+def _give(waiting: Task | Deliver, what: Value[Any] | Error) -> None:
+    if isinstance(waiting, Task):
+        reschedule(waiting, what)
     else:
-        receiver(what)
+        waiting(what)
 
 
-async def _park(parked: OrderedDict[Task, S] | OrderedDict[Task | Deliver, S], offer: S) -> Any:
+async def _park(parked: OrderedDict[Task | Deliver, S], offer: S) -> Any:
     """Wait among the parked tasks; what comes back is what the task was woken with."""
     task = current_task()
     parked[task] = offer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,7 +19,6 @@ from flujo_actors._agents.granular.request import GranularRequest
 from flujo_actors._agents.granular.units import OnUncertain, current_unit
 from flujo_actors._agents.metering import AgentCall
 from flujo_actors._agents.pricing import Pricing
-from flujo_actors._agents.request import Finished
 from flujo_actors._core.settings import Price, UsageSettings
 from flujo_actors._core.usage import Usage
 
@@ -111,10 +111,25 @@ def request_of(
 
 async def streamed(request: GranularRequest) -> tuple[list[str], AgentRunResult[Any]]:
     """The pieces of a stream, and its result."""
-    pieces = [piece async for piece in request.stream()]
-    last = pieces.pop()
-    assert isinstance(last, Finished)
-    return [piece for piece in pieces if isinstance(piece, str)], last.result
+    heard = Heard()
+    return heard.pieces, await request.run(heard)
+
+
+class Heard:
+    """An intake that keeps what it takes; after so many pieces it has no room."""
+
+    def __init__(self, room_for: float = math.inf) -> None:
+        self.pieces: list[str] = []
+        self.full = asyncio.Event()
+        self._room_for = room_for
+
+    def take(self, piece: str) -> bool:
+        self.pieces.append(piece)
+        return len(self.pieces) < self._room_for
+
+    async def room(self) -> None:
+        self.full.set()
+        await asyncio.Event().wait()
 
 
 def total_of(call: AgentCall) -> Usage:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from mortal_journal import MortalJournal
-from payers import Bank, payer, request_of, streamed, turn_of
+from payers import Bank, Heard, payer, request_of, streamed, turn_of
 from pydantic import BaseModel
 from pydantic_ai import Agent, DeferredToolRequests, FunctionToolset, ModelRetry, RunContext, ToolReturn
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed, UserError
@@ -278,13 +277,15 @@ def test_a_reader_that_leaves_early_commits_no_half_turn() -> None:
     """The turn it was in is asked again."""
     bank, journal = Bank(), MortalJournal()
 
-    async def read_one() -> str:
-        pieces: AsyncIterator[Any] = request_of(payer(bank, journal.fate, turns=1), journal).stream()
-        piece = await anext(pieces)
-        await pieces.aclose()  # type: ignore[attr-defined]
-        return str(piece)
+    async def read_one() -> list[str]:
+        heard = Heard(room_for=1)
+        running = asyncio.ensure_future(request_of(payer(bank, journal.fate, turns=1), journal).run(heard))
+        await heard.full.wait()
+        running.cancel()
+        await asyncio.wait([running])
+        return heard.pieces
 
-    assert asyncio.run(read_one()) == "turn "
+    assert asyncio.run(read_one()) == ["turn "]
     assert journal.results == {}
 
 

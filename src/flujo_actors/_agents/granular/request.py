@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
-from pydantic_ai import AgentRunResult, AgentRunResultEvent
+from pydantic_ai import AgentRunResult
 from pydantic_ai.messages import UserContent
 from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage, UsageLimits
@@ -16,7 +16,7 @@ from ..._core.loops import LoopGuard
 from ..factory import StepAgent
 from ..metering import AgentCall, Metering, metered_model
 from ..per_agent import SomeAgent
-from ..request import AnswerText, Finished
+from ..request import Intake, streaming_to
 from ..turns import Turn
 from .capability import Durability
 from .conversation import GranularCall
@@ -79,22 +79,12 @@ class GranularRequest:
     def _durability(self, model: Model | str | None) -> Durability:
         return Durability(self.granular, name=self.agent.name or "agent", model=model)
 
-    async def run(self) -> AgentRunResult[object]:
-        """The agent's result, on the running asyncio loop."""
-        with self.call.current(), self.granular.stops_heard():
-            result: AgentRunResult[object] = await self.agent.run(self.prompt, **self.arguments())
-            return result
-
-    async def stream(self) -> AsyncIterator[str | Finished]:
-        """The agent's text as it comes, over all its turns and tool calls, and then its result.
+    async def run(self, intake: Intake | None = None) -> AgentRunResult[object]:
+        """The agent's result, on the running asyncio loop; its text as it comes is given to the intake.
 
         The text of a recalled turn comes as one piece, so that the pieces of a resumed run add up to the same text.
         """
         with self.call.current(), self.granular.stops_heard():
-            async with self.agent.run_stream_events(self.prompt, **self.arguments()) as events:
-                answer = AnswerText(self.call)
-                async for event in events:
-                    if isinstance(event, AgentRunResultEvent):
-                        yield Finished(result=event.result)
-                    elif piece := answer.piece(event):
-                        yield piece
+            streaming = streaming_to(intake, self.call)
+            result: AgentRunResult[object] = await self.agent.run(self.prompt, **self.arguments(), **streaming)
+            return result
