@@ -102,6 +102,16 @@ def test_a_run_that_is_not_there_is_5(store: str, command: list[str], capsys: py
     assert "nobody" in err
 
 
+def test_an_answer_to_a_run_that_is_gone_is_5(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its token was right once; what is missing is the run."""
+    token = str(Flujo(ASKING, store=store).run("a", run_id="r").state_token)
+    assert called(capsys, "runs", "cancel", "r")[0] == 0
+    assert called(capsys, "runs", "delete", "r", "--yes")[0] == 0
+    code, out, err = called(capsys, "runs", "answer", token, "true")
+    assert (code, out) == (5, "")
+    assert "'r'" in err
+
+
 def test_a_run_that_has_ended_is_tailed_with_its_own_code(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     """0 completed, 1 failed, 3 paused; as JSON lines they are the journal."""
     Flujo(Step("shout", shout), store=store).run("a", run_id="good")

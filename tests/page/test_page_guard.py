@@ -257,6 +257,39 @@ async def test_the_graph_is_what_was_declared_and_holds_no_content(place: str):
     assert (await asked(run_page(place), "/api/graph?run=nobody")).status_code == 404
 
 
+async def test_whatever_a_run_left_can_be_sent(tmp_path: Path):
+    """Half a surrogate pair, what is no number, and megabytes: all of it is answered, within bounds."""
+
+    async def strange(data: Any) -> Any:
+        return {"text": "half \ud800 and \x00", "numbers": [float("nan"), float("-inf"), 10**400]}
+
+    async def long(data: Any, *, context: Any) -> str:
+        context.kept = "y" * 1_500_000
+        return "x" * 2_000_000
+
+    steps = Step("strange", strange) >> Step("long", long) >> Step("after", lambda data: "short")
+    place = f"sqlite:///{tmp_path}/strange.db"
+    await Flujo(steps, store=place).run_async(1, run_id="half \udc00 of an id")
+    await Flujo(steps, store=place).run_async(1, run_id="r")
+    page = run_page(place)
+    assert len((await asked(page, "/api/runs")).json()["runs"]) == 2
+    rows = (await asked(page, "/api/records?run=r")).json()["rows"]
+    bodies = [await asked(page, f"/api/record?run=r&seq={row[0]}") for row in rows]
+    assert {each.status_code for each in bodies} == {200}
+    assert max(len(each.content) for each in bodies) <= 300_000
+    assert bodies[1].json()["output"]["numbers"][:2] == ["nan", "-inf"]
+    assert (await asked(page, "/api/export?run=r")).status_code == 200
+
+
+async def test_a_cursor_that_is_none_and_an_answer_to_a_run_that_is_gone_are_refused(place: str):
+    """With a sentence and a status that says whose fault it is."""
+    assert (await asked(run_page(place), "/api/runs?cursor=garbage")).status_code == 422
+    token = question(place)
+    RunClient(place).cancel("r")
+    RunClient(place).delete("r")
+    assert (await posted(run_page(place), "answer", {"token": token, "answer": True})).status_code == 404
+
+
 async def test_a_prefix_changes_nothing(place: str):
     """Mounted anywhere."""
     app = Starlette(routes=[Mount("/deep/down", run_page(place))])

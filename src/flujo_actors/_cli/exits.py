@@ -39,5 +39,10 @@ _BY_ERROR: tuple[tuple[type[errors.FlujoError], int], ...] = (
 
 
 def exit_code(error: errors.FlujoError) -> int:
-    """The code for an error of the library; what is about one request that cannot be granted could not start."""
+    """The code for an error of the library; what is about one request that cannot be granted could not start.
+
+    Whoever answers a run that is gone is told that nothing waits; what decides is that there is no such run.
+    """
+    if isinstance(error, errors.NotPaused) and isinstance(error.__cause__, errors.RunNotFound):
+        return NOT_FOUND
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), REFUSED)

@@ -18,7 +18,7 @@ from starlette.background import BackgroundTask
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from .._client import RunClient
@@ -33,6 +33,7 @@ from ._bodies import Bodies, as_lines, declared_steps, outputs_of
 from ._differences import compared
 from ._events import list_events, run_events
 from ._guard import Auth, Guard, HostApp, OneTimeLink, error_response, user_of
+from ._json import JsonAnswer, json_text
 from ._rows import Hide, listed, rows_of, standing
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class _Page:
         more = found[-1].cursor if found and len(found) == query.limit else None
         counts = await _in_thread(self._counts)
         runs = [listed(run, self.hide) for run in found]
-        return JSONResponse({**self.about(), "runs": runs, "cursor": more or None, **counts})
+        return JsonAnswer({**self.about(), "runs": runs, "cursor": more or None, **counts})
 
     def _counts(self) -> dict[str, object]:
         """How many runs there are of each status, up to a bound, and how many questions wait."""
@@ -179,17 +180,17 @@ class _Page:
         light = await _in_thread(partial(self.store.scan, run_id, after=after, limit=limit))
         following = light[-1].seq if len(light) == limit else None
         rows = rows_of(light, self.hide)
-        return JSONResponse({**self.about(), "rows": rows, "next": following, "run": self.standing(run)})
+        return JsonAnswer({**self.about(), "rows": rows, "next": following, "run": self.standing(run)})
 
     async def record(self, request: Request) -> Response:
         """One body, up to a bound; whole as a download."""
         run_id, seq = _run(request), _number(request.query_params.get("seq"), 1)
         if not self.content:
-            return JSONResponse({"seq": seq, "hidden": True})
+            return JsonAnswer({"seq": seq, "hidden": True})
         shown = await _in_thread(lambda: self.clean(Bodies.of(self.store, run_id).shown(seq)))
         if request.query_params.get("full"):
-            return _download(json.dumps(shown["body"], ensure_ascii=False, indent=1), f"record-{seq}.json")
-        return JSONResponse(_bounded(shown))
+            return _download(json_text(shown["body"], indent=1), f"record-{seq}.json")
+        return JsonAnswer(_bounded(shown))
 
     async def events(self, request: Request) -> Response:
         """The stream of what happens: in one run, or in the list."""
@@ -203,7 +204,7 @@ class _Page:
     async def graph(self, request: Request) -> Response:
         """The steps of a run as they were declared, each with its kind."""
         steps = await _in_thread(declared_steps, self.store, _run(request))
-        return JSONResponse({**self.about(), "steps": steps})
+        return JsonAnswer({**self.about(), "steps": steps})
 
     async def compare(self, request: Request) -> Response:
         """Two runs, aligned by path."""
@@ -214,7 +215,7 @@ class _Page:
         for each in steps:
             both = each["a"] is not None and each["b"] is not None
             each["same"] = outputs[0].get(each["path"]) == outputs[1].get(each["path"]) if both else None
-        return JSONResponse({**self.about(), "a": ids[0], "b": ids[1], "steps": steps})
+        return JsonAnswer({**self.about(), "a": ids[0], "b": ids[1], "steps": steps})
 
     async def export(self, request: Request) -> Response:
         """The records of a run as JSON lines."""
@@ -253,7 +254,7 @@ class _Page:
         forked = await _in_thread(partial(RunClient(self.store).fork, str(body.get("run", "")), seq, **options))
         run_id = str(getattr(forked, "run_id", forked))
         run = await _in_thread(self.store.get, RunId(run_id))
-        return JSONResponse({"run_id": run_id}, background=self._going_on(run))
+        return JsonAnswer({"run_id": run_id}, background=self._going_on(run))
 
     async def resume(self, request: Request) -> Response:
         """Go on with a run that nobody works on."""
@@ -263,7 +264,7 @@ class _Page:
         if going_on is None:
             why = f"this page knows no pipeline {run.pipeline!r}: a process that has it must recover() the run"
             return error_response(409, why)
-        return JSONResponse({"run_id": run.run_id}, status_code=202, background=going_on)
+        return JsonAnswer({"run_id": run.run_id}, status_code=202, background=going_on)
 
     def _flujo_of(self, run: StoredRun) -> Flujo | None:
         return next((each for each in self.flujos if each.pipeline.title == run.pipeline), None)
@@ -302,11 +303,14 @@ def _told(answer: Answer) -> Answer:
         except InvalidAnswer as error:
             return error_response(422, str(error), place=getattr(error, "place", None))
         except (AlreadyAnswered, NotPaused) as error:
-            return error_response(409, str(error))
+            gone = isinstance(error.__cause__, RunNotFound)
+            return error_response(404 if gone else 409, str(error))
         except RunLeased as error:
             return error_response(423, str(error))
         except RunNotFound as error:
             return error_response(404, str(error))
+        except DeclarationError as error:
+            return error_response(422, str(error))
         except FlujoError as error:
             return error_response(500, f"{type(error).__name__}: {error}")
 
@@ -340,10 +344,10 @@ async def _json(request: Request) -> dict[str, object]:
     return body
 
 
-def _bounded(shown: dict[str, object]) -> dict[str, Any]:
-    """What is looked at is not loaded without end: beyond a bound there is the download."""
+def _bounded(shown: dict[str, Any]) -> dict[str, Any]:
+    """What is looked at is not loaded without end, stored or derived: beyond a bound there is the download."""
     chars = len(json.dumps(shown["body"], ensure_ascii=False))
-    if chars <= LONGEST_BODY:
+    if len(json.dumps(shown, ensure_ascii=False)) <= LONGEST_BODY:
         return {**shown, "chars": chars, "cut": False}
     parts = {name: _cut(part) for name, part in shown.items() if name != "seq"}
     return {**parts, "seq": shown["seq"], "chars": chars, "cut": True}

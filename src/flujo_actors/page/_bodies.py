@@ -24,6 +24,7 @@ from .._core.plain_json import untagged
 from .._durable.fingerprint import read_fingerprint
 from ..stores._port import Store
 from ._differences import context_changes
+from ._json import json_text
 
 UNKNOWN: dict[str, object] = {
     "known": False,
@@ -177,4 +178,4 @@ def as_lines(store: Store, run_id: RunId, clean: Any) -> Iterable[str]:
     """The records of a run as JSON lines, freed of secrets."""
     for record in store.read(run_id):
         told = {"seq": record.seq, "at": record.at, "kind": record.kind, "path": record.path}
-        yield json.dumps({**told, "body": clean(untagged(json.loads(record.body)))}, ensure_ascii=False) + "\n"
+        yield json_text({**told, "body": clean(untagged(json.loads(record.body)))}) + "\n"

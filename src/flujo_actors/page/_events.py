@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,6 +27,7 @@ from .._core.records import RunQuery, StoredRun
 from .._durable.watches import RunWatch
 from ..errors import FlujoError
 from ..stores._port import Store
+from ._json import json_text
 from ._rows import Hide, rows_of
 
 PING_S = 15
@@ -90,14 +90,14 @@ async def _of_list(store: Store) -> AsyncIterator[ServerSentEvent]:
 
 
 def _event(name: str, data: object) -> ServerSentEvent:
-    return ServerSentEvent(event=name, data=json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+    return ServerSentEvent(event=name, data=json_text(data))
 
 
 def _records(store: Store, run_id: RunId, batch: Sequence[LightRecord], hide: Hide) -> ServerSentEvent:
     key = (id(store), run_id, batch[0].seq, batch[-1].seq)
     data = _made.get(key)
     if data is None:
-        data = json.dumps(rows_of(batch, hide), ensure_ascii=False, separators=(",", ":"))
+        data = json_text(rows_of(batch, hide))
         _made.put(key, data)
     return ServerSentEvent(event="records", id=str(batch[-1].seq), data=data)
 

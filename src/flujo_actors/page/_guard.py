@@ -23,8 +23,10 @@ from urllib.parse import urlsplit
 import attrs
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ._json import JsonAnswer
 
 User: TypeAlias = str
 AskUser: TypeAlias = Callable[[Request], "User | Awaitable[User | None] | None"]
@@ -208,9 +210,9 @@ def _with_headers(send: Send) -> Send:
 
 
 def _no(status: int, why: str) -> Response:
-    return JSONResponse({"error": why}, status_code=status)
+    return JsonAnswer({"error": why}, status_code=status)
 
 
 def error_response(status: int, why: str, **facts: object) -> Response:
     """A refusal that the page shows as it is."""
-    return JSONResponse({"error": why, **facts}, status_code=status)
+    return JsonAnswer({"error": why, **facts}, status_code=status)
