@@ -117,3 +117,67 @@ def test_any_text_is_fixed_line_by_line_or_left_alone(
     gone = [line for line in lines(text) if line not in kept]
     assert all(line.strip().startswith(("step:", "- step:")) for line in gone)
     assert fixed(project, once.text).text == once.text
+
+
+OLD_FORMS = {
+    "block": ("agent:\n      id: flujo.builtins.stringify\n", "uses: builtins.stringify\n"),
+    "path": ("agent:\n      path: shop.desk:greet\n", "uses: shop.desk:greet\n"),
+    "flow": ("agent: {id: flujo.builtins.stringify}  # as text\n", "uses: builtins.stringify  # as text\n"),
+    "params in flow": (
+        "agent: {id: flujo.builtins.wrap_dict, params: {key: 'a'}} # k\n",
+        "uses: builtins.wrap_dict\n    params: {key: 'a'} # k\n",
+    ),
+    "params in block": (
+        'agent:\n      id: flujo.builtins.wrap_dict\n      params:\n        key: "a: b"\n',
+        'uses: builtins.wrap_dict\n    params: {key: "a: b"}\n',
+    ),
+    "params first": (
+        "agent: {params: {key: a}, id: flujo.builtins.wrap_dict}\n",
+        "uses: builtins.wrap_dict\n    params: {key: a}\n",
+    ),
+    "a comment inside": ("agent:\n      # which\n      id: flujo.builtins.stringify\n", None),
+    "params twice": ("agent: {id: flujo.builtins.wrap_dict, params: {key: a}}\n    params: {key: b}\n", None),
+}
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("form", OLD_FORMS)
+def test_an_agent_in_its_old_form_becomes_what_the_step_uses(project: Project, form: str, newline: str) -> None:
+    """With its params; whatever stands around it stays, and what cannot be kept so is left alone."""
+    before, after = OLD_FORMS[form]
+    text = f"steps:\n  - name: one  # first\n    {before}    meta: {{a: 1}}\n".replace("\n", newline)
+    wanted = text if after is None else text.replace(before.replace("\n", newline), after.replace("\n", newline))
+    mended = fixed(project, text).text
+    assert mended == wanted
+    assert fixed(project, mended).text == mended
+
+
+OLD_BODIES = {
+    "block": ("body:\n      steps:\n        - name: x\n", "body:\n        - name: x\n"),
+    "no indent": ("body:\n      steps:\n      - name: x\n", "body:\n      - name: x\n"),
+    "a comment below": (
+        "body:\n      steps:\n        # x\n        - name: x\n",
+        "body:\n        # x\n        - name: x\n",
+    ),
+    "a comment beside": ("body:\n      steps: # x\n        - name: x\n", None),
+}
+
+
+@pytest.mark.parametrize("form", OLD_BODIES)
+def test_a_body_loses_the_key_around_its_steps(project: Project, form: str) -> None:
+    """One line goes, and no other one changes; a comment on it keeps it."""
+    before, after = OLD_BODIES[form]
+    rest = "uses: builtins.stringify\n    max_loops: 2\n    exit_expression: previous_step\n"
+    indent = " " * (len(before.splitlines()[-1]) - len("name: x"))
+    text = f"steps:\n  - name: again\n    kind: loop\n    {before}{indent}{rest}"
+    assert fixed(project, text).text == (text if after is None else text.replace(before, after))
+
+
+def test_a_body_in_flow_style_loses_its_braces(project: Project) -> None:
+    """The list stays as it is written."""
+    text = (
+        "steps:\n  - name: again\n    kind: loop\n    body: {steps: [{name: x, uses: builtins.stringify}]}\n"
+        "    max_loops: 2\n    exit_expression: previous_step\n"
+    )
+    mended = text.replace("{steps: [{name: x, uses: builtins.stringify}]}", "[{name: x, uses: builtins.stringify}]")
+    assert fixed(project, text).text == mended

@@ -386,6 +386,9 @@ def test_old_spellings_are_read_with_a_note_and_mended(project: Project) -> None
     assert "  - name: one\n" in mended
     assert "config: {timeout_s: 30}" in mended
     assert "        - uses: builtins.stringify\n" in mended
+    assert "    uses: builtins.wrap_dict\n    params: {key: a}\n" in mended
+    assert "steps:" not in mended.partition("body:")[2]
+    assert "V-K4" not in rules(project, mended, notes=True)
 
 
 @pytest.mark.parametrize("word", ["yes", "no", "on", "off", "y", "Yes", "OFF"])

@@ -199,6 +199,9 @@ def _data(node: Node, changes: dict[int, list[Change]]) -> object:
     replaced = next((change for change in mine if change.kind == "value"), None)
     if replaced is not None:
         return replaced.value
+    unwrapped = next((change for change in mine if change.kind == "unwrap"), None)
+    if unwrapped is not None:
+        return _data(unwrapped.value, changes)
     match node:
         case Scalar():
             return node.value

@@ -9,6 +9,7 @@ from . import fields, refusals
 from .edits import replacing
 from .model import AgentModel, BlueprintModel, Branch, Entry, ImportModel, StepModel
 from .nodes import Mapping, Node, Scalar, Sequence, data_of, key_of
+from .old_forms import without_steps_key
 from .reading import Reader, described
 from .telling import Told
 
@@ -85,7 +86,8 @@ class StepReader:
         if isinstance(node, Sequence) and node.items:
             return node.items
         if isinstance(node, Mapping) and isinstance(inner := node.get("steps"), Sequence) and len(node.pairs) == 1:
-            self._told.tell("V-K4", key, f"write the steps of {where} as a list, without `steps:` around them")
+            fix = without_steps_key(self._told.source, key, node)
+            self._told.tell("V-K4", key, f"write the steps of {where} as a list, without `steps:` around them", fix=fix)
             return inner.items
         if isinstance(node, Mapping) and any(node.key(name) for name in ("name", "uses", "kind", "step", "agent")):
             return [node]

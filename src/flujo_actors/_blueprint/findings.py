@@ -29,12 +29,12 @@ class Edit:
 class Change:
     """What an edit does to the data of a text: it is proven by reading the text again."""
 
-    kind: Literal["set", "rename", "remove", "value", "insert"]
+    kind: Literal["set", "rename", "remove", "value", "insert", "unwrap"]
     node: object
-    """The mapping (`set`, `rename`, `remove`), the list (`insert`) or the value itself (`value`) that changes."""
+    """What changes: a mapping (`set`, `rename`, `remove`, `unwrap`), a list (`insert`), a value itself (`value`)."""
     key: str = ""
     value: Any = None
-    """What is set, the new name of a key, or the item that is put behind another one."""
+    """What is set, the new name of a key, the item that is put behind another one, or what was wrapped."""
     after: Any = None
     """The item of a list behind which `value` is put."""
 

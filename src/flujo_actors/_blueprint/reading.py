@@ -23,6 +23,7 @@ class Reader:
     def __init__(self, told: Told) -> None:
         self._told = told
         self.tell = told.tell
+        self._steps_of_agents: dict[int, Mapping] = {}
 
     # --- mappings
 
@@ -72,7 +73,8 @@ class Reader:
 
     def _old_key(self, mapping: Mapping, key: Scalar, value: Node, field: Field) -> None:
         if field.name == "uses":
-            return  # what stands in it says how to write it: see `_uses`
+            self._steps_of_agents[id(key)] = mapping  # what stands in it says how to write it: see `_uses`
+            return
         fix = renaming(mapping, key, field.name, safe=True)
         self.tell("V-K4", key, f"`{key_of(key)}` is called `{field.name}` now", fix=fix)
 
@@ -210,7 +212,8 @@ class Reader:
         return self._wrong(node, key, where, "a JSON Schema")
 
     def _uses(self, node: Node, key: Scalar) -> object:
-        found = read_agent_key(self._told, node, key) if key_of(key) == "agent" else read_uses(self._told, node, key)
+        step = self._steps_of_agents.get(id(key))
+        found = read_uses(self._told, node, key) if step is None else read_agent_key(self._told, step, node, key)
         return _WRONG if found is None else found
 
     def _function(self, node: Node, key: Scalar, where: str) -> object:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from . import refusals
-from .edits import replacing_pair
 from .model import Used
-from .nodes import Mapping, Node, Scalar, data_of
+from .nodes import Mapping, Node, Scalar
+from .old_forms import agent_as_uses
 from .telling import Told
 
 _TABLES = {"agents": "agent", "imports": "import", "builtins": "builtin"}
@@ -54,7 +54,7 @@ def read_function(told: Told, node: Node, key: Scalar, where: str) -> str | None
     return None
 
 
-def read_agent_key(told: Told, node: Node, key: Scalar) -> Used | None:
+def read_agent_key(told: Told, step: Mapping, node: Node, key: Scalar) -> Used | None:
     """What the old key `agent` names: a text, or a mapping with `id` or `path`, and perhaps `params`."""
     inner = node
     if isinstance(node, Mapping):
@@ -67,8 +67,7 @@ def read_agent_key(told: Told, node: Node, key: Scalar) -> Used | None:
     used = None if not isinstance(text, str) else _named(told, text, key)
     if used is not None:
         new = f"builtins.{used.name}" if used.kind == "builtin" else str(text)
-        params = data_of(node.get("params")) if isinstance(node, Mapping) else None
-        fix = None if params else replacing_pair(key, node, "uses", new)
+        fix = agent_as_uses(told.source, step, key, node, new)
         told.tell("V-K4", key, f"`agent` is called `uses` now: write `uses: {new}`", fix=fix)
     elif not isinstance(text, str):
         told.tell("V-A6", key, f"`agent` names nothing: {_GRAMMAR}")
