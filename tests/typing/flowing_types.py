@@ -13,8 +13,10 @@ from pydantic import BaseModel
 from pydantic_ai import Agent
 
 from flujo_actors import (
+    Compensate,
     Context,
     Flujo,
+    LoopGuard,
     Pipeline,
     PipelineResult,
     Processors,
@@ -23,6 +25,8 @@ from flujo_actors import (
     Step,
     StepResult,
     Success,
+    ThompsonSampling,
+    Votes,
     make_agent_async,
     step,
 )
@@ -227,3 +231,24 @@ def takes_any_step(several: Iterable[Step]) -> Iterable[str]:
 
 
 takes_any_step([doubled, shown, shout])
+
+
+# --- what is turned into what a class keeps is taken as users write it (73 to 80) ---
+
+
+def key_of(output: int) -> str:
+    return str(output)
+
+
+def alike(texts: list[str]) -> float:
+    return 1.0
+
+
+LoopGuard(polling="wait", then="hint", similar=alike)
+LoopGuard(polling=["wait", "look"], then=["hint", "fail"])
+ThompsonSampling(prior=[1, 1])
+Votes(n=3, key=key_of)
+Compensate(show)
+Processors(before=double, after=[show, str])
+Step("a", double, validators=[lambda output: output > 0], on_failure=[show], meta={"owner": "me"})
+Flujo(doubled, resources={"db": 1}, initial_context_data={"lines": []}, settings={"telemetry": {"log": False}})
