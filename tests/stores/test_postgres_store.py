@@ -255,3 +255,20 @@ def _end_sessions(db):
 
 
 _OTHERS = "FROM pg_stat_activity WHERE application_name = 'flujo-actors' AND pid <> pg_backend_pid()"
+
+
+def test_a_commit_changes_a_run_once_whatever_it_adds(store, monkeypatch):
+    """A row that is changed often in one transaction has as many versions, and each change passes all of them."""
+    from flujo_actors.stores.postgres import _store as module
+
+    changes, each = [], module._each
+    monkeypatch.setattr(module, "_each", lambda db, it, given: (changes.append(len(given)), each(db, it, given))[1])
+    first, second = admit(store, "first"), admit(store, "second")
+    changes.clear()
+    adds = [Append(lease=lease, records=(record(str(number)),)) for number in range(50) for lease in (first, second)]
+    ends = Append(lease=first, records=(record("end"),), status="completed", release=True)
+    verdicts = store.append([*adds, ends, Append(lease=first, records=(record("late"),))])
+    assert changes == [3]
+    assert [type(each) for each in verdicts] == [type(None)] * 101 + [LeaseLost]
+    assert bodies(store, "first") == [record(text).body for text in (*map(str, range(50)), "end")]
+    assert bodies(store, "second") == [record(str(number)).body for number in range(50)]

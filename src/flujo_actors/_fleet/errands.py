@@ -65,7 +65,7 @@ class Errand:
     readers: int = 0
     error: BaseException | None = None
     sure: bool = False
-    """Whether it was handed in before the last look began."""
+    """Whether it was handed in, so that the store must know it: that may take longer than until the next look."""
     due: float = 0.0
     """When it may be asked for again, on the monotonic clock."""
     stopped: trio.Event | None = None

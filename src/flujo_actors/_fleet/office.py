@@ -57,13 +57,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("flujo_actors")
 
 GATHER_S = 0.02
-"""How long a batch waits for the rest of its items."""
+"""How long a batch waits for the next of its items."""
 
 STOP_S = 5.0
 """How long a caller that is cancelled waits for the cleanup of its remote steps."""
 
 ITEMS_AT_ONCE = 500
 """How many items of a map are under way at once, unless it says otherwise: their memory, and the length of queues."""
+
+BATCHES_AT_ONCE = 4
+"""How many batches are, if they are so large that these are more items: for several workers to have some."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -90,14 +93,16 @@ class Office:
         """Whether a step goes elsewhere; a map stays, its items go."""
         return queue_of(request) is not None
 
-    def spread(self, step: MapOver, requests: Iterator[Request]) -> tuple[Iterator[Request], int | None]:
+    def spread(self, step: MapOver, requests: Iterator[Request]) -> tuple[Iterator[Request], int | None, int]:
         """The items of a map: those of one that runs elsewhere go there, together if it says so."""
         queue = step.runs_on or getattr(step.body, "runs_on", None)
         if queue is None:
-            return requests, step.max_concurrency
-        most = ITEMS_AT_ONCE if step.max_concurrency is None else step.max_concurrency
+            return requests, step.max_concurrency, 1
+        most = (
+            max(ITEMS_AT_ONCE, BATCHES_AT_ONCE * step.batch) if step.max_concurrency is None else step.max_concurrency
+        )
         together = min(step.batch, most)
-        return _batched(requests, queue, together), max(together, most // together * together)
+        return _batched(requests, queue, together), max(together, most // together * together), together
 
     async def attempt(self, run: Run, request: Request) -> Attempt:
         """How a step ended that was performed elsewhere."""
@@ -107,9 +112,13 @@ class Office:
             return await self._left(run, request, run.closing)
         errand = self._errand(run, request)
         async with away_from_seat():
-            return await self._ended(run, request, errand)
+            found = await self._ended(run, request, errand)
+            while found is None:  # its batch went without it, in an earlier part of the run
+                found = await self._ended(run, request, self._sent(run, [request], child_id(run.run_id, request.path)))
+            return found
 
-    async def _ended(self, run: Run, request: Request, errand: Errand) -> Attempt:
+    async def _ended(self, run: Run, request: Request, errand: Errand) -> Attempt | None:
+        """How the step ended; `None` if all is done that was asked for there, and the step was not."""
         errand.readers += 1
         try:
             while True:
@@ -117,6 +126,8 @@ class Office:
                 found = await self._found(run, request, errand)
                 if found is not None:
                     return found
+                if errand.end is not None and errand.end.status == "completed":
+                    return None
                 errand.told = trio.Event()
         except trio.Cancelled:
             await self._stop(errand)
@@ -143,14 +154,21 @@ class Office:
         return errand
 
     async def _send_late(self, run: Run, batch: Batch, errand: Errand) -> None:
-        """Some items of a batch may never come: they are done already, or a hook was against them."""
-        await trio.sleep(GATHER_S)
+        """Some items of a batch may never come: they are done already, or a hook was against them.
+
+        It goes when no more have come for a moment: a large one, or a slow machine, takes longer than that in all.
+        """
+        come = 0
+        while come < len(batch.requests) and not batch.sent:
+            come = len(batch.requests)
+            await trio.sleep(GATHER_S)
         self._send_batch(run, batch, errand)
 
     def _send_batch(self, run: Run, batch: Batch, errand: Errand) -> None:
         if not batch.sent:
             batch.sent = True
-            self._hand_over(run, batch.requests, errand)
+            requests, batch.requests = batch.requests, []  # they know their batch, and go when they are done
+            self._hand_over(run, requests, errand)
 
     def _sent(self, run: Run, requests: Sequence[Request], child: RunId) -> Errand:
         errand = self._waiting[child] = Errand(child=child, ticket=self._ticket(child, requests[0]))
@@ -244,7 +262,6 @@ class Office:
                 errand.told.set()
             elif errand.sure and run is not None and self._is_left(errand, run):
                 left.append(errand)
-            errand.sure = True
         if left:
             await call_store(lambda: errands.asked_again(self.runs.store, self.counter, left))
 
@@ -317,9 +334,10 @@ class Office:
         """Put a remote step to rest, together with all that are cancelled at the same time."""
         if errand.admission is None:
             return
-        errand.stopped = errand.stopped or trio.Event()
-        self._to_stop.append(errand)
-        self._soon("stops", self._stop_all)
+        if errand.stopped is None:  # the items of a batch are cancelled one by one
+            errand.stopped = trio.Event()
+            self._to_stop.append(errand)
+            self._soon("stops", self._stop_all)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_S + 1):
             await errand.stopped.wait()
 

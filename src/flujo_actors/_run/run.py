@@ -47,8 +47,8 @@ class Office(Protocol):
     async def attempt(self, run: Run, request: Request) -> Attempt:
         """How the step ended, elsewhere; what it used is in the request's tally."""
 
-    def spread(self, step: MapOver, requests: Iterator[Request]) -> tuple[Iterator[Request], int | None]:
-        """The items of a map, as they go elsewhere if they do, and how many may be under way at once."""
+    def spread(self, step: MapOver, requests: Iterator[Request]) -> tuple[Iterator[Request], int | None, int]:
+        """The items of a map, as they go elsewhere if they do; how many are under way at once, and begin together."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

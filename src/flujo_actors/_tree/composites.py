@@ -217,10 +217,10 @@ async def map_over(spawner: Spawner, step: MapOver, work: Work) -> Attempt:
         )
         for index, item in enumerate(listed)
     )
-    limit, office = step.max_concurrency, spawner.run.office
+    limit, together, office = step.max_concurrency, 1, spawner.run.office
     if office is not None:
-        requests, limit = office.spread(step, requests)
-    reports = await fan_out(spawner, work, requests, limit, patient=False)
+        requests, limit, together = office.spread(step, requests)
+    reports = await fan_out(spawner, work, requests, limit, patient=False, together=together)
     output = [output_of(reports[index]) for index in sorted(reports) if _succeeded(reports[index])]
     return _gathered(work, reports, _Numbers(), output, step.merge, patient=False)
 
@@ -250,10 +250,14 @@ class _Numbers:
 
 
 async def fan_out(
-    spawner: Spawner, work: Work, requests: Iterator[Request], limit: int | None, *, patient: bool
+    spawner: Spawner, work: Work, requests: Iterator[Request], limit: int | None, *, patient: bool, together: int = 1
 ) -> dict[int, Settled]:
-    """Run the children, at most `limit` at a time; unless patient, the first failure stops the others."""
+    """Run the children, at most `limit` at a time; unless patient, the first failure stops the others.
+
+    Those that go `together` begin together, when there is room for all of them.
+    """
     reports: dict[int, Settled] = {}
+    room = 0
     try:
         async with spawner.children(work.tally) as children:
             for request in itertools.islice(requests, limit):
@@ -271,9 +275,11 @@ async def fan_out(
                     reports[settled.index] = await _undone_alone(spawner, work, settled)
                     if isinstance(reports[settled.index].verdict, Aborted):
                         continue  # it was being undone when the run was cancelled: nothing had begun in its place
-                following = next(requests, None)
-                if following is not None:
-                    children.spawn(following)
+                room += 1
+                if room == together:
+                    room = 0
+                    for following in itertools.islice(requests, together):
+                        children.spawn(following)
         reports |= {settled.index: settled for settled in children.rest()}
         veto = await tell_late(spawner.run) if spawner.run.untold and reports else None
         if veto is not None:

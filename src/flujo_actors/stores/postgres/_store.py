@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..._core.outcomes import RunId
 from ..._core.paths import ROOT, StepPath
-from ..._core.records import Admission, Append, CancelRequest, Lease, OpenPause, Record, RunQuery, StoredRun, has_ended
+from ..._core.records import Admission, Append, CancelRequest, Lease, OpenPause, Record, RunQuery, StoredRun
 from ..._core.seconds import checked_seconds
 from ...errors import DeclarationError, LeaseLost, RunExists
 from .. import _refusals as refusals
@@ -29,6 +29,7 @@ from .._port import Transaction, Verdict
 from .._rows import BLOB_THRESHOLD, RecordRow, as_blob, as_records, as_row, cursor_text, read_cursor, restored, storable
 from . import _pauses as pauses
 from . import _statements as sql
+from ._advancing import advancing_together, change_of
 from ._beliefs import PostgresBeliefs, learn
 from ._budgets import PostgresBudgets, forget_budgets, write_shares
 from ._queue import PostgresQueue
@@ -202,18 +203,20 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
         _share_blobs(db, (record.body for append in batch for record in append.records))
         # Before any run is locked: megabytes may take longer to write than its owner's lease lasts without renewal.
         blobs = insert_blobs(db, (record for append in batch for record in append.records))
-        order = _lock_order([append.lease.run_id for append in batch])
-        changes = [{**self._written_under(batch[index].lease), **_change(batch[index])} for index in order]
+        groups = advancing_together(batch, _lock_order([append.lease.run_id for append in batch]))
+        changes = [{**self._written_under(group[0].lease), **change_of(group)} for _, group in groups]
         verdicts: list[Verdict] = [None] * len(batch)
         records: list[tuple[int, int, Record]] = []
-        for index, place in zip(order, _each(db, sql.ADVANCE, changes), strict=True):
-            if place is None:
-                verdicts[index] = _lost(db, batch[index].lease)
-            else:
-                run, first, cancel = place
-                verdicts[index] = cancel and _cancel_request(cancel)
-                records.extend(numbered(run, first, batch[index].records))
-                pauses.write(db, self._today(), run, batch[index])
+        for (places, group), row in zip(groups, _each(db, sql.ADVANCE, changes), strict=True):
+            for place, append in zip(places, group, strict=True):
+                if row is None:
+                    verdicts[place] = _lost(db, append.lease)
+                else:
+                    run, first, cancel = row
+                    verdicts[place] = cancel and _cancel_request(cancel)
+                    records.extend(numbered(run, first, append.records))
+                    row = (run, first + len(append.records), cancel)
+                    pauses.write(db, self._today(), run, append)
         insert_records(db, records, with_blobs=False)
         if blobs and any(isinstance(verdict, LeaseLost) for verdict in verdicts):
             db.execute(sql.DELETE_UNUSED_BLOBS, (blobs,))
@@ -362,17 +365,6 @@ def _each(db: Connection, statement: Any, parameters: Sequence[dict[str, object]
     cursors = [db.execute(statement, each) for each in parameters]
     db.turn()
     return [cursor.fetchone() for cursor in cursors]
-
-
-def _change(append: Append) -> dict[str, object]:
-    return {
-        "count": len(append.records),
-        "status": append.status,
-        "release": append.release,
-        "ends": has_ended(append.status),
-        "tokens": append.tokens,
-        "cost_usd": append.cost_usd,
-    }
 
 
 def _cancel_request(reason: str) -> CancelRequest:

@@ -1,0 +1,95 @@
+"""Maps of many items that run elsewhere: in full batches, with few of them under way, whatever their number."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+import pytest
+import trio
+
+from flujo_actors import Flujo, Step, Ticket
+from flujo_actors._fleet.errands import Errand
+from flujo_actors._fleet.office import BATCHES_AT_ONCE
+from flujo_actors._fleet.procrastinate_engine import ProcrastinateEngine
+from flujo_actors._run.messages import Request
+from flujo_actors.stores import PostgresStore
+from kit.postgres_server import session_server
+
+pytestmark = pytest.mark.slow
+
+BATCH, BATCHES = 200, 16
+
+
+async def double(number: int) -> int:
+    return 2 * number
+
+
+class Counting(ProcrastinateEngine):
+    """Counts, whenever tickets are handed in, what there is of everything."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.tickets: list[str] = []
+        self.under_way = self.most_errands = self.most_requests = 0
+
+    def submit(self, tickets: Sequence[Ticket], connection: Any = None) -> None:
+        super().submit(tickets, connection)
+        self.tickets.extend(ticket.run_id for ticket in tickets)
+        gc.collect()  # what nobody holds is not there
+        there = gc.get_objects()
+        self.most_errands = max(self.most_errands, sum(type(each) is Errand for each in there))
+        self.most_requests = max(self.most_requests, sum(type(each) is Request for each in there))
+        self.under_way = max(self.under_way, running_children(self._url))
+
+
+def running_children(url: str) -> int:
+    with psycopg.connect(url) as db:
+        [(count,)] = db.execute(
+            "SELECT count(*) FROM flujo_runs WHERE parent IS NOT NULL AND status = 'running'"
+        ).fetchall()
+        return int(count)
+
+
+def test_a_large_map_goes_in_full_batches_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What there is at once does not grow with the items: tickets, remote runs, rows of a look, objects."""
+    looks: list[int] = []
+    standing = PostgresStore.standing
+    monkeypatch.setattr(PostgresStore, "standing", lambda me, ids: (looks.append(len(ids)), standing(me, ids))[1])
+    url = session_server().fresh_url()
+    engine = Counting(url)
+    flujo = Flujo(Step.map_over("items", Step("double", double, runs_on="gpu"), batch=BATCH), store=url, engine=engine)
+
+    async def main() -> Any:
+        async with flujo.worker("gpu", slots=4, grace_s=0):
+            with trio.fail_after(100):
+                return await flujo.run_async(list(range(BATCH * BATCHES)))
+
+    assert trio.run(main).output == [2 * number for number in range(BATCH * BATCHES)]
+    assert len(engine.tickets) == len(set(engine.tickets)) == BATCHES
+    assert engine.under_way <= BATCHES_AT_ONCE
+    assert max(looks, default=0) <= BATCHES_AT_ONCE
+    assert engine.most_errands <= 2 * BATCHES_AT_ONCE
+    assert engine.most_requests < 2.5 * BATCHES_AT_ONCE * BATCH, "of the caller and of the worker"
+
+
+def test_a_batch_that_went_without_some_items_is_done_without_them() -> None:
+    """As when a deploy changed the size of batches: the others are asked for alone, and nothing waits for ever."""
+    url = session_server().fresh_url()
+
+    def make(batch: int) -> Flujo[Any, Any, Any]:
+        items = Step.map_over("items", Step("double", double, runs_on="gpu"), batch=batch)
+        return Flujo(items, store=url, engine="postgres", settings={"fleet": {"look_s": 0.2, "unclaimed_s": 1.0}})
+
+    async def main() -> Any:
+        with trio.move_on_after(3) as nobody_works:
+            await make(2).run_async([1, 2, 3, 4], run_id="run")
+        assert nobody_works.cancelled_caught
+        after = make(4)
+        async with after.worker("gpu", slots=4, grace_s=0):
+            with trio.fail_after(60):
+                return await after.resume_async("run")
+
+    assert trio.run(main).output == [2, 4, 6, 8]
