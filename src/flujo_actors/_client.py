@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import attrs
@@ -16,18 +16,18 @@ from ._core.light_records import LightRecord
 from ._core.outcomes import PipelineResult, RunId, TerminalOutcome
 from ._core.paths import StepPath
 from ._core.records import ENDED, Record, RunQuery, StoredRun, StoredStatus, WorkerNote, has_ended
-from ._core.run_state import RunState, project
+from ._core.run_state import RunState
 from ._core.selection import DEFAULT_CATEGORY, Belief, Choice
 from ._durable.cancelling import cancel
 from ._durable.forks import SAME_INPUT, fork
 from ._durable.pauses import expire, give_answer, waiting_pause
+from ._durable.projecting import projected, whole_record
 from ._durable.prompts import Prompt as Prompt
 from ._durable.prompts import prompt_of
 from ._durable.rewards import choices_in, reward
 from ._durable.watches import RunWatch, wait_until
 from ._durable.watching import required
 from ._fleet.signing import KNOWN_FOR_S
-from ._type_registry import read_by
 from .errors import DeclarationError
 from .stores._opening import open_store
 from .stores._port import Store
@@ -140,11 +140,11 @@ class RunClient:
         A value whose class this process does not know is given as plain data: its name under `type`, and its fields
         under `value`, beside the tag `$` that such data has in the store.
         """
-        return _projected(run_id, self._store.read(RunId(run_id)))
+        return projected(self._store, RunId(run_id))
 
     def state_at(self, run_id: str, seq: int) -> RunState:
         """What was known of the run when its record number `seq` was written."""
-        return _projected(run_id, (record for record in self._store.read(RunId(run_id)) if record.seq <= seq))
+        return projected(self._store, RunId(run_id), up_to=seq)
 
     def records(self, run_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[LightRecord]:
         """What happened in the run, without bodies; after a record, and at most so many, if asked for."""
@@ -154,7 +154,7 @@ class RunClient:
     def record(self, run_id: str, seq: int) -> Record:
         """One record with its body; `RunNotFound` if there is no such one."""
         required(self._store, "record", what="reading one record")
-        return self._store.record(RunId(run_id), seq)
+        return whole_record(self._store, RunId(run_id), seq)
 
     def watch(self, run_id: str, *, after: int = 0, texts: bool = False) -> RunWatch:
         """What happens in the run, whichever process works on it: `async for record in client.watch(run_id)`.
@@ -256,11 +256,6 @@ class RunClient:
         queries = [RunQuery(status=_checked_status(status), updated_before=before) for status in statuses]
         found = [run for query in queries for run in self._store.find(query)]
         return self._store.delete([run.run_id for run in found])
-
-
-@read_by("anybody")
-def _projected(run_id: str, records: Iterable[Record]) -> RunState:
-    return project(run_id, records)
 
 
 def _checked_status(status: StoredStatus) -> StoredStatus:

@@ -26,6 +26,7 @@ from .._core.questions import read_question
 from .._core.records import Admission, OpenPause, Record
 from ..errors import CorruptRecord, DeclarationError
 from ..stores._port import Store
+from .child_results import read_whole
 from .watching import required
 
 SAME_INPUT: object = object()
@@ -47,7 +48,7 @@ def fork(store: Store, run_id: RunId, seq: int, *, input: object = SAME_INPUT, n
 
 
 def _records_up_to(store: Store, run_id: RunId, seq: int) -> list[Record]:
-    records = store.read(run_id)
+    records = read_whole(store, run_id)
     if not isinstance(seq, int) or not 1 <= seq <= len(records):
         raise DeclarationError(
             f"run {run_id!r} cannot be forked at record {seq!r}: it has the records 1 to {len(records)}"

@@ -31,6 +31,7 @@ from .._type_registry import read_by
 from ..errors import CorruptRecord
 from ..stores._port import Store
 from . import undo_records
+from .child_results import Child, read_whole, referring, whole
 from .group_commit import JournalWriter
 from .journal import Answered, CountedUnits, KeptUnit, Pause, RaisedLimits, Recorded
 from .pause_records import as_asked, open_pause, pause_body, read_pause
@@ -77,6 +78,8 @@ class StoreJournal:
         """What has begun and has not been written down, the oldest first."""
         self.is_expected = False
         """Whether the writer knows that there is something of the kind."""
+        self.children: dict[StepPath, Child] = {}
+        """Steps that other runs have performed, whose records hold their results."""
         self._results = RecordedResults()
         self._intents: dict[StepPath, Record] = {}
         self._units: dict[StepPath, Record | KeptUnit] = {}
@@ -90,7 +93,7 @@ class StoreJournal:
     @read_by("a fresh process")
     def load(self, records: Iterable[Record]) -> None:
         """Take in what earlier parts of the run have written."""
-        for record in records:
+        for record in whole(self._store, list(records)):
             with record_bodies.reading(self._where(record)):
                 self._take_in(record)
         self._read_settled()
@@ -274,7 +277,8 @@ class StoreJournal:
             parts["cause"] = undo_records.cause_data(record.cause, self._redact)
         if of:
             parts["of"] = of
-        return record_bodies.make_body(**parts)
+        child = self.children.pop(path, None) if self.children else None
+        return record_bodies.make_body(**parts) if child is None else referring(parts, child, record.outcome)
 
     def unit(self, path: StepPath) -> KeptUnit | None:
         kept = self._units.get(path)
@@ -320,7 +324,7 @@ class StoreJournal:
 
         An exception stays the original: this is the process where it happened.
         """
-        for each in await call_store(lambda: self._store.read(self.lease.run_id)):
+        for each in await call_store(lambda: read_whole(self._store, self.lease.run_id)):
             if each.kind == "settled":
                 self._take_settled(each)
         self._read_settled()

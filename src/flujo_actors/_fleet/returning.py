@@ -9,6 +9,7 @@ from .._core.attempts import Attempt, Done, Failed, Stopped
 from .._core.outcomes import Aborted, Failure, StepResult, Success
 from .._core.paths import ROOT, StepPath, at_or_below, is_tried
 from .._core.usage import NO_USAGE, Usage
+from .._durable.child_results import Child
 from .._durable.journal import Answered, Pause, Recorded
 from .._durable.store_journal import StoreJournal
 from .._durable.store_wait import call_store
@@ -27,6 +28,8 @@ async def attempt_in(run: Run, request: Request, journal: StoreJournal, end: err
     if recorded is not None:
         context = request.context if recorded.same_context else recorded.context
         _leave_to_undo(request, recorded)
+        assert isinstance(run.journal, StoreJournal)
+        run.journal.children[request.path] = Child(journal.lease.run_id, recorded.outcome)
         return await _attempt_of(request, recorded.outcome, context)
     pauses = _pauses_below(journal, request.path)
     if end is None:

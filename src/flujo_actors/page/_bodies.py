@@ -21,6 +21,7 @@ from .._core.outcomes import RunId
 from .._core.path_names import index_of, step_around
 from .._core.paths import ROOT, StepPath, is_tried
 from .._core.plain_json import untagged
+from .._durable.child_results import read_whole, whole
 from .._durable.fingerprint import read_fingerprint
 from ..stores._port import Store
 from ._differences import context_changes
@@ -47,7 +48,8 @@ class Bodies:
 
     def raw(self, seq: int) -> dict[str, object]:
         """The body of a record, as it is stored."""
-        body = json.loads(self.store.record(self.run_id, seq).body)
+        [record] = whole(self.store, [self.store.record(self.run_id, seq)])
+        body = json.loads(record.body)
         return body if isinstance(body, dict) else {"body": body}
 
     def shown(self, seq: int) -> dict[str, Any]:
@@ -169,13 +171,13 @@ def outputs_of(store: Store, run_id: RunId) -> dict[StepPath, object]:
     """What every step of a run gave, as plain JSON."""
     return {
         record.path: _outcome(json.loads(record.body)).get("output")
-        for record in store.read(run_id)
+        for record in read_whole(store, run_id)
         if record.kind == "settled" and not is_tried(record.path)
     }
 
 
 def as_lines(store: Store, run_id: RunId, clean: Any) -> Iterable[str]:
     """The records of a run as JSON lines, freed of secrets."""
-    for record in store.read(run_id):
+    for record in read_whole(store, run_id):
         told = {"seq": record.seq, "at": record.at, "kind": record.kind, "path": record.path}
         yield json_text({**told, "body": clean(untagged(json.loads(record.body)))}) + "\n"

@@ -1,0 +1,120 @@
+"""Results of remote steps are stored once: the record of whoever asked refers to the remote step's own run.
+
+Rules:
+
+1. Only long results are referred to: a short one is copied, so that reading a run does not mean reading all its remote
+   steps.
+2. A record that refers to another run begins with its id. Whoever wants the result reads `whole` records; names, usage
+   and times are in the record itself.
+3. Both are forgotten together. A run that is forked from one that refers to others holds copies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import attrs
+
+from .._core import record_bodies
+from .._core.outcomes import RunId, Success, TerminalOutcome
+from .._core.paths import StepPath, inside
+from .._core.records import RECORD_VERSION, Record
+from ..errors import CorruptRecord, RunNotFound
+from ..stores._port import Store
+
+LONG = 4_000
+"""A body of more characters refers to the result instead of holding it."""
+
+_PREFIX = f'{{"v":{RECORD_VERSION},"child":'
+
+
+class Child(NamedTuple):
+    """The run that performed a step, and what came of it."""
+
+    run_id: RunId
+    outcome: TerminalOutcome
+
+
+def referring(parts: dict[str, Any], child: Child, outcome: TerminalOutcome) -> str:
+    """The body of a record of a step that another run has performed."""
+    body = record_bodies.make_body(**parts)
+    if len(body) <= LONG or not _is_the_same(outcome, child.outcome):
+        return body
+    own = {name: part for name, part in parts.items() if name != "history"}
+    own["success"] = {name: part for name, part in parts["success"].items() if name != "output"}
+    return record_bodies.make_body(child=child.run_id, **own)
+
+
+def _is_the_same(outcome: TerminalOutcome, of_child: TerminalOutcome) -> bool:
+    """Whether nobody has changed what the remote step came to."""
+    if not isinstance(outcome, Success) or not isinstance(of_child, Success):
+        return False
+    mine, other = outcome.step_result, of_child.step_result
+    history = len(mine.step_history) == len(other.step_history)
+    return mine.output is other.output and history and all(map(_is, mine.step_history, other.step_history))
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def read_whole(store: Store, run_id: RunId, *, after: int = 0) -> list[Record]:
+    """The records of a run, each with its result, wherever that is stored; blocks."""
+    return whole(store, store.read(run_id, after=after))
+
+
+def whole(store: Store, records: Sequence[Record]) -> list[Record]:
+    """The same of records that were read."""
+    if not any(_refers(record) for record in records):
+        return list(records)
+    known: dict[RunId, dict[StepPath, dict[str, Any]]] = {}
+    return [_followed(store, record, known) if _refers(record) else record for record in records]
+
+
+def _refers(record: Record) -> bool:
+    return record.kind == "settled" and record.body.startswith(_PREFIX)
+
+
+def _followed(store: Store, record: Record, known: dict[RunId, dict[StepPath, dict[str, Any]]]) -> Record:
+    body = json.loads(record.body)
+    child = RunId(body.pop("child"))
+    if child not in known:
+        known[child] = _settled_in(store, child, of=record)
+    found = known[child].get(record.path)
+    if found is None or "success" not in found:
+        raise CorruptRecord(
+            f"record {record.seq} refers to the result of {record.path!r} in {child!r}: it is not there"
+        )
+    if "output" in found["success"]:
+        body["success"]["output"] = found["success"]["output"]
+    history = _history(known[child], record.path)
+    if history:
+        body["history"] = [{"kind": "step_result", **part} for part in history]
+    body.pop("v", None)
+    return attrs.evolve(record, body=record_bodies.make_body(**body))
+
+
+def _settled_in(store: Store, child: RunId, *, of: Record) -> dict[StepPath, dict[str, Any]]:
+    try:
+        records = read_whole(store, child)
+    except RunNotFound as error:
+        raise CorruptRecord(f"record {of.seq} refers to the remote step {child!r}, which is not there") from error
+    return {record.path: json.loads(record.body) for record in records if record.kind == "settled"}
+
+
+def _history(settled: dict[StepPath, dict[str, Any]], path: StepPath) -> list[dict[str, Any]]:
+    """The results inside a step, all of them in one place, as they stand inside one another."""
+    parts: Iterable[Any] = settled.get(path, {}).get("history") or ()
+    found = (_result_at(settled, inside(path, part)) if isinstance(part, str) else part for part in parts)
+    return [{name: value for name, value in part.items() if name != "kind"} for part in found]
+
+
+def _result_at(settled: dict[StepPath, dict[str, Any]], path: StepPath) -> dict[str, Any]:
+    body = settled.get(path, {})
+    result: Any = body["success"] if "success" in body else body.get("failure", {}).get("step_result")
+    if not isinstance(result, dict):
+        raise CorruptRecord(f"a remote step refers to the result of {path!r}, which is not there")
+    history = _history(settled, path)
+    return {**result, "step_history": history} if history else result

@@ -1,0 +1,116 @@
+"""Results of remote steps are stored once, and found by whoever reads the run that asked for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+import trio
+from test_remote_steps import fleet, make
+
+from flujo_actors import CorruptRecord, Flujo, Pipeline, RunClient, Step
+from kit.postgres_server import session_server
+
+pytestmark = pytest.mark.slow
+
+LONG = 100_000
+
+
+@pytest.fixture
+def url() -> str:
+    return session_server().fresh_url()
+
+
+def rows(url: str, statement: Any) -> list[Any]:
+    with psycopg.connect(url) as db:
+        return db.execute(statement).fetchall()
+
+
+async def grow(text: str) -> str:
+    return text * LONG
+
+
+async def shorten(text: str) -> str:
+    return text[:3]
+
+
+async def first(both: dict[str, str]) -> str:
+    return both["a"]
+
+
+def pipeline() -> Pipeline[Any, Any]:
+    twice = Step.parallel("twice", {"a": Step("grown", grow), "b": Step("other", shorten)})
+    inner = Pipeline([Step("grow", grow), Step("again", shorten), twice, Step("first", first)])
+    away = Step.loop_until("away", inner, lambda output, context: True, runs_on="gpu")
+    return Pipeline([away, Step("nested", shorten)], name="long")
+
+
+def run(flujo: Flujo[Any, Any, Any], data: Any, **options: Any) -> Any:
+    async def main() -> Any:
+        async with fleet(flujo):
+            with trio.fail_after(40):
+                return await flujo.run_async(data, **options)
+
+    return trio.run(main)
+
+
+def test_a_long_result_is_stored_once(url: str) -> None:
+    """The record of whoever asked holds names and numbers; every reader is given the whole."""
+    result = run(make(pipeline(), url), "abc", run_id="r")
+    assert result.output == "abc"
+    sizes = rows(
+        url,
+        "SELECT run_id, sum(length(body)) + coalesce(sum(length(data)), 0) FROM flujo_runs JOIN flujo_records "
+        "ON run = flujo_runs.id LEFT JOIN flujo_blobs ON hash = blob GROUP BY run_id ORDER BY run_id",
+    )
+    [(_, root), (_, child)] = sizes
+    assert root < 5_000 < 600_000 < child
+    client = RunClient(url)
+    state = client.state("r")
+    away = client.outcomes("r")["away"]
+    assert away.step_result.output == "abc" * LONG
+    home = Flujo(pipeline()).run("abc")
+    assert outputs(away.step_result) == outputs(home.step_history[0])
+    [seq] = [record.seq for record in client.records("r") if (record.kind, record.path) == ("settled", "away")]
+    assert "abc" * 10 in client.record("r", seq).body
+    assert state.outcomes["nested"].step_result.output == "abc"
+    assert client.state_at("r", seq).outcomes["away"].step_result.output == "abc" * LONG
+
+
+def outputs(result: Any) -> Any:
+    return result.name, result.output, [outputs(each) for each in result.step_history]
+
+
+def test_a_run_goes_on_with_what_its_remote_steps_came_to(url: str) -> None:
+    """In another process, and in a fork, which holds copies: it survives the run that it was forked from."""
+    tried: list[str] = []
+
+    async def fails_once(text: str) -> int:
+        tried.append(text)
+        if len(tried) == 1:
+            raise KeyboardInterrupt
+        return len(text)
+
+    steps = Pipeline([Step("away", grow, runs_on="gpu"), Step("counts", fails_once)], name="counts")
+    flujo = make(steps, url)
+    with pytest.raises(KeyboardInterrupt):
+        run(flujo, "abc", run_id="r")
+    client = RunClient(url)
+    [seq] = [record.seq for record in client.records("r") if (record.kind, record.path) == ("settled", "away")]
+    fork = client.fork("r", seq)
+    assert flujo.resume("r").output == 3 * LONG
+    client.delete("r")
+    assert rows(url, "SELECT run_id FROM flujo_runs") == [(fork,)]
+    assert flujo.resume(fork).output == 3 * LONG
+    client.delete(fork)
+    assert rows(url, "SELECT count(*) FROM flujo_blobs") == [(0,)]
+
+
+def test_a_result_that_is_gone_is_said_to_be(url: str) -> None:
+    """By the record that refers to it."""
+    run(make(Pipeline([Step("away", grow, runs_on="gpu")], name="gone"), url), "abc", run_id="r")
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("DELETE FROM flujo_runs WHERE run_id = 'r@away'")
+    with pytest.raises(CorruptRecord, match="r@away"):
+        RunClient(url).state("r")
