@@ -16,6 +16,7 @@ from embedding_hosts import HostCase, come_down_to, each_asyncio_host, living
 
 from flujo_actors import Flujo, Step
 from flujo_actors._bridge import guest_rounds, parked_guest
+from flujo_actors._bridge.eager_tasks import begin_task
 from flujo_actors._bridge.host import current_host
 from flujo_actors._bridge.to_asyncio import AsyncioLoop
 
@@ -229,6 +230,31 @@ def test_a_caller_cancelled_before_its_coroutine_began_waits_for_its_cleanup(hos
 
     _as_guest(host, main, way)
     assert log == ["begun", "cleaned up"]
+
+
+@pytest.mark.parametrize("first", ["the coroutine", "its task"])
+def test_a_call_that_a_closed_loop_left_behind_is_collected_in_any_order(first: str) -> None:
+    """Whoever collects garbage may come to the coroutine before it comes to the task that waits for it."""
+    log: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            log.append("closed")
+
+    waits = wait()
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        tasks: list[asyncio.Task[None]] = []
+        loop.call_soon(lambda: tasks.append(begin_task(loop, waits, contextvars.copy_context())))
+        for _ in range(3):
+            runner.run(_nothing())
+        whole: Any = tasks[0].get_coro()
+        for each in (waits, whole) if first == "the coroutine" else (whole, waits):
+            each.close()
+        tasks[0].cancel()
+    assert log == ["closed"]
 
 
 # --- errors -------------------------------------------------------------------------------------------------

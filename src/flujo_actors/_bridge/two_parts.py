@@ -70,6 +70,9 @@ def _wait(
 ) -> Generator[object, None, T]:
     try:
         yield awaited
+    except GeneratorExit:  # the loop was closed, and who collects what is left may have come to the coroutine first
+        coroutine.close()
+        raise
     except BaseException as error:  # meant for the coroutine, which gets it
         owed = error
     return (yield from _resume(coroutine, owed))
