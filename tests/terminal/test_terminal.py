@@ -226,8 +226,14 @@ LIVE = textwrap.dedent("""
     from flujo_actors import Flujo, Step
     from flujo_actors.terminal import watch
 
+    async def until(name):
+        while not (Path(sys.argv[1]) / name).exists():
+            await trio.sleep(0.02)
+
     async def work(x):
         await trio.sleep(0.02 * (x % 5))
+        if x == 30:
+            await until("seen")
         if x % 25 == 7:
             raise ValueError(f"bad item {x} \\x1b[2J\\x1b[31m")
         return x
@@ -238,8 +244,7 @@ LIVE = textwrap.dedent("""
             yield word + " "
 
     async def hold(x):
-        while not Path(sys.argv[1]).exists():
-            await trio.sleep(0.02)
+        await until("go")
         return x
 
     many = {str(i): Step(f"work {i}", work, input=i) for i in range(60)}
@@ -251,7 +256,8 @@ LIVE = textwrap.dedent("""
 
 
 def live(tmp_path: Path, **options: Any) -> Screen:
-    return Screen([*python(LIVE), str(tmp_path / "go")], **options)
+    """A run with a branch that waits until `seen` exists, and a last step that waits for `go`."""
+    return Screen([*python(LIVE), str(tmp_path)], **options)
 
 
 @pytest.mark.slow
@@ -260,6 +266,7 @@ def test_a_live_view_stays_in_its_terminal(tmp_path: Path, columns: int, lines: 
     """It shows counts and the running few, never scrolls by itself, and leaves failures as lines that stay."""
     screen = live(tmp_path, columns=columns, lines=lines)
     screen.until(lambda screen: any("✓" in line and "running" in line for line in screen.shown))
+    (tmp_path / "seen").touch()
     screen.until_text("hold")
     (tmp_path / "go").touch()
     assert screen.end() == 0
@@ -279,6 +286,7 @@ def test_a_live_view_follows_its_window(tmp_path: Path) -> None:
     screen = live(tmp_path)
     screen.until(lambda screen: any("running" in line for line in screen.shown))
     screen.resize(columns=50, lines=12)
+    (tmp_path / "seen").touch()
     screen.until_text("hold")
     assert len(screen.shown) <= 12
     assert max(map(len, screen.shown)) <= 50
@@ -292,7 +300,8 @@ def test_a_live_view_follows_its_window(tmp_path: Path) -> None:
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"CI": "1", "NO_COLOR": "1"}])
 def test_no_escape_is_written_where_none_is_wanted(tmp_path: Path, environment: dict[str, str]) -> None:
     """Lines that stay, in plain characters."""
-    (tmp_path / "go").touch()
+    for name in ("seen", "go"):
+        (tmp_path / name).touch()
     screen = live(tmp_path, **environment)
     assert screen.end() == 0
     assert not re.search(rb"\x1b", screen.raw)
