@@ -6,6 +6,7 @@ import io
 import json
 import re
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from flujo_actors._core.live_rows import live_rows
 from flujo_actors._core.paths import StepPath
 from flujo_actors.errors import DeclarationError
 from flujo_actors.terminal import _displays, draw, tail, watch
+from flujo_actors.terminal._live import LiveView
 from flujo_actors.terminal._modes import mode_for
 from kit.screens import Screen, python
 
@@ -216,6 +218,40 @@ def test_outcomes_and_records_show_the_same_tree() -> None:
             path: (node.name, node.status) for path, node in other.nodes.items()
         }
     assert (told.status, told.root.done) == (stored.status, stored.root.done)
+
+
+class Watched(io.StringIO):
+    """A terminal that looks, whenever a failure is told, whether somebody else could draw meanwhile."""
+
+    view: LiveView
+    could_draw: list[bool]
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if "✗ broken" in text:
+            other = threading.Thread(target=self._look)
+            other.start()
+            other.join()
+        return super().write(text)
+
+    def _look(self) -> None:
+        free = self.view._live._lock.acquire(blocking=False)
+        self.could_draw.append(free)
+        if free:
+            self.view._live._lock.release()
+
+
+def test_nobody_draws_the_view_while_a_failure_is_told_above_it() -> None:
+    """Where the view is has been decided by then: another one in between would stay as stray lines."""
+    terminal = Watched()
+    view = LiveView(terminal, color=False)
+    terminal.view, terminal.could_draw = view, []
+    view.take(row(1, "settled", "broken", name="broken", status="failure", note="no"))
+    view.close()
+    assert terminal.could_draw
+    assert not any(terminal.could_draw)
 
 
 # --- a real terminal --------------------------------------------------------------------------------------------

@@ -85,7 +85,8 @@ class LiveView:
         if self._failures > _FAILURES_TOLD or self._outline.nodes[record.path].failed:
             return  # a step around one that failed says the same again
         text = f"✗ {self._names(record.path)}  {one_line(record.note)}"
-        self._console.print(self._line(text, "red"), overflow="ellipsis", no_wrap=True, crop=True)
+        with self._live._lock:  # rich decides where the view is before it writes: nobody draws another in between
+            self._console.print(self._line(text, "red"), overflow="ellipsis", no_wrap=True, crop=True)
 
     def _names(self, path: StepPath) -> str:
         names: list[str] = []
