@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # The releases that everything was last tested with. `make test CONSTRAINTS=/dev/null VENV=.venvs/newest` takes the
 # newest that pyproject.toml allows instead, as a user's installation would; `make constraints` writes those down.
 CONSTRAINTS ?= constraints.txt
+# The tests start hundreds of interpreters: what is compiled is kept, also where a machine is told not to.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test test-fast browser vendor matrix check wheel format docs site bench bench-peers bench-growth bench-page bench-service constraints clean
 
@@ -50,11 +52,17 @@ browser:
 vendor:
 	$(PYTHON) .ci/vendor.py
 
+# As many workers as there are cores, each with a Postgres and a browser of its own. They begin with neighbors, so that
+# what a module shares is mostly made once, and whoever is done first takes over what is left.
+# `make test WORKERS=0` runs everything in one process.
+WORKERS ?= logical
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
 test: install browser
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: install
-	$(BIN)/python -m pytest -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 check: install
 	$(BIN)/ruff check .

@@ -1,8 +1,41 @@
-"""What holds for all tests: none of them fails because the machine is slow."""
+"""What holds for all tests: none of them fails because the machine is slow, and none pays for all the others."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+SERVERS = {"postgres_server", "postgres_place", "browser"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever needs a Postgres or a browser is slow: the first to ask waits for seconds until one has started."""
+    for item in items:
+        if isinstance(item, pytest.Function) and _needs_a_server(item):
+            item.add_marker(pytest.mark.slow)
+
+
+def _needs_a_server(item: pytest.Function) -> bool:
+    asked = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return bool(SERVERS & set(item.fixturenames)) or any(isinstance(each, str) and each == "postgres" for each in asked)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected to no garbage collector: it stays, and it is larger than any test."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_test_pays_for_those_before_it() -> Iterator[None]:
+    """What a module leaves behind is collected once, and what is left of it then is not looked at again."""
+    yield
+    gc.collect()
+    gc.freeze()

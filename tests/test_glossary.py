@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def test_what_the_glossary_points_at_is_there(place: str) -> None:
     assert (PACKAGE / place).exists()
 
 
+@cache
 def first_lines() -> str:
     """What each module says of itself first."""
     docs = (ast.get_docstring(ast.parse(each.read_text(encoding="utf-8"))) for each in sorted(PACKAGE.rglob("*.py")))

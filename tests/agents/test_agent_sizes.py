@@ -222,6 +222,7 @@ except UsageLimitExceededError as error:
 """
 
 
+@pytest.mark.slow
 def test_sizes_are_known_in_a_process_of_its_own(tmp_path):
     """Really another one."""
 

@@ -104,6 +104,7 @@ STEPS: Any = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEPS, max_size=3), YAML_VALUES, YAML_VALUES)
 def test_any_values_under_known_keys_are_findings(project: Project, steps: Any, agents: Any, imports: Any) -> None:

@@ -301,6 +301,7 @@ def test_time_is_linear_in_the_number_of_chunks():
     assert lots < 8 * few
 
 
+@pytest.mark.slow
 def test_fifty_megabytes_in_100_000_chunks_are_flat_beyond_the_buffer():
     """The peak is the text itself, once in pieces and once as a whole."""
     size = 500 * 100_000

@@ -47,7 +47,9 @@ WRONG: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("option", "value", "problem"), WRONG, ids=[f"{o}={v!r}"[:40] for o, v, _ in WRONG])
+@pytest.mark.parametrize(
+    ("option", "value", "problem"), WRONG, ids=[f"{option}, {said}"[:60] for option, _, said in WRONG]
+)
 def test_a_wrong_option_fails_by_the_name_of_its_step(option: str, value: Any, problem: str) -> None:
     """The message says which step, which option and what is wrong with it, for every kind of step."""
     makers = [

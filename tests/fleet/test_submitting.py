@@ -373,6 +373,7 @@ def test_telemetry_knows_how_long_runs_waited(url: str) -> None:
     assert taken.waited_s >= 0
 
 
+@pytest.mark.slow
 def test_a_question_that_nobody_answers_in_time_is_ended_by_a_worker(url: str) -> None:
     """Its run goes on with what was declared for that."""
     ask = Step.approval("ask", "May I?", timeout_s=0.05, on_timeout="approve")
@@ -425,6 +426,7 @@ def test_the_health_of_a_worker_can_be_a_file(url: str, tmp_path: Path) -> None:
     trio.run(main)
 
 
+@pytest.mark.slow
 def test_another_version_of_the_pipeline_leaves_a_run_alone(url: str) -> None:
     """It is never played by guess, never fails, and its worker says why; the right version plays it."""
     client = RunClient(url)

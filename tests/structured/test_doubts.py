@@ -96,6 +96,7 @@ def marks_of(text: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(schema=SCHEMAS, data=st.data())
 def test_one_damaged_mark_never_gives_another_value(schema: Any, data: st.DataObject) -> None:

@@ -165,6 +165,7 @@ def outcome_of(read: Callable[[], Any]) -> Any:
     return None
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(text=TEXTS, schema=st.sampled_from(SCHEMAS))
 def test_reading_ends_in_a_value_or_the_documented_error(text: str, schema: Any) -> None:

@@ -62,6 +62,7 @@ def test_the_bounds_keep_what_had_arrived() -> None:
     assert caught.value.partial_text == "ab"
 
 
+@pytest.mark.slow
 def test_many_chunks_and_megabytes_stay_flat_and_linear() -> None:
     """100,000 chunks of 50 MB need little more memory than the text and its final join."""
     buffer, chunk = StreamBuffer(), "x" * 500
