@@ -74,6 +74,7 @@ def test_a_changed_environment_is_a_new_provider(connected):
             assert len(stub.requests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [50])
 def test_calls_at_once_open_connections_at_once_and_keep_them(connected, many):
     """The second wave uses the connections of the first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -140,6 +141,7 @@ def test_dollars_that_do_not_add_up_exactly_still_reach_their_limit():
     assert "$0.8 of $0.8 (total_cost_usd_limit)" in quota.describe()
 
 
+@pytest.mark.slow
 @given(
     size=st.integers(1, 5000),
     limit=st.integers(0, 40_000),

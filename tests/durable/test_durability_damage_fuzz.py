@@ -147,6 +147,7 @@ def refusal(read: Callable[[], object]) -> Exception | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_a_record_damaged_at_random_is_a_value_or_a_typed_error(
     sound: tuple[Path, str], tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture

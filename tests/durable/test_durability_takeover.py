@@ -93,6 +93,7 @@ def unfinished(store: Any, effects: Effects, run_id: str = "run") -> Flujo:
 # --- resume ---
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_was_killed_is_resumed_at_once(tmp_path: Path) -> None:
     """A supervisor that restarts a killed worker need not wait for a lease that nobody will renew."""
     url = f"sqlite:///{tmp_path}/runs.db"

@@ -143,6 +143,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_another_process_may_finish_a_run_that_is_still_telling_of_its_pause(tmp_path: Path) -> None:
     """The first process waits in its hook, the second one completes the run, and the first one ends in peace."""
     (tmp_path / "program.py").write_text(OTHER_PROGRAM)

@@ -91,6 +91,7 @@ def said(folder: Path, *arguments: str) -> list[str]:
     return done.stdout.split(maxsplit=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_value_that_no_annotation_names_is_read_by_the_next_process(program: Path, kind: str) -> None:
     """Outputs, parts of outputs, contexts, inputs and answers, of the program's own classes and of those it imports."""
@@ -107,6 +108,7 @@ print(type(RunClient(sys.argv[1]).state(sys.argv[2]).results[0].output).__module
 """
 
 
+@pytest.mark.slow
 def test_a_module_reads_what_was_written_when_it_was_the_script(program: Path) -> None:
     """`__main__` is stored under the name by which others import it."""
     url = f"sqlite:///{program}/runs.db"

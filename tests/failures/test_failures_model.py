@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import attrs
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -201,6 +202,7 @@ def _expected(node: Node) -> tuple[bool, list[str]]:
     return done, model.log
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(_pipelines)
 def test_a_random_pipeline_does_and_undoes_what_the_model_says(node: Node) -> None:
@@ -214,6 +216,7 @@ def test_a_random_pipeline_does_and_undoes_what_the_model_says(node: Node) -> No
     assert [each.step_name for each in result.undone] == undone
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(_pipelines, st.integers(1, 12))
 def test_a_random_pipeline_that_is_cut_off_anywhere_comes_to_the_same_end(node: Node, place: int) -> None:
@@ -226,6 +229,7 @@ def test_a_random_pipeline_that_is_cut_off_anywhere_comes_to_the_same_end(node: 
     assert result.success is done
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(_pipelines, st.integers(1, 12))
 def test_a_random_pipeline_that_is_cancelled_anywhere_is_undone(node: Node, place: int) -> None:

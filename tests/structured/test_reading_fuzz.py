@@ -179,6 +179,7 @@ def test_reading_ends_in_a_value_or_the_documented_error(text: str, schema: Any)
         json.loads(normalized)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(text=TEXTS, schema=st.sampled_from(JSON_SCHEMAS))
 def test_what_is_read_fits_its_schema(text: str, schema: Any) -> None:

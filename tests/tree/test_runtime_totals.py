@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+import pytest
 import trio
 import trio.testing
 from hypothesis import HealthCheck, given, settings
@@ -161,6 +162,7 @@ async def play(flujo: Flujo, till: Till) -> None:
         check(result, till)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=plans)
 def test_totals_are_the_sum_of_everything_that_was_reported(plan: Plan) -> None:
@@ -170,6 +172,7 @@ def test_totals_are_the_sum_of_everything_that_was_reported(plan: Plan) -> None:
     trio.run(play, flujo, till, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=plans)
 def test_every_step_that_began_ends_once_for_hooks_and_watchers(plan: Plan) -> None:

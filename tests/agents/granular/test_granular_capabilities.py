@@ -190,6 +190,7 @@ def test_a_suspended_turn_is_one_turn_of_two_units() -> None:
     assert len(requests) == 2
 
 
+@pytest.mark.slow
 def test_tools_of_an_mcp_server_are_units() -> None:
     """The server is called once; on replay it is only asked for its tools."""
     servers = pytest.importorskip("mcp.server.mcpserver")
