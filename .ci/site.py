@@ -74,7 +74,12 @@ def with_what_is_inside(shown: set[Path]) -> Iterator[Path]:
     for file in sorted(shown):
         yield file
         if file.is_dir():
-            yield from sorted(each for each in file.rglob("*") if each.is_file())
+            yield from files_in(file)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Everything in a folder but what Python compiled there."""
+    return sorted(each for each in folder.rglob("*") if each.is_file() and each.suffix != ".pyc")
 
 
 def page_of(file: Path) -> str:
@@ -91,7 +96,7 @@ def page_about(file: Path) -> str:
     """A page that shows a file, or lists a folder."""
     title = f"# {file.relative_to(ROOT).as_posix()}\n\n"
     if file.is_dir():
-        inside = sorted(each for each in file.rglob("*") if each.is_file())
+        inside = files_in(file)
         rows = (f"- [{each.relative_to(file).as_posix()}]({way(page_of(file), page_of(each))})" for each in inside)
         return title + "\n".join(rows) + "\n"
     language = LANGUAGES.get(file.suffix, "text")

@@ -13,6 +13,8 @@ import pexpect
 import pyte
 
 PATIENCE_S = 60.0
+NOT_INHERITED = {"NO_COLOR", "CI", "FORCE_COLOR", "COLUMNS", "LINES"}
+"""What would say how to draw; workers of the tests are told a size that is not this terminal's."""
 
 
 class Screen:
@@ -21,7 +23,7 @@ class Screen:
     def __init__(
         self, arguments: list[str], *, columns: int = 80, lines: int = 24, cwd: Path | None = None, **environment: str
     ) -> None:
-        kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "CI", "FORCE_COLOR")}
+        kept = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         self.program = pexpect.spawn(
             arguments[0],
             arguments[1:],
