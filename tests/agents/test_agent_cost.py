@@ -1,19 +1,21 @@
 """What a step does again with every call of its agent, and what it does once."""
 
 import asyncio
+import contextvars
 import gc
 from collections.abc import Iterator
 from typing import Any
 
 import attrs
 import pytest
+import trio
 from genai_prices.data_snapshot import DataSnapshot, set_custom_snapshot
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from flujo_actors import Flujo, Settings, Step
+from flujo_actors import Flujo, Pipeline, Settings, Step, UsageLimitExceededError, UsageLimits
 from flujo_actors._agents import metering, output_schema
 from flujo_actors._agents.per_agent import PerAgent
 from flujo_actors._bridge.to_asyncio import ThreadCall, helper_loop
@@ -158,3 +160,61 @@ def test_a_question_comes_to_the_same_with_and_without_listeners(agent: Agent[No
     quiet, told = (attrs.evolve(flujo.run("Hello").step_history[0], latency_s=0.0) for flujo in ways)
     assert quiet == told
     assert quiet.attempts == 1
+
+
+class Spawned(trio.abc.Instrument):
+    """Counts the tasks that trio is given, and the rounds of its scheduler."""
+
+    def __init__(self) -> None:
+        self.tasks = self.rounds = 0
+
+    def task_spawned(self, task: object) -> None:
+        self.tasks += 1
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.rounds += 1
+
+
+def test_a_question_among_others_gets_no_task_of_its_own() -> None:
+    """Steps that are one question each, one after the other, run in the task of their pipeline."""
+    agent = Agent(TestModel())
+
+    def spawned(size: int) -> int:
+        seen, flujo = Spawned(), Flujo(Pipeline(Step(f"ask {number}", agent) for number in range(size)))
+        result = trio.run(flujo.run_async, "Hello", instruments=[seen])
+        assert result.success
+        return seen.tasks
+
+    assert spawned(6) == spawned(2)
+
+
+color: contextvars.ContextVar[str] = contextvars.ContextVar("color", default="none")
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_what_an_agent_leaves_in_context_variables_is_seen_by_no_other_step(backend: Any) -> None:
+    """Each step has a context of its own, though it has no task."""
+
+    async def paint(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        before = color.get()
+        color.set("red")
+        return ModelResponse(parts=[TextPart(before)])
+
+    async def look(data: str) -> str:
+        return f"{data}, {color.get()}"
+
+    agent = Agent(FunctionModel(paint))
+    flujo = Flujo(Step("first", agent) >> Step("second", agent) >> Step("look", look))
+    assert flujo.run("x", backend=backend).output == "none, none"
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_an_error_that_ends_the_run_leaves_a_question_at_once(backend: Any) -> None:
+    """What the steps before it used is counted, and no later step begins."""
+    begun: list[str] = []
+    agent = Agent(TestModel())
+    steps = Step("first", agent) >> Step("second", agent) >> Step("third", lambda data: begun.append(data))
+    flujo = Flujo(steps, usage_limits=UsageLimits(request_limit=1))
+    with pytest.raises(UsageLimitExceededError) as caught:
+        flujo.run("x", backend=backend)
+    assert (begun, caught.value.result.total_tokens > 0) == ([], True)

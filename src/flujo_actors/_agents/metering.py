@@ -333,7 +333,9 @@ def usage_of(usage: RequestUsage, *, cost_usd: float) -> Usage:
         cached_tokens=usage.cache_read_tokens,
         requests=1,
         cost_usd=cost_usd,
-    ).as_one_request()
+        largest_request_tokens=usage.input_tokens + usage.output_tokens,
+        largest_request_usd=cost_usd,
+    )
 
 
 def system_text(messages: list[ModelMessage]) -> str:

@@ -8,15 +8,16 @@ Rules:
 4. A child that is cancelled ends quietly: whoever cancelled it cancelled the composite too, or the composite did
    it itself. So cancellation does not pile up in groups of groups, which a thousand levels would not survive.
 5. What leaves the block is one exception, not a group of one.
-6. Of children that follow one another, one that is just a call gets no task: it runs in that of the composite, in a
-   context of its own. Between two of them others get a turn, and a cancellation is noticed.
+6. Of children that follow one another, one that is just a call, or just a question to a model agent, gets no task: it
+   runs in that of the composite, in a context of its own. Between two of them others get a turn, and a cancellation is
+   noticed.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -42,11 +43,14 @@ _starts = itertools.count()
 class Performer(Protocol):
     """Who does the work of an actor."""
 
-    def perform(self, request: Request) -> Awaitable[Settled]:
+    def perform(self, request: Request) -> Coroutine[Any, Any, Settled]:
         """Do the step and say how it ended."""
 
     def is_just_a_call(self, request: Request) -> bool:
         """Whether the step needs no task, being one call and nothing else."""
+
+    def is_just_a_question(self, request: Request) -> bool:
+        """Whether the step needs no task, being one question to a model agent and nothing else."""
 
     def just_call(self, request: Request) -> Coroutine[Any, Any, Settled]:
         """Do such a step and say how it ended."""
@@ -163,7 +167,11 @@ class InTurn:
 
     def settled(self, request: Request) -> Coroutine[Any, Any, Settled]:
         """Do a step, and wait for its report."""
-        return self._called(request) if self._performer.is_just_a_call(request) else self._acted(request)
+        if self._performer.is_just_a_call(request):
+            return self._called(request, self._performer.just_call)
+        if self._performer.is_just_a_question(request):
+            return self._called(request, self._performer.perform)
+        return self._acted(request)
 
     async def _acted(self, request: Request) -> Settled:
         if self._actors is None:
@@ -171,11 +179,11 @@ class InTurn:
         self._actors.spawn(request)
         return await self._actors.settled()
 
-    async def _called(self, request: Request) -> Settled:
+    async def _called(self, request: Request, perform: Callable[[Request], Coroutine[Any, Any, Settled]]) -> Settled:
         if not self._waited:
             await trio.lowlevel.checkpoint()
         settled: Settled | None = None
-        here = OwnContext(self._performer.just_call(request))
+        here = OwnContext(perform(request))
         try:
             settled = await here
         finally:

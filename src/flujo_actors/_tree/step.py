@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, assert_never
 
 import attrs
@@ -56,7 +56,7 @@ class StepActors(ShortWay):
         """The same for a composite that has one child at a time."""
         return InTurn(self, bill)
 
-    def perform(self, request: Request) -> Awaitable[Settled]:
+    def perform(self, request: Request) -> Coroutine[Any, Any, Settled]:
         """Do the step and say how it ended; see the module's rules."""
         return self.just_call(request) if self.is_just_a_call(request) else self._perform(request)
 
@@ -110,7 +110,8 @@ class StepActors(ShortWay):
 
     # --- the only attempt ---
 
-    def _is_just_a_question(self, request: Request) -> bool:
+    def is_just_a_question(self, request: Request) -> bool:
+        """Whether the step is one question to a model agent, in a run that nobody listens to."""
         return self.run.quiet and isinstance(request.step, Step) and request.step.is_just_a_question
 
     async def _just_ask(self, request: Request) -> Attempt:
@@ -166,7 +167,7 @@ class StepActors(ShortWay):
         if isinstance(request.step, Pipeline):
             request.tally.attempts = 1
             return await self._of_pipeline(request, request.step)
-        if self._is_just_a_question(request):
+        if self.is_just_a_question(request):
             return await self._just_ask(request)
         return await _attempts()(self, request, request.step).ended()
 
