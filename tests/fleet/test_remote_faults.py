@@ -25,7 +25,7 @@ from kit.postgres_server import session_server
 
 pytestmark = pytest.mark.slow
 
-ITEMS = 60
+ITEMS = 40
 
 
 class Scene:

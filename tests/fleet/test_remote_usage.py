@@ -142,7 +142,7 @@ def test_what_remote_steps_did_is_undone(url: str) -> None:
     assert (away.status, away.feedback) == (home.status, home.feedback)
 
 
-SEEDS = 12
+SEEDS = 6
 """How many are tried; thirty were, once."""
 
 # --- pipelines of every shape -------------------------------------------------------------------------------
