@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic_ai import Agent
 
 from flujo_actors import (
+    AgentStep,
     Compensate,
     Context,
     Flujo,
@@ -233,7 +234,20 @@ def takes_any_step(several: Iterable[Step]) -> Iterable[str]:
 takes_any_step([doubled, shown, shout])
 
 
-# --- what is turned into what a class keeps is taken as users write it (73 to 80) ---
+# --- what users write themselves may say more than the library knows (73) ---
+
+
+class Desk(AgentStep):
+    agent = agent
+
+    def user_prompt(self, data: str, context: Notes) -> str:
+        return data
+
+    def apply(self, output: Triage) -> str:
+        return output.risk
+
+
+# --- what is turned into what a class keeps is taken as users write it (74 to 81) ---
 
 
 def key_of(output: int) -> str:

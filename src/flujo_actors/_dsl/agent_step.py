@@ -28,11 +28,11 @@ class AgentStep:
     agent: ClassVar[Any] = None
     context_sources: ClassVar[ContextSources | Iterable[Source] | None] = None
 
-    def user_prompt(self, data: object, context: object) -> Any:
+    def user_prompt(self, data: Any, context: Any) -> Any:
         """What the agent is asked."""
         return data
 
-    def apply(self, output: object) -> Any:
+    def apply(self, output: Any) -> Any:
         """What the step returns."""
         return output
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 
@@ -75,7 +75,7 @@ class Engine(Protocol):
     def prepare(self) -> None:
         """Make what the engine needs (tables, say), once; nothing happens if it is there."""
 
-    def submit(self, tickets: Sequence[Ticket], connection: object = None) -> None:
+    def submit(self, tickets: Sequence[Ticket], connection: Any = None) -> None:
         """Hand in tickets, durably where the engine is when this returns.
 
         With an open `connection` of the store's database, they are part of its transaction, if the engine lives in that
