@@ -265,3 +265,33 @@ def test_two_streams_share_a_slow_reader_and_keep_their_order() -> None:
 
     whole = list(range(3 * OUTCOME_BUFFER))
     assert asyncio.run(main()) == {"both/a": whole, "both/b": whole}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_a_loop_that_was_closed_under_a_full_stream_holds_up_nobody() -> None:
+    """Whoever waits there for room waits for ever; the next run of the thread ends what was left, and goes on."""
+    made = 0
+
+    async def forever(data: Any) -> AsyncIterator[int]:
+        nonlocal made
+        while True:
+            made += 1
+            yield made
+
+    async def until_full() -> Any:
+        outcomes = aiter(Flujo(Step("say", forever)).run_async("x"))
+        await anext(outcomes)
+        while made < OUTCOME_BUFFER + 2:
+            await asyncio.sleep(0)
+        return outcomes
+
+    loop = asyncio.new_event_loop()
+    left = loop.run_until_complete(until_full())
+    loop.close()
+
+    async def same(data: int) -> int:
+        return data
+
+    assert Flujo(Step("same", same)).run(3).output == 3
+    assert made == OUTCOME_BUFFER + 2
+    del left

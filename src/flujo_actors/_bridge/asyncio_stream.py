@@ -81,10 +81,11 @@ class Here(Generic[T, H]):
             await self._accepted(held)
 
     async def _accepted(self, held: H) -> None:
-        accepted: asyncio.Future[Value[object] | Error] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        accepted: asyncio.Future[Value[object] | Error] = loop.create_future()
 
         def tell(what: Value[object] | Error) -> None:
-            if not accepted.done():
+            if not accepted.done() and not loop.is_closed():
                 accepted.set_result(what)
 
         box = self._taker.box
