@@ -33,7 +33,8 @@ class Head:
 
     def start(self) -> Head:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *SMALL]
-        place = ("--node-ip-address", "127.0.0.1", "--port", str(self.port), "--temp-dir", str(self._directory))
+        ports = ("--port", str(self.port), "--ray-client-server-port", str(free_port()))
+        place = ("--node-ip-address", "127.0.0.1", *ports, "--temp-dir", str(self._directory))
         self._process = subprocess.Popen(
             [*command, *place],
             env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},

@@ -16,6 +16,7 @@ import json
 import logging
 import socket
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,6 +90,7 @@ class RayEngine:
             if self._sidecar is None or self._sidecar.gone.is_set():
                 self._knock()
                 self._sidecar = Sidecar("ray_sidecar", {"address": self._address})
+                weakref.finalize(self, self._sidecar.close)  # the thread that listens to it would keep it
             return self._sidecar
 
     def _knock(self) -> None:

@@ -395,7 +395,6 @@ def _fits(run: StoredRun, query: RunQuery) -> bool:
         and (query.updated_before is None or run.updated_at < query.updated_before)
         and (query.updated_after is None or run.updated_at > query.updated_after)
         and (not query.abandoned or (run.status == "running" and not run.leased and not run.unclaimed))
-        and (not query.abandoned or (run.status == "running" and not run.leased))
         and (query.cursor is None or read_cursor(run.cursor) < read_cursor(query.cursor))
         and (query.search is None or _found(run, query.search))
     )
