@@ -56,6 +56,7 @@ APP = textwrap.dedent("""
         return f"{text} {context.place} {context.times + 1}"
 
     pipeline = Step("shout", shout) >> Step("words", words)
+    oddly_named = Step("shout", shout) >> Step("words/of ~it", words)
     flujo = Flujo(pipeline)
     holding = Step("shout", shout) >> Step("hold", hold)
     approve = Step.human_in_the_loop("approve", "Publish?", input_schema=bool)
@@ -180,8 +181,9 @@ def test_options_reach_the_run(place: Path) -> None:
 @pytest.mark.slow
 def test_text_is_streamed_to_stdout(place: Path) -> None:
     """Once, and the output is not written again."""
-    done = run(place, "run", "app.py:pipeline", "-i", "a b", "--stream", "-q")
-    assert done.stdout == "A B \n"
+    for pipeline in ("pipeline", "oddly_named"):
+        done = run(place, "run", f"app.py:{pipeline}", "-i", "a b", "--stream", "-q")
+        assert done.stdout == "A B \n"
 
 
 @pytest.mark.slow

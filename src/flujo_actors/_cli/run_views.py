@@ -39,7 +39,7 @@ class RunView:
         self._display: Display = Quiet()
         self._outline = Outline()
         self._progress: Progress = "quiet" if call.quiet or options["events"] else options["progress"]
-        self._last = flujo.pipeline.named_steps[-1][1] if flujo.pipeline.named_steps else ""
+        self._last = named(ROOT, flujo.pipeline.named_steps[-1][1]) if flujo.pipeline.named_steps else ROOT
         self.run_id = run_id
         self.streamed_all = False
         """Whether the output has been written while it was made."""
@@ -74,7 +74,7 @@ class RunView:
         """Nobody streams for whom nothing is shown."""
         if self._options["events"] or self._display.shows_text:
             return
-        last = [named(ROOT, self._last)] if self._options["stream"] else []
+        last = [self._last] if self._options["stream"] else []
         run.show_chunks(shown_chunks(self._flujo.pipeline, last) or NO_CHUNKS)
 
     def _journal(self) -> JournalLines | None:

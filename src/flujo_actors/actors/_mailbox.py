@@ -294,10 +294,13 @@ def _give(waiting: Task | Deliver, what: Value[Any] | Error) -> None:
 async def _park(parked: OrderedDict[Task | Deliver, S], offer: S) -> Any:
     """Wait among the parked tasks; what comes back is what the task was woken with."""
     task = current_task()
-    parked[task] = offer
 
     def give_up(_: object) -> Abort:
         del parked[task]
         return Abort.SUCCEEDED
 
-    return await wait_task_rescheduled(give_up)
+    try:
+        parked[task] = offer
+        return await wait_task_rescheduled(give_up)
+    finally:
+        parked.pop(task, None)  # a Ctrl-C may come before it waits
