@@ -10,7 +10,7 @@ from fleet_app import history, log
 
 from flujo_actors import Flujo, Pipeline, Step, current_unit
 
-SETTINGS: dict[str, Any] = {"durability": {"lease_s": 1.5}, "fleet": {"look_s": 0.3, "unclaimed_s": 2.0}}
+SETTINGS: dict[str, Any] = {"durability": {"lease_s": 4}, "fleet": {"look_s": 0.3, "unclaimed_s": 2.0}}
 
 
 def die() -> None:

@@ -150,7 +150,7 @@ def test_a_worker_that_dies_inside_a_call_holds_back_nothing(url: str, tmp_path:
     log.touch()
     monkeypatch.setattr(fleet_app, "LOG", str(log))
     options = ("--queue", "cores", "--slots", "3")
-    limited = {"target": "fleet_app:limited", "FLEET_LIMITED": "6", "FLEET_LEASE_S": "1.5"}
+    limited = {"target": "fleet_app:limited", "FLEET_LIMITED": "6", "FLEET_LEASE_S": "4"}
     with ExitStack() as workers:
         dying = workers.enter_context(Worker(url, log, *options, FLEET_DIES="1", **limited))
 
