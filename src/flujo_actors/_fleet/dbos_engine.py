@@ -16,6 +16,7 @@ import contextlib
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,9 @@ from .sidecar import SidecarGone, serve_beside
 
 _PREPARE_LOCK = 4_935_112_608_004
 """Names the advisory lock under which one process at a time makes the tables."""
+
+_LOOK_S = 0.1
+"""How often it is looked whether that process is done."""
 
 _PREFIX = "flujo:"
 """Keeps our queues apart from those of the application."""
@@ -61,8 +65,16 @@ class DbosEngine:
     def prepare(self) -> None:
         schema = self._known_schema()
         with psycopg.connect(self._url, autocommit=True) as db:
-            db.execute("SELECT pg_advisory_lock(%s)", (_PREPARE_LOCK,))
+            self._wait_for_turn(db)
             DBOS.migrate(_for_sqlalchemy(self._url), schema=schema)
+
+    def _wait_for_turn(self, db: psycopg.Connection[tuple[Any, ...]]) -> None:
+        """Indexes are built concurrently there, which waits for every statement, also for one that waits for a lock."""
+        late = time.monotonic() + self._start_s
+        while db.execute("SELECT pg_try_advisory_lock(%s)", (_PREPARE_LOCK,)).fetchone() != (True,):
+            if time.monotonic() > late:
+                raise ConnectionError(f"another process makes the tables of DBOS, for more than {self._start_s:g} s")
+            time.sleep(_LOOK_S)
 
     def submit(self, tickets: Sequence[Ticket], connection: Any = None) -> None:
         if connection is not None:
