@@ -99,8 +99,8 @@ async def test_a_step_that_never_ends_is_known_to_have_begun(autojump_clock: tri
         break
 
 
-def agent_with_tools(**options: Any) -> Agent:
-    agent = Agent(TestModel(call_tools=["city", "broken"]), retries=0)
+def agent_with_tools(*calls: str) -> Agent:
+    agent = Agent(TestModel(call_tools=list(calls)), retries=0)
 
     @agent.tool_plain
     def city(name: str) -> str:
@@ -116,19 +116,18 @@ def agent_with_tools(**options: Any) -> Agent:
 @pytest.mark.parametrize("granular", [False, True])
 def test_tool_calls_are_told_to_those_who_ask(granular: bool) -> None:
     """When they begin, with their arguments, and how they ended, with the step that they belong to."""
-    agent = agent_with_tools()
-    step = Step.granular("travel", agent) if granular else Step("travel", agent)
+    make = Step.granular if granular else Step
 
-    async def main() -> list[Any]:
-        return [outcome async for outcome in Flujo(step).run_async("go", tools=True)]
+    async def calls_of(tool: str) -> list[ToolCalled]:
+        run = Flujo(make("travel", agent_with_tools(tool))).run_async("go", tools=True)
+        return [outcome async for outcome in run if isinstance(outcome, ToolCalled)]
 
-    calls = [outcome for outcome in trio.run(main) if isinstance(outcome, ToolCalled)]
-    assert all((call.step_name, call.path) == ("travel", "travel") for call in calls)
-    [begun, returned] = [call for call in calls if call.tool_name == "city"]
+    [begun, returned] = trio.run(calls_of, "city")
+    [_, failed] = trio.run(calls_of, "broken")
+    assert all((call.step_name, call.path) == ("travel", "travel") for call in (begun, returned, failed))
     assert (begun.status, begun.arguments) == ("started", {"name": "a"})
     assert (returned.status, returned.result) == ("returned", "the city of a")
     assert begun.tool_call_id == returned.tool_call_id
-    [_, failed] = [call for call in calls if call.tool_name == "broken"]
     assert failed.status == "failed"
     assert "no such thing" in str(failed.feedback)
 
