@@ -7,6 +7,7 @@ waits for a record to be written.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -34,7 +35,7 @@ Remember: TypeAlias = Callable[..., None]
 
 
 @attrs.frozen(eq=False)
-class ShortWay:
+class ShortWay(ABC):
     """Performs calls; whatever turns out to be more is handed to the long way."""
 
     run: Run
@@ -53,19 +54,19 @@ class ShortWay:
         alone = run.quiet and run.outlet is None
         return run.journal.keep if alone and isinstance(run.journal, MemoryJournal) else None
 
+    @abstractmethod
     async def concluded(self, request: Request, ended: Attempt, latency_s: float) -> tuple[TerminalOutcome, object]:
         """The outcome of the step, and the context that it leaves."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def remember(
         self, request: Request, outcome: Success | Failure, context: object, undo: Undo
     ) -> tuple[Any, object, Undo]:
         """Write down the outcome; what is known of the step from then on, which may not be what it came to."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def settle(self, request: Request, outcome: TerminalOutcome, context: object) -> Settled:
         """Write down the outcome and tell whoever listens."""
-        raise NotImplementedError
 
     def is_just_a_call(self, request: Request) -> bool:
         """Whether a step can take the short way."""
