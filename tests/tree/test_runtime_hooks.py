@@ -222,13 +222,18 @@ async def test_a_step_rescued_by_its_fallback_did_not_fail(autojump_clock: Any) 
 @pytest.mark.trio
 async def test_every_started_step_is_told_to_have_ended(autojump_clock: Any) -> None:
     """A branch that is cut short settles as `Aborted`, and `post_step` says so."""
-    diary = Diary()
+    diary, begun_slow = Diary(), trio.Event()
 
     async def slow(data: Any) -> None:
+        begun_slow.set()
         await trio.sleep(60)
 
+    async def bad(data: Any) -> None:
+        await begun_slow.wait()
+        raise ValueError("broken")
+
     inner = Pipeline((Step("slow", slow),), name="inner")
-    branches = {"inner": inner, "bad": Step("bad", failing())}
+    branches = {"inner": inner, "bad": Step("bad", bad)}
     await Flujo(Step.parallel("p", branches), hooks=diary).run_async(1)
     begun = [each.path for each in diary.payloads if each.kind == "pre_step"]
     ended = [each.path for each in diary.payloads if each.kind == "post_step"]

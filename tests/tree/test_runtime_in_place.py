@@ -1,15 +1,16 @@
-"""Steps that are one call and follow one another need no tasks: nobody but the scheduler can tell."""
+"""Steps that follow one another need no tasks, unless there are steps in them: nobody but the scheduler can tell."""
 
 from __future__ import annotations
 
 import contextvars
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from pydantic import BaseModel
 
-from flujo_actors import Flujo, Pipeline, Step
+from flujo_actors import Flujo, Pipeline, Step, UsageLimits
 
 seen_by: contextvars.ContextVar[str] = contextvars.ContextVar("seen_by", default="nobody")
 
@@ -169,3 +170,82 @@ async def test_a_step_with_a_scope_of_its_own_leaves_the_scopes_around_it_in_ord
     with trio.move_on_after(10) as around:
         result = await Flujo(Step("one", slow) >> Step("two", slow)).run_async(0)
     assert (result.output, around.cancelled_caught) == (2, False)
+
+
+class Spawned(trio.abc.Instrument):
+    """Counts the tasks that are made."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+class Notes(BaseModel):
+    """What the steps below know."""
+
+    seen: list[str] = []
+
+
+async def with_context(data: str, *, context: Notes) -> str:
+    context.seen.append(seen_by.get())
+    seen_by.set("a step")
+    return data
+
+
+ALONE: dict[str, Callable[[str], Step]] = {
+    "context": lambda name: Step(name, with_context),
+    "sync": lambda name: Step(name, str),
+    "timeout": lambda name: Step(name, sets, timeout_s=60),
+    "retries": lambda name: Step(name, sets, max_retries=2),
+    "input": lambda name: Step(name, sets, input=lambda previous, context: "made"),
+    "validators": lambda name: Step(name, sets, validators=[lambda output: True]),
+    "limits": lambda name: Step(name, sets, usage_limits=UsageLimits(total_tokens_limit=10)),
+}
+"""Steps that have something around their call, but no other step."""
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("kind", sorted(ALONE))
+async def test_steps_without_steps_in_them_need_no_tasks(kind: str, watched: bool) -> None:
+    """As many tasks for twelve of them as for two, also with hooks that are told of each."""
+
+    async def tasks_of(size: int) -> int:
+        steps = Pipeline(ALONE[kind](f"s{number}") for number in range(size))
+        hooks = [lambda payload: None] if watched else []
+        flujo, spawned = Flujo(steps, context_model=Notes, hooks=hooks), Spawned()
+        trio.lowlevel.add_instrument(spawned)
+        result = await flujo.run_async("x")
+        trio.lowlevel.remove_instrument(spawned)
+        assert [each.success for each in result.step_history] == [True] * size
+        return spawned.count
+
+    assert await tasks_of(12) == await tasks_of(2)
+
+
+@pytest.mark.trio
+async def test_steps_with_a_context_have_variables_of_their_own_each() -> None:
+    """What one sets is not seen by the next, although both run in the caller's task."""
+    steps = Step("one", with_context) >> Step("two", with_context)
+    result = await Flujo(steps, context_model=Notes).run_async("x")
+    assert result.final_context.seen == ["nobody", "nobody"]
+
+
+@pytest.mark.trio
+async def test_a_step_that_times_out_in_the_task_of_its_pipeline_ends_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its time limit is its own: the steps after it go on."""
+
+    async def sleeps(data: int) -> int:
+        await trio.sleep_forever()
+        return data
+
+    async def late(data: object) -> str:
+        return "went on"
+
+    slow = Step("slow", sleeps, timeout_s=1, max_retries=1, fallback=Step("instead", late))
+    result = await Flujo(slow >> Step("next", sets)).run_async(1)
+    assert result.output == "went on; nobody"

@@ -193,7 +193,7 @@ async def _call_sync(
 ) -> object:
     call = functools.partial(plan.target, *args, **keywords)
     left = functools.partial(report_left_thread, run, work.name, work.span)
-    answer = await in_thread(call, label=work.name, limit=run.sync_step_threads, if_left=left)
+    answer = await in_thread(call, label=work.name, pace=plan.pace, limit=run.sync_step_threads, if_left=left)
     return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
 
 

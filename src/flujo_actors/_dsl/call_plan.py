@@ -45,8 +45,24 @@ SCOPE = frozenset({"steps", "item", "run_input"})
 BUDGET = "budget"
 """What a function of data and context may ask for besides."""
 
+QUICK_S = 0.0002
+"""What a quick call takes at most: less than it costs a loop to be told by a thread that a call has ended."""
+
 _NOBODY = (Never, NoReturn)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Pace:
+    """Whether the calls of a function are quick: the last one was; before the first, they are taken to be."""
+
+    __slots__ = ("quick",)
+
+    def __init__(self, *, quick: bool = True) -> None:
+        self.quick: bool = quick
+
+    def took(self, seconds: float) -> None:
+        """Learn from a call."""
+        self.quick = seconds <= QUICK_S
 
 
 @attrs.frozen(kw_only=True)
@@ -66,6 +82,8 @@ class CallPlan:
     """What the data is annotated as."""
     stream: CallPlan | None = None
     """The plan of the agent's own `stream` method, used when somebody watches the run."""
+    pace: Pace = attrs.field(factory=Pace, eq=False, repr=False)
+    """How long calls took, of what is called in a thread."""
 
     @property
     def sees_context(self) -> bool:

@@ -135,6 +135,12 @@ class Step(Declared[In, Out], GovernedKinds):
         alone = self.context_sources is None and not callable(self.input)
         return self.plan.shape == "model" and self._is_tried_once and alone
 
+    @functools.cached_property
+    def is_alone(self) -> bool:
+        """Whether no other step is part of its attempts: no fallback, handler, review or vote."""
+        beside = self.fallback is not None or self.on_low_confidence is not None or bool(self.on_failure)
+        return not (beside or self.weighs)
+
     @property
     def _is_tried_once(self) -> bool:
         once = self.max_retries == 0 and self.fallback is None and self.timeout_s is None

@@ -8,9 +8,8 @@ Rules:
 4. A child that is cancelled ends quietly: whoever cancelled it cancelled the composite too, or the composite did
    it itself. So cancellation does not pile up in groups of groups, which a thousand levels would not survive.
 5. What leaves the block is one exception, not a group of one.
-6. Of children that follow one another, one that is just a call, or just a question to a model agent, gets no task: it
-   runs in that of the composite, in a context of its own. Between two of them others get a turn, and a cancellation is
-   noticed.
+6. Of children that follow one another, one that has no steps in or beside it gets no task: it runs in that of the
+   composite, in a context of its own. Between two of them others get a turn, and a cancellation is noticed.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ class Performer(Protocol):
         """Do the step and say how it ended."""
 
     def is_just_a_call(self, request: Request) -> bool:
-        """Whether the step needs no task, being one call and nothing else."""
+        """Whether the step is one call and nothing else."""
 
-    def is_just_a_question(self, request: Request) -> bool:
-        """Whether the step needs no task, being one question to a model agent and nothing else."""
+    def needs_no_task(self, request: Request) -> bool:
+        """Whether the step can be performed in the task of what is around it."""
 
     def just_call(self, request: Request) -> Coroutine[Any, Any, Settled]:
         """Do such a step and say how it ended."""
@@ -169,7 +168,7 @@ class InTurn:
         """Do a step, and wait for its report."""
         if self._performer.is_just_a_call(request):
             return self._called(request, self._performer.just_call)
-        if self._performer.is_just_a_question(request):
+        if self._performer.needs_no_task(request):
             return self._called(request, self._performer.perform)
         return self._acted(request)
 

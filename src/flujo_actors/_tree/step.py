@@ -60,6 +60,10 @@ class StepActors(ShortWay):
         """Do the step and say how it ended; see the module's rules."""
         return self.just_call(request) if self.is_just_a_call(request) else self._perform(request)
 
+    def needs_no_task(self, request: Request) -> bool:
+        """Whether there is nothing in or beside the step that would be performed in its task."""
+        return isinstance(request.step, Step) and request.step.is_alone
+
     async def _perform(self, request: Request) -> Settled:
         run = self.run
         recorded = run.journal.recall(request.path) if run.resumed else None

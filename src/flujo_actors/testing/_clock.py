@@ -14,6 +14,7 @@ import math
 import trio
 import trio.testing
 
+from .._bridge.threads import threads_under_way
 from .._bridge.to_asyncio import calls_under_way
 from .._durable.group_commit import commits_under_way
 from .._durable.store_wait import calls_under_way as store_calls_under_way
@@ -53,5 +54,5 @@ class JumpingClock(trio.abc.Clock):
 
 def outside_work() -> bool:
     """Whether something may still come from outside the loop that a mock clock drives."""
-    in_threads = trio.testing.active_thread_count() > 0 or commits_under_way() or store_calls_under_way()
-    return in_threads or calls_under_way() > 0
+    in_threads = trio.testing.active_thread_count() > 0 or threads_under_way()
+    return in_threads or commits_under_way() or store_calls_under_way() or calls_under_way() > 0
