@@ -12,8 +12,8 @@ import trio
 
 from flujo_actors import Flujo, Step, Ticket
 from flujo_actors._fleet.errands import Errand
-from flujo_actors._fleet.office import BATCHES_AT_ONCE
 from flujo_actors._fleet.procrastinate_engine import ProcrastinateEngine
+from flujo_actors._fleet.spreading import BATCHES_AT_ONCE
 from flujo_actors._run.messages import Request
 from flujo_actors.stores import PostgresStore
 from kit.postgres_server import session_server

@@ -84,6 +84,19 @@ def rows(url: str, statement: str) -> list[Any]:
         return db.execute(statement).fetchall()  # type: ignore[call-overload]
 
 
+def test_the_items_of_a_map_that_runs_elsewhere_do(url: str) -> None:
+    """Also if its body is nothing but a call, which would need no task at home."""
+    flujo = make(Step.map_over("all", Step("double", double), runs_on="gpu"), url)
+
+    async def main() -> Any:
+        async with fleet(flujo):
+            with trio.fail_after(20):
+                return await flujo.run_async([1, 2], run_id="root")
+
+    assert trio.run(main).output == [2, 4]
+    assert rows(url, "SELECT count(*) FROM flujo_runs WHERE parent = 'root'") == [(2,)]
+
+
 def test_without_an_engine_it_means_nothing() -> None:
     """The same pipeline runs in one process, on any store or none."""
     pipeline = Step("double", double, runs_on="gpu")

@@ -17,9 +17,9 @@ from .._core.paths import StepPath
 from .._core.records import Admission, Lease, OpenPause, Record, StoredRun, StoredStatus, has_ended
 from .._core.usage import NO_USAGE, Usage
 from .._durable.journal import Answered
-from .._durable.store_journal import StoreJournal
 from ..stores._port import Store
 from .port import Ticket
+from .seen_journal import SeenJournal
 from .streaming import Reader
 from .submitting import Counter
 
@@ -70,7 +70,9 @@ class Errand:
     """When it may be asked for again, on the monotonic clock."""
     stopped: trio.Event | None = None
     reading: trio.Lock = attrs.field(factory=trio.Lock)
-    journal: StoreJournal | None = None
+    begun: bool = False
+    """Whether a worker has begun it, as far as is known since it was stopped."""
+    journal: SeenJournal | None = None
     end: End | None = None
 
     reader: Reader | None = None
@@ -147,7 +149,7 @@ def parked(store: Store, counter: Counter, children: Sequence[RunId]) -> None:
     counter.withdraw(children)
 
 
-def read_child(store: Store, child: RunId, journal: StoreJournal) -> tuple[StoreJournal, End | None]:
+def read_child(store: Store, child: RunId, journal: SeenJournal) -> tuple[SeenJournal, End | None]:
     """What a remote step has written, in that journal, and how it came to rest, if it has."""
     records = store.read(child)
     journal.load(records)

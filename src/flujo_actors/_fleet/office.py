@@ -10,12 +10,12 @@ Rules:
 4. A caller that is cancelled puts its remote steps to rest, and waits for their cleanup. They go on when it is resumed.
 5. A question that a remote step asks is asked by the caller's run, under the same token; its answer is passed on.
 6. The budgets of a step that goes elsewhere are shared, before it is asked for (`budget_book`).
+7. What a remote step did that was cut short is left to whoever stands around it, to be undone (`looking`).
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import os
 import time
@@ -31,9 +31,7 @@ from .._bridge.guard import guarded
 from .._core.attempts import Attempt, Failed, Stopped
 from .._core.error_info import message_of
 from .._core.outcomes import Aborted, RunId
-from .._core.paths import StepPath
-from .._core.records import Admission, Lease, StoredRun, has_ended
-from .._dsl.kinds import MapOver
+from .._core.records import Admission, StoredRun, has_ended
 from .._durable.claiming import can_be_had
 from .._durable.store_wait import call_store
 from .._run.messages import Batch, Request
@@ -42,14 +40,18 @@ from . import errands
 from .asking import asked_body, child_id
 from .carrying import carried_now, trace_headers
 from .errands import Errand
+from .looking import Look, is_undoable
 from .port import Ticket
 from .returning import answers_for, attempt_in, share_budgets
 from .seats import away_from_seat
+from .seen_journal import SeenJournal, seen_journal
 from .signals import Listener, Signals, passed_on, read_signal
+from .spreading import place_of, queue_of, spread
 from .streaming import Reader
 
 if TYPE_CHECKING:
     from .._core.settings import FleetSettings
+    from .._dsl.kinds import MapOver
     from .._durable.stored_runs import StoredRuns
     from .._run.run import Run
     from .submitting import Counter
@@ -62,11 +64,8 @@ GATHER_S = 0.02
 STOP_S = 5.0
 """How long a caller that is cancelled waits for the cleanup of its remote steps."""
 
-ITEMS_AT_ONCE = 500
-"""How many items of a map are under way at once, unless it says otherwise: their memory, and the length of queues."""
-
-BATCHES_AT_ONCE = 4
-"""How many batches are, if they are so large that these are more items: for several workers to have some."""
+MANY = "many"
+"""What there may be many of at once."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -95,14 +94,7 @@ class Office:
 
     def spread(self, step: MapOver, requests: Iterator[Request]) -> tuple[Iterator[Request], int | None, int]:
         """The items of a map: those of one that runs elsewhere go there, together if it says so."""
-        queue = step.runs_on or getattr(step.body, "runs_on", None)
-        if queue is None:
-            return requests, step.max_concurrency, 1
-        most = (
-            max(ITEMS_AT_ONCE, BATCHES_AT_ONCE * step.batch) if step.max_concurrency is None else step.max_concurrency
-        )
-        together = min(step.batch, most)
-        return _batched(requests, queue, together), max(together, most // together * together), together
+        return spread(step, requests)
 
     async def attempt(self, run: Run, request: Request) -> Attempt:
         """How a step ended that was performed elsewhere."""
@@ -131,6 +123,7 @@ class Office:
                 errand.told = trio.Event()
         except trio.Cancelled:
             await self._stop(errand)
+            await self._leave_cut_short(run, request, errand)
             raise
         finally:
             errand.readers -= 1
@@ -147,8 +140,8 @@ class Office:
         child = child_id(run.run_id, batch.path)
         errand = self._waiting.get(child)
         if errand is None:
-            errand = self._waiting[child] = Errand(child=child, ticket=self._ticket(child, request))
-            self._soon("batches", self._send_late, run, batch, errand)
+            errand = self._waiting[child] = self._errand_for(request, child)
+            self._soon(MANY, self._send_late, run, batch, errand)
         if len(batch.requests) == batch.size:
             self._send_batch(run, batch, errand)
         return errand
@@ -171,9 +164,12 @@ class Office:
             self._hand_over(run, requests, errand)
 
     def _sent(self, run: Run, requests: Sequence[Request], child: RunId) -> Errand:
-        errand = self._waiting[child] = Errand(child=child, ticket=self._ticket(child, requests[0]))
+        errand = self._waiting[child] = self._errand_for(requests[0], child)
         self._hand_over(run, requests, errand)
         return errand
+
+    def _errand_for(self, request: Request, child: RunId) -> Errand:
+        return Errand(child=child, ticket=self._ticket(child, request))
 
     def _ticket(self, child: RunId, request: Request) -> Ticket:
         queue = queue_of(request)
@@ -210,8 +206,8 @@ class Office:
         self._soon("outbox", self._flush)
 
     def _soon(self, name: str, work: object, *args: object) -> None:
-        """Do something in a task that outlives whoever asked for it; one at a time for each name but batches."""
-        if name != "batches":
+        """Do something in a task that outlives whoever asked for it; one at a time for each name but `MANY`."""
+        if name != MANY:
             if name in self._busy:
                 return
             self._busy.add(name)
@@ -247,7 +243,7 @@ class Office:
                 logger.warning("remote steps cannot be looked at: %s", self.runs.redact(message_of(got.error)))
 
     async def _look(self) -> None:
-        waiting = [errand for errand in self._waiting.values() if errand.admission is not None]
+        waiting = [each for each in self._waiting.values() if each.admission is not None and each.stopped is None]
         for start in range(0, len(waiting), 500):
             part = waiting[start : start + 500]
             ids = [errand.child for errand in part]
@@ -258,6 +254,8 @@ class Office:
     async def _judge(self, found: list[tuple[Errand, StoredRun | None]]) -> None:
         left: list[Errand] = []
         for errand, run in found:
+            if errand.stopped is not None:
+                continue  # it is put to rest, and must not be asked for again
             if errand.sure and (run is None or has_ended(run.status) or (run.status == "paused" and run.pauses)):
                 errand.told.set()
             elif errand.sure and run is not None and self._is_left(errand, run):
@@ -307,26 +305,62 @@ class Office:
         if errand.error is not None:
             raise errand.error
         async with errand.reading:
-            if errand.journal is None:
-                journal = self.runs.journal_of(Lease(run_id=errand.child, owner="", epoch=0))
-                read = functools.partial(errands.read_child, self.runs.store, errand.child, journal)
-                errand.journal, errand.end = await call_store(read)
-            assert errand.journal is not None
-            attempt = await attempt_in(run, request, errand.journal, errand.end)
+            journal = await self._read(errand)
+            attempt = await attempt_in(run, request, journal, errand.end)
             if attempt is None:
                 errand.journal = None
+        if attempt is not None and run.minds_failures and is_undoable(request.step):
+            await self._look_at(run, request, journal).after(attempt)
         if attempt is not None and errand.reader is not None:
             await errand.reader.rest()
         return attempt
 
+    async def _read(self, errand: Errand) -> SeenJournal:
+        """What the remote step has written; read once for all who wait for it."""
+        if errand.journal is None:
+            journal = seen_journal(self.runs, errand.child)
+            read = functools.partial(errands.read_child, self.runs.store, errand.child, journal)
+            errand.journal, errand.end = await call_store(read)
+        assert errand.journal is not None
+        return errand.journal
+
+    # --- what is to be undone ---
+
+    def _look_at(self, run: Run, request: Request, journal: SeenJournal) -> Look:
+        return Look(run=run, request=request, journal=journal, pipeline=self.runs.pipeline, office=self)
+
     async def _left(self, run: Run, request: Request, closing: str) -> Attempt:
-        """What a run that goes no further finds of a remote step: how it ended, if it has, since that may be undone."""
-        child = child_id(run.run_id, request.path if request.batch is None else request.batch.path)
-        journal = self.runs.journal_of(Lease(run_id=child, owner="", epoch=0))
-        if await call_store(lambda: self.runs.store.standing([child])):
-            await call_store(functools.partial(errands.read_child, self.runs.store, child, journal))
+        """What a run that goes no further finds of a remote step: how it ended, if it has, and what it leaves."""
+        errand = self._errand_for(request, child_id(run.run_id, place_of(request)))
+        await guarded(call_store, lambda: errands.parked(self.runs.store, self.counter, [errand.child]))
+        with trio.move_on_after(STOP_S):
+            await self._at_rest([errand])
+        if not errand.begun:
+            return Stopped(outcome=Aborted(reason=closing))
+        journal = await self._read(errand)
         found = await attempt_in(run, request, journal, None)
+        look = self._look_at(run, request, journal)
+        await look.take_in()
+        if found is None:
+            await look.leave_to_undo(closing)
         return Stopped(outcome=Aborted(reason=closing)) if found is None else found
+
+    async def _leave_cut_short(self, run: Run, request: Request, errand: Errand) -> None:
+        """Whoever cancelled this may want it undone; nobody, if they cannot be told what there is."""
+        if not errand.begun or not run.minds_failures or not is_undoable(request.step):
+            return
+        with trio.move_on_after(STOP_S, shield=True):
+            got = await guarded(self._look_into, run, request, errand)
+            if isinstance(got, Error):
+                told = self.runs.redact(message_of(got.error))
+                logger.error("what the remote step %r did is not known, and not undone: %s", errand.child, told)
+
+    async def _look_into(self, run: Run, request: Request, errand: Errand) -> None:
+        async with errand.reading:
+            journal = await self._read(errand)
+        look = self._look_at(run, request, journal)
+        await look.take_in()
+        await look.leave_to_undo(f"step {request.name!r} was cancelled")
 
     # --- being cancelled ---
 
@@ -348,36 +382,28 @@ class Office:
             self._outbox = [errand for errand in self._outbox if errand not in stopping]
             ids = [errand.child for errand in stopping]
             await guarded(call_store, lambda ids=ids: errands.parked(self.runs.store, self.counter, ids))
+            self._soon(MANY, self._stopped, stopping)  # not here: these may wait for others that are to be stopped
+
+    async def _stopped(self, stopping: list[Errand]) -> None:
+        try:
             with trio.move_on_after(STOP_S):
-                await self._at_rest(ids)
+                await self._at_rest(stopping)
+        finally:
             for errand in stopping:
                 assert errand.stopped is not None
                 errand.stopped.set()
 
-    async def _at_rest(self, ids: list[RunId]) -> None:
-        while any(run.leased for run in await call_store(lambda: self.runs.store.standing(ids))):  # noqa: ASYNC110
+    async def _at_rest(self, stopping: list[Errand]) -> None:
+        """Nobody works on these any more; whether somebody has is known then."""
+        ids = [errand.child for errand in stopping]
+        while True:
+            stood = {run.run_id: run for run in await call_store(lambda: self.runs.store.standing(ids))}
+            for errand in stopping:
+                errand.begun = errand.child in stood and not stood[errand.child].unclaimed
+                errand.journal = None  # what was read before is not all
+            if not any(run.leased for run in stood.values()):
+                return
             await trio.sleep(0.1)
-
-
-def queue_of(request: Request) -> str | None:
-    """Where a step is performed; `None` if that is here."""
-    if isinstance(request.step, MapOver):
-        return request.runs_on
-    return request.runs_on or getattr(request.step, "runs_on", None)
-
-
-def _batched(requests: Iterator[Request], queue: str, together: int) -> Iterator[Request]:
-    """The requests, each knowing where it goes, and with which others."""
-    for number in itertools.count():
-        group = list(itertools.islice(requests, together))
-        if not group:
-            return
-        if together == 1:
-            yield attrs.evolve(group[0], runs_on=queue)
-            continue
-        above = group[0].path.rpartition("/")[0]
-        batch = Batch(path=StepPath(f"{above}/~b{number}"), size=len(group))
-        yield from (attrs.evolve(request, runs_on=queue, batch=batch) for request in group)
 
 
 def _store_error(error: BaseException) -> BaseException:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,7 @@ from .._core import record_bodies
 from .._core.attempts import Stopped, escalating
 from .._core.deliveries import poisonous
 from .._core.outcomes import Aborted, Failure, Paused, RunId, TerminalOutcome
-from .._core.paths import StepPath
 from .._core.usage import NO_USAGE, Usage
-from .._dsl.kinds import MapOver
 from .._dsl.tree import find_step
 from .._run.messages import Around, Request
 from .._run.outlet import Outlet
@@ -36,6 +34,7 @@ from ..errors import ControlError, FingerprintMismatch
 from .asking import Asked, AskedItem, outlet_of, quota_of
 from .budget_book import drawn_on
 from .carrying import in_trace, set_carried
+from .elsewhere import Elsewhere
 from .errands import ENDED, PARKED, control_data
 from .remote_runs import RemoteJournal, RemoteRuns
 from .signals import signal_of
@@ -51,24 +50,6 @@ if TYPE_CHECKING:
 
 MakeRun = Callable[..., Run]
 """A run of this worker's `Flujo`, of that id, with that journal."""
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class Elsewhere:
-    """An office for those steps of a remote step that are to be performed yet elsewhere."""
-
-    office: Office
-    here: frozenset[StepPath]
-
-    def takes(self, request: Request) -> bool:
-        """What this worker was asked for stays here."""
-        return request.path not in self.here and self.office.takes(request)
-
-    def spread(self, step: MapOver, requests: Iterator[Request]) -> object:
-        return self.office.spread(step, requests)
-
-    def attempt(self, run: Run, request: Request) -> object:
-        return self.office.attempt(run, request)
 
 
 @attrs.frozen(kw_only=True, eq=False)

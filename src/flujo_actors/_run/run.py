@@ -79,6 +79,8 @@ class Run:
     """How steps that were cut short ended, for somebody to tell."""
     closing: str | None = None
     """Why the run goes no further, if it was cancelled: its steps are not done, only looked at for what to undo."""
+    only_looks: bool = False
+    """Whether not even that is undone: whoever looks wants to know what is left, and does it elsewhere."""
     minds_failures: bool = False
     """Whether the pipeline has handlers or compensations."""
     undo_grace_s: float = UNDO_GRACE_S

@@ -70,7 +70,7 @@ class ShortWay(ABC):
 
     def is_just_a_call(self, request: Request) -> bool:
         """Whether a step can take the short way."""
-        if not self.run.quiet or request.quotas or request.degraded:
+        if not self.run.quiet or request.quotas or request.degraded or request.runs_on is not None:
             return False
         return isinstance(request.step, Step) and request.step.is_just_a_call
 

@@ -66,6 +66,8 @@ async def take_back(spawner: Spawner, work: Work, reason: str) -> Stopped | Fail
     listed = work.tally.left_inside()
     if not listed:
         return None
+    if spawner.run.only_looks:
+        return Stopped(outcome=Aborted(reason=spawner.run.closing or reason))
     aftermath = work.tally.aftermath
     assert aftermath is not None
     failure = None if aftermath.cause is None else failure_from(spawner.run, aftermath.cause)
