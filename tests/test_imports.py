@@ -133,12 +133,21 @@ def test_what_a_run_has_is_loaded_when_the_flujo_is_made(given: str, module: str
         ("Step('read', same, processing={'schema': {'type': 'object'}})", "flujo_actors._calls.structured"),
         ("Step('think', make_agent_async('test'))", "flujo_actors._calls.model"),
         ("Step.parallel('all', {'a': Step('think', make_agent_async('test'))})", "flujo_actors._calls.model"),
+        ("Step.granular('think', make_agent_async('test'))", "flujo_actors._calls.conversations"),
     ],
 )
 def test_what_a_step_needs_is_loaded_before_its_time_runs(step: str, module: str) -> None:
     """The first attempt of a step with a timeout has all of it."""
     made = f"{MAKING}\nfrom flujo_actors import make_agent_async\nFlujo({step})"
     assert module in loaded_by(made)
+
+
+def test_agents_that_are_no_granular_steps_load_nothing_of_those() -> None:
+    """It is a tenth of all that agents load, and stays in memory."""
+    made = (
+        f"{MAKING}\nfrom flujo_actors import make_agent_async\nFlujo(Step('think', make_agent_async('test'))).run('x')"
+    )
+    assert not [each for each in loaded_by(made) if each.startswith("flujo_actors._agents.granular")]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -75,6 +75,8 @@ def _needed_by(step: AnyStep) -> Iterator[str]:
         yield "._tree.composites"
     elif step.plan.shape == "model":
         yield "._calls.model"
+        if step.resumable is not None:
+            yield "._calls.conversations"
     elif step.processing.wanted is not None:
         yield "._calls.structured"
 

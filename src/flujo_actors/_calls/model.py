@@ -27,7 +27,6 @@ from .._run.run import Run
 from .._run.user_calls import failure_of
 from ..errors import MaxTurnsReached
 from .agent import is_structured, taker_of
-from .conversations import Conversations, Request
 from .metered_calls import metered_call, noted, spend_rest
 from .standing import Standing, standing_for
 from .structured import structured_attempt
@@ -35,6 +34,7 @@ from .tool_approvals import ToolApprovals, approvals_for
 
 if TYPE_CHECKING:
     from .._agents.per_agent import SomeAgent
+    from .conversations import Conversations, Request
 
 _MORE_TRIES = (
     "let the model try more often (`retries` of the agent, `max_retries` of the step), or give the step a `fallback`"
@@ -74,6 +74,8 @@ async def call_model_agent(run: Run, step: Step, work: Work, agent: SomeAgent) -
 def _conversations(run: Run, step: Step, work: Work, standing: Standing) -> Conversations | None:
     if step.resumable is None:
         return None
+    from .conversations import Conversations  # what only granular steps need: a tenth of all that agents load
+
     return Conversations(run=run, work=work, resumable=step.resumable, standing=standing)
 
 
