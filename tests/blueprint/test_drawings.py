@@ -236,7 +236,7 @@ def test_everything_that_cannot_be_said_is_listed_at_once() -> None:
             Step("one", lambda x: x),
             Step("two", double, input=lambda previous, context: 1),
             Step("three", make_agent_async("test"), deps=object()),
-            Pipeline((Step("inner", double),), name="four"),
+            Pipeline((Step("inner", double),), name="four", on_failure=Step("told", double)),
         )
     )
     with pytest.raises(NotExportable) as caught:

@@ -94,6 +94,10 @@ class Compiler:
                 message = message_of(step.value("message"))
                 schema = step.value("input_schema")
                 return Step.human_in_the_loop(step.name, message, input_schema=schema, **options)
+            case "sequence":
+                return Step.sequence(step.name, Pipeline(self._steps(model, step.body)), **options)
+            case "pipeline":
+                return Pipeline(self._steps(model, step.body), name=step.name, **options)
         return self._runs(model, step, options)
 
     # --- composites

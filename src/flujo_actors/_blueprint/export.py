@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
+import attrs
+
 from .._core.backoff import Backoff
 from .._core.usage import UsageLimits
 from .._dsl.call_plan import is_model_agent
 from .._dsl.declared import Declared
-from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
+from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel, SequenceOf
 from .._dsl.pipeline import AnyStep, Pipeline
 from .._dsl.processing import NO_PROCESSING
 from .._dsl.step import Step
@@ -38,6 +40,26 @@ _OWN_PROCESSORS = (
 )
 """What blueprints put behind the work of a step, the last first."""
 
+_SAID_IN_PYTHON = (
+    "deps",
+    "message_history",
+    "context_sources",
+    "guard",
+    "batch",
+    "on_failure",
+    "compensate",
+    "min_confidence",
+    "confidence",
+    "on_low_confidence",
+    "runs_on",
+)
+"""Options that the language has no key for."""
+
+_OWN_REDUCERS = "reducers of its own (`merge`) can only be said in Python"
+
+_LIMITS = ("total_cost_usd_limit", "total_tokens_limit")
+"""The limits that it has keys for."""
+
 
 def dump_blueprint(pipeline: Pipeline) -> str:
     """The text of a blueprint that says what the pipeline says; `NotExportable` if none can."""
@@ -52,39 +74,53 @@ class _Export:
         self._where = ""
 
     def text(self, pipeline: Pipeline) -> str:
+        self._where = pipeline.title
         steps = [self._step(step, name) for step, name in pipeline.named_steps]
         document: Data = {"version": "1"}
         if pipeline.name is not None:
             document["name"] = pipeline.name
         if pipeline.initial_context_data:
             document["context"] = {"initial": dict(pipeline.initial_context_data)}
-        if pipeline.usage_limits is not None:
-            document["usage_limits"] = _limits(pipeline.usage_limits)
+        document |= self._of_pipeline(pipeline)
         if self._agents:
             document["agents"] = self._agents
         if self._reasons:
             raise NotExportable(tuple(self._reasons))
         return dumped({**document, "steps": steps})
 
+    def _of_pipeline(self, pipeline: Pipeline) -> Data:
+        """What a pipeline says of itself, wherever it stands; the context begins with what the outermost one says."""
+        self._only_python(pipeline)
+        return {} if pipeline.usage_limits is None else {"usage_limits": self._limits(pipeline.usage_limits)}
+
     def _cannot(self, what: str) -> None:
         self._reasons.append(f"step {self._where!r}: {what}")
+
+    def _only_python(self, step: AnyStep) -> None:
+        usual = {each.name: each.default for each in attrs.fields(type(step))}
+        said = [name for name in _SAID_IN_PYTHON if name in usual and getattr(step, name) != usual[name]]
+        if said:
+            self._cannot(f"{', '.join(f'`{name}`' for name in said)} can only be said in Python")
 
     # --- steps
 
     def _sequence(self, step: AnyStep) -> list[Data]:
-        """The steps that stand for one: a pipeline without a name is its steps."""
-        if isinstance(step, Pipeline) and step.name is None:
+        """The steps that stand for one: several that nothing holds together are a list."""
+        if isinstance(step, Pipeline) and step.dissolves and len(step.steps) > 1:
             return [self._step(each, name) for each, name in step.named_steps]
         return [self._step(step, step.name or "pipeline")]
 
     def _step(self, step: AnyStep, name: str) -> Data:
-        self._where = name
+        outer, self._where = self._where, name
         if isinstance(step, Pipeline):
-            self._cannot("a pipeline inside a pipeline is an import of another file")
-            return {"name": name}
-        said: Data = {"name": name, **self._kind(step)}
-        self._where = name
-        return {**said, **dict(self._options(step))}
+            said = {**self._nested(step), **self._of_pipeline(step)}
+        else:
+            said = {**self._kind(step), **dict(self._options(step))}
+        self._where = outer
+        return {"name": name, **said}
+
+    def _nested(self, pipeline: Pipeline) -> Data:
+        return {"kind": "pipeline", "body": [self._step(each, name) for each, name in pipeline.named_steps]}
 
     def _kind(self, step: Declared) -> Data:
         match step:
@@ -105,13 +141,15 @@ class _Export:
                 return self._map(step)
             case HumanInTheLoop():
                 return self._question(step)
+            case SequenceOf():
+                return {**self._nested(step.body), "kind": "sequence"}
         self._cannot(f"a step of the kind {step.kind!r} has no place in a blueprint")
         return {}
 
     def _parallel(self, step: Parallel) -> Data:
         said: Data = {"kind": "parallel", "branches": self._branches(step.branches)}
         if not isinstance(step.merge, str):
-            self._cannot("reducers of its own (`merge`) are said in Python")
+            self._cannot(_OWN_REDUCERS)
         elif step.merge != "context_update":
             said["merge_strategy"] = step.merge
         if step.on_branch_failure != "propagate":
@@ -143,7 +181,9 @@ class _Export:
             said["iterable_input"] = step.items.text
         elif step.items is not None:
             self._cannot("items are an expression in a blueprint (`iterable_input`), not a value or a function")
-        if isinstance(step.merge, str) and step.merge != "context_update":
+        if not isinstance(step.merge, str):
+            self._cannot(_OWN_REDUCERS)
+        elif step.merge != "context_update":
             said["merge_strategy"] = step.merge
         return said if step.max_concurrency is None else {**said, "max_concurrency": step.max_concurrency}
 
@@ -162,8 +202,6 @@ class _Export:
     # --- what a step runs
 
     def _runs(self, step: Step) -> Data:
-        if step.deps is not None:
-            self._cannot("`deps` are Python")
         said = self._uses(step.agent)
         if step.processing != NO_PROCESSING:
             said["processing"] = self._processing(step)
@@ -237,7 +275,10 @@ class _Export:
             said["model_settings"] = dict(agent.model_settings)
         if getattr(agent, "timeout_s", None) is not None:
             said["timeout_s"] = agent.timeout_s
-        return said
+        tools, output = (getattr(agent, f"_max_{what}_retries", 1) for what in ("tool", "output"))
+        if tools != output:
+            self._cannot("its agent has other `retries` for tools than for outputs")
+        return said if tools == 1 else {**said, "retries": tools}
 
     def _model(self, agent: Any) -> object:
         model = agent.model
@@ -271,23 +312,22 @@ class _Export:
         if config:
             yield "config", config
         if step.usage_limits is not None:
-            yield "usage_limits", _limits(step.usage_limits)
+            yield "usage_limits", self._limits(step.usage_limits)
         if step.updates_context:
             yield "updates_context", True
         yield from self._around(step)
         if step.fallback is not None:
-            yield "fallback", self._fallback(step.fallback)
+            yield "fallback", self._step(step.fallback, step.fallback.name or "pipeline")
         if step.meta:
             yield "meta", dict(step.meta)
-        if step.on_failure or step.compensate is not None:
-            self._cannot("`on_failure` and `compensate` are said in Python")
+        self._only_python(step)
 
-    def _fallback(self, fallback: AnyStep) -> Data:
-        where, (first, *more) = self._where, self._sequence(fallback)
-        self._where = where
-        if more:
-            self._cannot("its fallback is more than one step")
-        return first
+    def _limits(self, limits: UsageLimits) -> Data:
+        said = {name: value for name, value in _changed(limits).items() if name in _LIMITS}
+        others = [name for name in _changed(limits) if name not in _LIMITS]
+        if others:
+            self._cannot(f"{', '.join(others)} of its usage limits can only be said in Python")
+        return said
 
     def _config(self, step: Declared) -> Iterator[tuple[str, object]]:
         if step.max_retries:
@@ -341,9 +381,10 @@ def _json_schema(output: object) -> object:
     return output
 
 
-def _limits(limits: UsageLimits) -> Data:
-    both = {"total_cost_usd_limit": limits.total_cost_usd_limit, "total_tokens_limit": limits.total_tokens_limit}
-    return {key: value for key, value in both.items() if value is not None}
+def _changed(limits: UsageLimits) -> Data:
+    """The limits that are not what they are by default."""
+    given = {each.name: (getattr(limits, each.name), each.default) for each in attrs.fields(UsageLimits)}
+    return {name: value for name, (value, usual) in given.items() if value != usual}
 
 
 def _literal(text: str) -> str:

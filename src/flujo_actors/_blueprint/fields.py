@@ -163,23 +163,22 @@ def _field(name: str, kind: Kind, doc: str, **more: Any) -> Field:
     return Field(name=name, kind=kind, doc=doc, **more)
 
 
+STEP_KINDS = ("step", "parallel", "conditional", "loop", "map", "hitl", "sequence", "pipeline")
+
 SECONDS = Number(least=0, above=True)
 COUNT = Number(least=0, whole=True, most=1_000)
 AT_LEAST_ONE = Number(least=1, whole=True, most=1_000_000)
 MERGING = OneOf(("context_update", "overwrite", "keep_first", "error_on_conflict", "no_merge"))
 REDUCING = OneOf(("keys", "values", "union", "concat", "first", "last"))
 
+_NAME = _field(
+    "name", Text(), "What the step is called; no two of one sequence are called the same.", required=True, old=("step",)
+)
+_KIND = _field("kind", OneOf(STEP_KINDS), "What the step does.", default="step")
+
 _EVERY_STEP = (
-    _field(
-        "name",
-        Text(),
-        "What the step is called; no two of one sequence are called the same.",
-        required=True,
-        old=("step",),
-    ),
-    _field(
-        "kind", OneOf(("step", "parallel", "conditional", "loop", "map", "hitl")), "What the step does.", default="step"
-    ),
+    _NAME,
+    _KIND,
     _field("description", Text(), "For people."),
     _field(
         "input",
@@ -354,11 +353,26 @@ GROUPS: Mapping[str, tuple[Field, ...]] = MappingProxyType(
             _field("message", Text(template=True), "What is asked.", required=True),
             _field("input_schema", Schema(), "What an answer must fit."),
         ),
+        "sequence": (
+            *_EVERY_STEP,
+            _field("body", Steps(), "Steps one after the other, which the options hold for as a whole.", required=True),
+        ),
+        "pipeline": (
+            _NAME,
+            _KIND,
+            _field("description", Text(), "For people."),
+            _field("usage_limits", Group("usage_limits"), "What its steps may spend together."),
+            _field(
+                "body",
+                Steps(),
+                "Steps one after the other, under a name. Of the other keys it has `description` and `usage_limits`; a "
+                "`sequence` has all.",
+                required=True,
+            ),
+        ),
     }
 )
 """The keys of every mapping of the language, by the name of its group; a step has those of its kind."""
-
-STEP_KINDS = ("step", "parallel", "conditional", "loop", "map", "hitl")
 
 
 def fields_of(group: str) -> Mapping[str, Field]:

@@ -172,7 +172,7 @@ class StepReader:
             case "parallel" | "conditional":
                 step.branches = self._branches(step, called)
                 self._default(step, called)
-            case "loop" | "map":
+            case "loop" | "map" | "sequence" | "pipeline":
                 body = step.entries.get("body")
                 if body is not None:
                     step.body = self.steps(body.node, body.key, f"the body of {called}")

@@ -194,6 +194,8 @@ class Flow:
                 item = self._item(data, places, sight)
                 inner = attrs.evolve(sight, in_map=True, item=item)
                 return list_of(self._sequence(step.body, item, inner, limited))
+            case "sequence" | "pipeline":
+                return self._sequence(step.body, data, sight, limited)
         return None
 
     def _item(self, data: Shape, places: list[Place], sight: Sight) -> Shape:
