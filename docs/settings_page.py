@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,8 @@ def _default(field: attrs.Attribute[Any]) -> str:
     default = field.default.factory() if isinstance(field.default, attrs.Factory) else field.default
     if default in ((), {}, None):
         return "none"
+    if isinstance(default, tuple):
+        return f"`{json.dumps(default)}`"
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 

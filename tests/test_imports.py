@@ -150,6 +150,49 @@ def test_agents_that_are_no_granular_steps_load_nothing_of_those() -> None:
     assert not [each for each in loaded_by(made) if each.startswith("flujo_actors._agents.granular")]
 
 
+VALIDATION = """
+from pathlib import Path
+Path("pipeline.yaml").write_text("steps: [{name: a, uses: builtins.passthrough, input: '{{ input }}'}]")
+from flujo_actors._cli.entry import main
+assert main(["validate"]) == 0
+"""
+
+
+def test_validation_loads_what_reads_texts_and_nothing_of_what_runs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the classes of steps nor those of their outcomes: `validate` is done before they would be there."""
+    monkeypatch.chdir(tmp_path)
+    modules = loaded_by(VALIDATION)
+    assert sorted(rooms(modules)) == [
+        "_blueprint",
+        "_blueprints",
+        "_cli",
+        "_core",
+        "_lazy_names",
+        "errors",
+        "telemetry",
+    ]
+    assert {name for name in own(modules) if ".telemetry" in name or "._core" in name} == {
+        "flujo_actors._core",
+        "flujo_actors._core.default_settings",
+        "flujo_actors._core.near_names",
+        "flujo_actors.telemetry",
+        "flujo_actors.telemetry._log_records",
+        "flujo_actors.telemetry._redaction",
+        "flujo_actors.telemetry._redaction.credential_shapes",
+        "flujo_actors.telemetry._redaction.secret_names",
+    }
+    assert len(own(modules)) <= 65
+    assert {name for name in foreign(modules) if "cython" not in name} == {"click", "jinja2", "markupsafe", "yaml"}
+    assert sorted(modules & {*HEAVY, "socket", "difflib", "jsonschema_rs"} - {"json"}) == []
+
+
+def test_the_package_alone_loads_its_errors_only() -> None:
+    """Who imports one name waits for that one."""
+    assert sorted(rooms(loaded_by("import flujo_actors"))) == ["_lazy_names", "errors", "telemetry"]
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_type_checkers_and_the_interpreter_find_late_names_in_the_same_place(package: str) -> None:
     """The imports under `TYPE_CHECKING` and the table of late names say the same."""

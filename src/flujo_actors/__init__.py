@@ -1,37 +1,14 @@
 """LLM-agent pipelines as supervised trio actors.
 
-What is imported from here is the public API. What every declaration needs is loaded with the package; `Flujo`, which
-needs trio, and names that need pydantic-ai, pydantic or a driver, or that only some programs use, are loaded when they
-are first used: what only reads pipelines, as the command `flujo-actors validate` does, loads no runtime.
+What is imported from here is the public API. The package itself loads its errors only; every other name is loaded when
+it is first used, with what it needs: what only reads pipelines, as the command `flujo-actors validate` does, loads
+neither the runtime nor what declares steps.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._context.freeform import Context as Context
-from ._core.backoff import Backoff as Backoff
-from ._core.outcomes import Aborted as Aborted
-from ._core.outcomes import Chunk as Chunk
-from ._core.outcomes import ErrorInfo as ErrorInfo
-from ._core.outcomes import Failure as Failure
-from ._core.outcomes import Frame as Frame
-from ._core.outcomes import Paused as Paused
-from ._core.outcomes import PipelineResult as PipelineResult
-from ._core.outcomes import Started as Started
-from ._core.outcomes import StepOutcome as StepOutcome
-from ._core.outcomes import StepResult as StepResult
-from ._core.outcomes import Success as Success
-from ._core.outcomes import ToldOutcome as ToldOutcome
-from ._core.outcomes import ToolCalled as ToolCalled
-from ._core.outcomes import Undone as Undone
-from ._core.usage import Usage as Usage
-from ._core.usage import UsageLimits as UsageLimits
-from ._dsl.declared import Processors as Processors
-from ._dsl.pipeline import Pipeline as Pipeline
-from ._dsl.processing import Processing as Processing
-from ._dsl.step import Step as Step
-from ._dsl.step import step as step
 from ._lazy_names import lazy_names as _lazy_names
 from .errors import AbortRun as AbortRun
 from .errors import AlreadyAnswered as AlreadyAnswered
@@ -94,6 +71,7 @@ if TYPE_CHECKING:
     from ._client import RunClient as RunClient
     from ._client import RunInfo as RunInfo
     from ._client import WorkerInfo as WorkerInfo
+    from ._context.freeform import Context as Context
     from ._core.approvals import Decision as Decision
     from ._core.approvals import Option as Option
     from ._core.assembled import AssembledContext as AssembledContext
@@ -105,6 +83,7 @@ if TYPE_CHECKING:
     from ._core.assembled import Retrieved as Retrieved
     from ._core.assembled import Skipped as Skipped
     from ._core.assembled import StateSegment as StateSegment
+    from ._core.backoff import Backoff as Backoff
     from ._core.budgets import Budget as Budget
     from ._core.by_budget import ByBudget as ByBudget
     from ._core.failures import Recovered as Recovered
@@ -121,6 +100,20 @@ if TYPE_CHECKING:
     from ._core.json_codec import from_json as from_json
     from ._core.light_records import LightRecord as LightRecord
     from ._core.loops import LoopGuard as LoopGuard
+    from ._core.outcomes import Aborted as Aborted
+    from ._core.outcomes import Chunk as Chunk
+    from ._core.outcomes import ErrorInfo as ErrorInfo
+    from ._core.outcomes import Failure as Failure
+    from ._core.outcomes import Frame as Frame
+    from ._core.outcomes import Paused as Paused
+    from ._core.outcomes import PipelineResult as PipelineResult
+    from ._core.outcomes import Started as Started
+    from ._core.outcomes import StepOutcome as StepOutcome
+    from ._core.outcomes import StepResult as StepResult
+    from ._core.outcomes import Success as Success
+    from ._core.outcomes import ToldOutcome as ToldOutcome
+    from ._core.outcomes import ToolCalled as ToolCalled
+    from ._core.outcomes import Undone as Undone
     from ._core.outline import Outline as Outline
     from ._core.recovery import LeftRun as LeftRun
     from ._core.recovery import RecoveryReport as RecoveryReport
@@ -133,6 +126,8 @@ if TYPE_CHECKING:
     from ._core.selection import ThompsonSampling as ThompsonSampling
     from ._core.settings import Price as Price
     from ._core.settings import Settings as Settings
+    from ._core.usage import Usage as Usage
+    from ._core.usage import UsageLimits as UsageLimits
     from ._core.votes import Votes as Votes
     from ._dsl.agent_step import AgentStep as AgentStep
     from ._dsl.citations import known_citations as known_citations
@@ -144,7 +139,12 @@ if TYPE_CHECKING:
     from ._dsl.context_sources import from_literal as from_literal
     from ._dsl.context_sources import from_retrieval as from_retrieval
     from ._dsl.context_sources import from_state as from_state
+    from ._dsl.declared import Processors as Processors
+    from ._dsl.pipeline import Pipeline as Pipeline
+    from ._dsl.processing import Processing as Processing
     from ._dsl.redirect import Redirect as Redirect
+    from ._dsl.step import Step as Step
+    from ._dsl.step import step as step
     from ._fleet.port import Engine as Engine
     from ._fleet.port import Ticket as Ticket
     from ._fleet.worker import Worker as Worker
@@ -173,6 +173,29 @@ else:
     __getattr__, __dir__ = _lazy_names(
         __name__,
         {
+            "Context": "._context.freeform",
+            "Backoff": "._core.backoff",
+            "Aborted": "._core.outcomes",
+            "Chunk": "._core.outcomes",
+            "ErrorInfo": "._core.outcomes",
+            "Failure": "._core.outcomes",
+            "Frame": "._core.outcomes",
+            "Paused": "._core.outcomes",
+            "PipelineResult": "._core.outcomes",
+            "Started": "._core.outcomes",
+            "StepOutcome": "._core.outcomes",
+            "StepResult": "._core.outcomes",
+            "Success": "._core.outcomes",
+            "ToldOutcome": "._core.outcomes",
+            "ToolCalled": "._core.outcomes",
+            "Undone": "._core.outcomes",
+            "Usage": "._core.usage",
+            "UsageLimits": "._core.usage",
+            "Processors": "._dsl.declared",
+            "Pipeline": "._dsl.pipeline",
+            "Processing": "._dsl.processing",
+            "Step": "._dsl.step",
+            "step": "._dsl.step",
             "Add": "._core.reducers",
             "AgentStep": "._dsl.agent_step",
             "Append": "._core.reducers",

@@ -63,6 +63,15 @@ def run(place: Path, text: str, data: Any = "tides", **options: Any) -> Any:
     return Flujo(load_blueprint(write(place, text)), **options).run(data)
 
 
+def test_modules_beside_the_blueprint_are_found_without_a_configuration(place: Path) -> None:
+    """Once they are allowed, and after all others."""
+    (place / "flujo.toml").unlink()
+    path = write(place, 'steps: [{name: a, uses: "shelf:shout"}]')
+    assert Flujo(load_blueprint(path, allow=["shelf"])).run("hey").output == "HEY"
+    with pytest.raises(BlueprintError, match="not allowed"):
+        load_blueprint(path)
+
+
 def test_templates_hand_values_over_and_make_texts(place: Path) -> None:
     """One expression is its value, anything else a text; a text of digits stays one."""
     text = """

@@ -581,3 +581,21 @@ def test_a_chain_of_imports_has_an_end(project: Project) -> None:
         child = f"imports: {{next: c{number + 1}.yaml}}\nsteps: [{{name: a, uses: imports.next}}]\n"
         (project.root / f"c{number}.yaml").write_text(child)
     assert "V-I3" in rules(project, "imports: {next: c0.yaml}\nsteps: [{name: a, uses: imports.next}]\n")
+
+
+def test_a_step_behind_two_aliases_is_told_of_once(project: Project) -> None:
+    """It stands in one place of the text."""
+    text = steps(
+        "- name: both",
+        "  kind: parallel",
+        "  branches:",
+        "    l: &same [{name: x, uses: agents.clerk}]",
+        "    r: *same",
+    )
+    assert rules(project, text).count("V-A8") == 1
+
+
+def test_a_misspelt_key_is_all_that_is_told_of_what_it_should_have_said(project: Project) -> None:
+    """`use` is no second finding that there is nothing to run."""
+    assert rules(project, "steps: [{name: a, use: builtins.passthrough}]") == ["V-K1"]
+    assert rules(project, "steps: [{name: a, input: 3}]") == ["V-A1"]

@@ -186,7 +186,7 @@ class StepReader:
             return
         if step.uses is None:
             step.broken = True
-            if step.node.key("uses") is None and step.node.key("agent") is None:
+            if not any(_means_uses(key_of(key)) for key, _ in step.node.pairs):
                 told = f"{called} has nothing to run: give it `uses`: agents.X, builtins.X, imports.X or pkg.mod:name"
                 self._told.tell("V-A1", step.at, told)
 
@@ -229,6 +229,11 @@ class StepReader:
                 step.broken = True
             return
         step.default = self.steps(entry.node, entry.key, f"the default branch of {called}")
+
+
+def _means_uses(key: str) -> bool:
+    """Whether a key says what to run; if it is misspelt, that has been told of."""
+    return key == "agent" or nearest(key, list(fields.fields_of("step"))) == "uses"
 
 
 def _name_in(node: Mapping) -> str:

@@ -158,6 +158,7 @@ class Linter:
         secrets: frozenset[str],
         root: Node | None,
     ) -> Linted:
+        told.findings = _once(told.findings)
         own = [each for each in told.findings if each.file == told.source.file]
         refusals = [each for each in own if each.severity == "error" and matches(each.rule, CANNOT_RUN)]
         kept = told.findings if model is None else silenced(told, model, told.findings)
@@ -189,6 +190,11 @@ class Linter:
 
 def _without(secrets: frozenset[str], finding: Finding) -> Finding:
     return attrs.evolve(finding, message=lint_secrets.without(secrets, finding.message)) if secrets else finding
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    """Each finding once, however many aliases lead to its place."""
+    return list({(each.rule, each.file, each.at, each.message): each for each in findings}.values())
 
 
 def _graver(findings: Iterable[Finding]) -> list[Finding]:

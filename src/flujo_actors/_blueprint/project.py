@@ -23,7 +23,7 @@ class Project:
 
     root: Path
     allow: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()
+    path: tuple[str, ...] = (".",)
     """Directories, seen from the root, in which allowed modules are looked for."""
     ignore: tuple[str, ...] = ()
     error: tuple[str, ...] = ()

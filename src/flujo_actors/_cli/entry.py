@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from types import TracebackType
@@ -21,6 +22,8 @@ from .extras import missing_extra
 def main(arguments: list[str] | None = None) -> int:
     """Carry out one command; the exit code."""
     sys.excepthook = _defect
+    if arguments is None:
+        gc.disable()  # in a process of its own, until the command is loaded: what modules make while they load stays
     try:
         from .group import carry_out  # the first thing that needs an extra
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Mapping
 from typing import Any
@@ -55,6 +56,9 @@ def _loaded(late: LateCommand) -> click.Command:
     module, _, name = late.home.partition(":")
     command: click.Command = getattr(importlib.import_module(module, __package__), name)
     _take_call_options(command)
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
     return command
 
 

@@ -261,7 +261,7 @@ class BlueprintSettings:
 
     allow: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     """What a blueprint may name: modules with all below them (`"shop"`), or one name (`"shop.agents:clerk"`)."""
-    path: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    path: tuple[str, ...] = attrs.field(default=(".",), converter=_texts)
     """Directories, seen from `flujo.toml`, in which those modules are looked for after all others."""
     total_cost_usd_limit: float | None = attrs.field(
         default=None, converter=_read_limit, validator=attrs.validators.optional(_at_least(0))
