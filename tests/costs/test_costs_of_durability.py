@@ -80,12 +80,12 @@ def kinds(store: MemoryStore, run_id: str) -> Counter[str]:
 
 
 def test_a_durable_step_is_one_record_one_commit_and_one_hop(hops: Counter[str]) -> None:
-    """Besides the steps of a chain only its beginning and its end are written."""
+    """Besides the steps of a chain only its beginning is written by itself; its end goes with the last step."""
     store = CountingStore()
     Flujo(chain(STEPS), store=store).run(1, run_id="run")
     assert store.admissions == [1]
-    assert store.appends == [1] * (STEPS + 1)
-    assert hops == {"writer": STEPS + 2}
+    assert store.appends == [1] * STEPS
+    assert hops == {"writer": STEPS + 1}
     assert kinds(store, "run") == {"admitted": 1, "settled": STEPS, "ended": 1}
 
 
@@ -107,7 +107,7 @@ def test_a_durable_step_takes_two_rounds_more_than_one_that_is_not() -> None:
 
 
 def test_runs_that_go_side_by_side_share_every_commit() -> None:
-    """Fifty runs of three steps are five commits, as one run of three steps is."""
+    """Fifty runs of three steps are four commits, as one run of three steps is."""
     store = CountingStore()
     flujo = Flujo(chain(3), store=store)
 
@@ -118,7 +118,7 @@ def test_runs_that_go_side_by_side_share_every_commit() -> None:
 
     trio.run(all_of_them)
     assert store.admissions == [50]
-    assert store.appends == [50] * 4
+    assert store.appends == [50] * 3
 
 
 def test_branches_that_settle_together_leave_no_record_of_having_started() -> None:
@@ -198,9 +198,9 @@ def test_appends_have_nothing_in_them_that_is_not_needed() -> None:
             return super().append(batch)
 
     Flujo(chain(2), store=Watching()).run(1)
-    first, second, end = seen
-    assert [len(append.records) for append in seen] == [1, 1, 1]
-    assert (first.status, second.status, end.status) == (None, None, "completed")
+    first, last = seen
+    assert [[record.kind for record in append.records] for append in seen] == [["settled"], ["settled", "ended"]]
+    assert (first.status, last.status) == (None, "completed")
     assert first.records[0].body.startswith('{"v":2,"success":{"name":"s0","output":1,"latency_s":')
 
 

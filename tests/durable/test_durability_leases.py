@@ -104,7 +104,7 @@ def test_an_owner_whose_store_is_silent_stops_when_its_lease_is_over(run: Run) -
 def test_who_cancels_a_run_does_not_wait_for_a_silent_store(run: Run, call: str) -> None:
     """The store speaks again only after the run has returned; the lease is then given up, and the run can go on."""
     store = SilentStore(call)
-    flujo = Flujo(Step("same", same), store=store)
+    flujo = Flujo(Step("same", same) >> Step("again", same), store=store)
 
     async def main() -> None:
         if run is trio.run:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast, overload
 
 import attrs
 
-from .._core.paths import Named, Segment
+from .._core.paths import Named, Segment, StepPath
 from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
 from .chaining import Chained
@@ -131,6 +131,13 @@ class Pipeline(Chained[In, Out]):
 
         inside = (step.asks_of_scope for step in walk_steps(self) if isinstance(step, Declared))
         return frozenset().union(*inside)
+
+    @functools.cached_property
+    def closing_steps(self) -> frozenset[StepPath]:
+        """The steps that can be written down together with what is around them."""
+        from .closing import closing_steps  # what only durable runs need
+
+        return closing_steps(self)
 
     @functools.cached_property
     def named_steps(self) -> tuple[tuple[AnyStep, str], ...]:

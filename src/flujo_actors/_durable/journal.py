@@ -136,6 +136,10 @@ class StepRecords(Protocol):
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         """Remember how a step ended; what comes back is what the run goes on with."""
 
+    def hold(self, path: StepPath, record: Recorded) -> Recorded:
+        """The same for a step that closes what is around it: it is written with what is written next, and nothing
+        else is done, or told, before that. Only where the journal `holds`."""
+
     async def begin(self, step_name: str) -> OpenTransaction:
         """A transaction for a step that asks for one."""
 
@@ -194,6 +198,9 @@ class RunRecords(Protocol):
 
     durable: bool
     """Whether there is a store behind it."""
+
+    holds: bool
+    """Whether it can keep a record until the next one is written."""
 
     cancelled: str | None
     """Why the run goes no further, if somebody has cancelled it: what it did is undone."""

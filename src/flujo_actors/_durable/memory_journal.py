@@ -57,7 +57,7 @@ class MemoryJournal:
     """
 
     __slots__ = ("_causes", "_chosen", "_contexts", "_left", "_questions", "_settled", "_times", "_units", "cancelled")
-    durable = False
+    durable = holds = False
 
     def __init__(self) -> None:
         self._times: WorkedTime | None = None
@@ -160,6 +160,9 @@ class MemoryJournal:
             self._questions.drop(path)
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
+        return self.hold(path, record)
+
+    def hold(self, path: StepPath, record: Recorded) -> Recorded:
         self.keep(path, record.outcome, record.undo)
         if not record.same_context:
             self._contexts[path] = record.context

@@ -7,14 +7,16 @@ Rules:
 2. `started` records wait for company: they are written together with the next record that somebody waits for, and not
    at all if their step has settled by then, whose record says so. Those that have waited for a quarter of a second are
    written by themselves: other processes see what a run is doing while it does it.
-3. A pause is written with its record, and can be answered from then on. When what is around it settles, or tries
+3. A step that closes what is around it is held, and written with that in one commit: nothing is done or told between
+   the two. What is still held when the run is given up is written then.
+4. A pause is written with its record, and can be answered from then on. When what is around it settles, or tries
    again, it is withdrawn.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -76,6 +78,9 @@ class StoreJournal:
         """How often the questions at a path were answered."""
         self._started: dict[StepPath, _Start] = {}
         """What has begun and has not been written down, the oldest first."""
+        self.holds = not cold
+        self._held: tuple[Record, ...] = ()
+        """Steps that have settled, and are written with what is around them."""
         self.is_expected = False
         """Whether the writer knows that there is something of the kind."""
         self.children: dict[StepPath, Child] = {}
@@ -245,10 +250,23 @@ class StoreJournal:
         now = time.monotonic()
         return [_started_record(path, start, now) for path, start in started.items()]
 
+    def take_held(self) -> tuple[Record, ...]:
+        """The steps that have settled and wait for what is around them."""
+        held, self._held = self._held, ()
+        return held
+
+    def _take_notes(self) -> Sequence[Record]:
+        return [*self.take_held(), *self.take_started()] if self._held else self.take_started()
+
+    def hold(self, path: StepPath, record: Recorded) -> Recorded:
+        self._held = (*self._held, self._settled_record(path, record))
+        self._results.note(path, record.outcome)
+        return record
+
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         settled = self._settled_record(path, record)
         append = Append(lease=self.lease, records=(settled,), withdrawn=self._withdraw(path), evidence=record.evidence)
-        await self._writer.write(append, self.take_started)
+        await self._writer.write(append, self._take_notes)
         kept = await self._read_back(path, record) if self._cold else record
         self._results.note(path, kept.outcome)
         return kept
@@ -317,7 +335,7 @@ class StoreJournal:
 
     def _settled_append(self, path: StepPath, record: Recorded) -> Append:
         settled = self._settled_record(path, record)
-        return Append(lease=self.lease, records=(*self.take_started(), settled))
+        return Append(lease=self.lease, records=(*self._take_notes(), settled))
 
     async def _read_back(self, path: StepPath, record: Recorded) -> Recorded:
         """What the store says the step came to, instead of what is in memory; all of the run is read for it.
@@ -378,7 +396,7 @@ class StoreJournal:
     async def _write(self, kind: RecordKind, path: StepPath, body: str, **changes: Any) -> None:
         record = Record(kind=kind, path=path, body=record_bodies.with_worked(body, self.times.now()))
         append = Append(lease=self.lease, records=(record,), **changes)
-        await self._writer.write(append, self.take_started)
+        await self._writer.write(append, self._take_notes)
 
 
 class _Start(NamedTuple):

@@ -214,13 +214,16 @@ class StoredRuns:
         if journal.at_rest:
             await self._heed_request(journal.lease)
         else:
-            await self._release(journal.lease, status="paused" if journal.asks else None)
+            status: StoredStatus | None = "paused" if journal.asks else None
+            await self._release(journal.lease, status=status, records=journal.take_held())
 
-    async def _release(self, lease: Lease, *, status: StoredStatus | None = None) -> None:
+    async def _release(
+        self, lease: Lease, *, status: StoredStatus | None = None, records: tuple[Record, ...] = ()
+    ) -> None:
         """Let another process have the run at once, instead of when the lease expires; not if the store is silent."""
         as_if_cancelled = trio.CancelScope(deadline=-math.inf)
         with as_if_cancelled, contextlib.suppress(StoreError):  # then the lease expires by itself
-            await self._writer().write(Append(lease=lease, records=(), status=status, release=True))
+            await self._writer().write(Append(lease=lease, records=records, status=status, release=True))
         await self._heed_request(lease)
 
     async def _heed_request(self, lease: Lease) -> None:

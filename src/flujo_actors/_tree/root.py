@@ -12,7 +12,7 @@ import trio
 from .._context.isolation import own
 from .._core.attempts import Attempt, Done, Failed, Stopped, escalating
 from .._core.outcomes import Aborted, Failure, Paused, PipelineResult, RunStatus
-from .._core.paths import ROOT
+from .._core.paths import ROOT, StepPath
 from .._core.quota import Quota
 from .._core.usage import NO_USAGE, Usage, UsageLimits
 from .._dsl.pipeline import Pipeline
@@ -21,7 +21,7 @@ from .._run.notify import tell_late, tell_pauses
 from .._run.run import Run
 from ..errors import ControlError
 from .children import sequence, vetoed
-from .step import StepActors
+from .step import NOTHING_CLOSES, StepActors
 
 if TYPE_CHECKING:
     from .._durable.halt import Halt
@@ -128,7 +128,7 @@ async def _ended(run: Run, pipeline: Pipeline, request: Request, *, resumed: boo
             return vetoed(veto)
     run.ledger.start(ROOT)
     try:
-        actors = StepActors(run)
+        actors = StepActors(run, closing=_closing(run, pipeline))
         if run.minds_failures:
             ended = await _with_what_comes_after(actors, pipeline, request, halt)
         else:
@@ -139,6 +139,12 @@ async def _ended(run: Run, pipeline: Pipeline, request: Request, *, resumed: boo
         run.ledger.settle(ROOT)
     run.ledger.close()
     return ended
+
+
+def _closing(run: Run, pipeline: Pipeline) -> frozenset[StepPath]:
+    """The steps that can wait for what is around them to be written down: nobody hears of them, or undoes them."""
+    here = run.journal.holds and run.outlet is None and run.office is None
+    return pipeline.closing_steps if here and run.quiet and not run.minds_failures else NOTHING_CLOSES
 
 
 def _forward(actors: StepActors, pipeline: Pipeline, request: Request, halt: Halt | None) -> Awaitable[Attempt]:

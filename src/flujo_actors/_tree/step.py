@@ -4,7 +4,8 @@ Rules:
 
 1. A step that settled in an earlier part of the run is not done again: its record is its report.
 2. A span is opened in the ledger before anything else happens, and settled before anybody is told.
-3. An outcome is written to the journal before it is told to hooks, watchers and the parent.
+3. An outcome is written to the journal before it is told to hooks, watchers and the parent. Where nobody else is told
+   and the parent settles at once, both are written together (`_dsl.closing`).
 4. Attempts follow one another by the pure decisions of `_core.decisions`; the actor only carries them out.
 5. A step whose cancellation was requested never settles as a success, whatever its code returned.
 """
@@ -44,9 +45,17 @@ if TYPE_CHECKING:
     from .retries import Attempts
 
 
+NOTHING_CLOSES: frozenset[StepPath] = frozenset()
+
+
 @attrs.frozen(eq=False)
 class StepActors(ShortWay):
     """Performs the steps of one run."""
+
+    closing: frozenset[StepPath] = NOTHING_CLOSES
+    """The steps that may be written down together with what is around them."""
+    _ended_in: dict[StepPath | None, int] = attrs.field(factory=dict, init=False)
+    """How many branches of parallel steps have ended."""
 
     def children(self, bill: Bill) -> Children:
         """A nursery for the actors of one composite, which counts in `bill`."""
@@ -283,30 +292,42 @@ class StepActors(ShortWay):
     async def remember(
         self, request: Request, outcome: Success | Failure, context: object, undo: tuple[ToUndo | Completed, ...]
     ) -> tuple[Any, Any, tuple[ToUndo | Completed, ...]]:
-        same = context is request.context
+        run, same = self.run, context is request.context
         evidence = self._learned(request) if request.evidence else ()
-        cause = self._inner_cause(request, outcome) if self.run.minds_failures else None
+        cause = self._inner_cause(request, outcome) if run.minds_failures else None
         record = Recorded(
             outcome=outcome,
             context=context,
             same_context=same,
-            undo=_spelled_out(undo) if self.run.journal.durable else undo,
+            undo=_spelled_out(undo) if run.journal.durable else undo,
             cause=cause,
             evidence=evidence,
         )
         try:
-            kept = await self._written(request, record)
+            closes = request.path in self.closing and self._closes(request, record)
+            kept = run.journal.hold(request.path, record) if closes else await self._written(request, record)
         except (NotSerializable, TransactionRefused) as error:
             failed = self._cannot_be_stored(request, error)
             undo = _left(request, failed, request.context, request.tally.attempts)
             told = Recorded(outcome=failed, context=request.context, same_context=True, undo=_spelled_out(undo))
-            kept = await self.run.journal.settled(request.path, told)
+            kept = await run.journal.settled(request.path, told)
         return kept.outcome, request.context if kept.same_context else kept.context, undo
 
     def _learned(self, request: Request) -> tuple[Evidence, ...]:
         from .._run.beliefs import taken_evidence  # what only runs with selections need
 
         return taken_evidence(self.run, request)
+
+    def _closes(self, request: Request, record: Recorded) -> bool:
+        """Whether what is around the step settles at once, now that it has (rule 3)."""
+        if request.of and not self._is_last(request):
+            return False
+        return type(record.outcome) is Success and not record.evidence and request.transaction is None
+
+    def _is_last(self, request: Request) -> bool:
+        """Count a branch that has ended; whether it was the last one."""
+        ended = self._ended_in[request.parent] = self._ended_in.get(request.parent, 0) + 1
+        return ended == request.of
 
     def _written(self, request: Request, record: Recorded) -> Awaitable[Recorded]:
         """Write down how the step ended, in its own transaction if it has one."""
