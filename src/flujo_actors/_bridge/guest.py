@@ -83,6 +83,7 @@ class Guest:
         self._ready.result()
 
     async def _main(self) -> None:
+        self.rounds.begin()
         with self._scope:
             async with trio.open_nursery() as self.nursery:
                 self._ready.set_result(None)
@@ -102,6 +103,7 @@ class Guest:
 
     def _end(self, result: Outcome[None]) -> None:
         self._forget()
+        self.rounds.end()
         self._ended.set()
         for call in self._calls:
             call.lose(result)

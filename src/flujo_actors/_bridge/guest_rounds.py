@@ -21,6 +21,7 @@ from time import monotonic
 
 from trio.lowlevel import Abort, Task, cancel_shielded_checkpoint, current_task, reschedule, wait_task_rescheduled
 
+from .arrivals import Arrivals
 from .parked_guest import ParkedGuest, Round, watched_by_loop
 
 TURN_S = 0.001
@@ -30,7 +31,7 @@ TURN_S = 0.001
 class Rounds:
     """The rounds of one guest run."""
 
-    __slots__ = ("_at_the_end", "_delivered", "_gives_way", "_in_turn", "_loop", "_next", "keep_awake")
+    __slots__ = ("_arrivals", "_at_the_end", "_delivered", "_gives_way", "_in_turn", "_loop", "_next", "keep_awake")
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.keep_awake = KeepAwake()
@@ -39,6 +40,7 @@ class Rounds:
         self._delivered: queue.SimpleQueue[Round] = queue.SimpleQueue()
         self._at_the_end: list[Callable[[], None]] = []
         self._gives_way = self._in_turn = False
+        self._arrivals: Arrivals | None = None
 
     def take_over(self) -> None:
         """Drive the rounds from now on without a thread, if the loop can do that; after trio asked for its first."""
@@ -46,6 +48,16 @@ class Rounds:
         self.keep_awake.parked = watched_by_loop(self._next, self._loop, self.soon)
         if self.keep_awake.parked is not None:
             self._next = self.keep_awake.parked.round
+
+    def begin(self) -> None:
+        """In a task of the run: what comes from threads takes the way over the loop, if the loop drives the rounds."""
+        if self.keep_awake.parked is not None:
+            self._arrivals = Arrivals(self._loop, self._hear)
+
+    def end(self) -> None:
+        """The run is over."""
+        if self._arrivals is not None:
+            self._arrivals.end()
 
     # --- what trio asks for ---
 
@@ -82,6 +94,21 @@ class Rounds:
         self._next = self._delivered.get_nowait()
         self._turn()
 
+    def _hear(self) -> None:
+        """A thread has news for a task: a guest that was parked has a turn at once, which is this one."""
+        assert self._arrivals is not None
+        if self._next is not None or self._in_turn:
+            self._arrivals.take()
+            return
+        self._in_turn = True
+        try:
+            self.keep_awake.wake()
+            self._arrivals.take()
+        finally:
+            self._in_turn = False
+            if self._next is not None:
+                self._turn()
+
     def _turn(self) -> None:
         until = monotonic() + TURN_S
         if self.keep_awake.parked is not None:
@@ -108,6 +135,8 @@ class Rounds:
     def take_without_loop(self, patience_s: float) -> None:
         """Take the next round in the place of a closed loop; `queue.Empty` if there is none for so long."""
         parked = self.keep_awake.parked
+        if self._arrivals is not None:
+            self._arrivals.take()
         if self._next is None and parked is not None and not parked.wait_without_loop(patience_s):
             raise queue.Empty
         if self._next is None:

@@ -33,6 +33,7 @@ import attrs
 import trio
 from outcome import Error, Outcome, Value, capture
 
+from .._bridge.arrivals import way_in
 from .._core.outcomes import RunId
 from .._core.records import Admission, Append, CancelRequest, Lease, Record
 from ..errors import FlujoError, LeaseLost, RunExists, StoreError
@@ -109,7 +110,7 @@ class JournalWriter:
         self._expected: list[Expected] = []
         self._flushing = False
         """Whether an alarm is set for those who are expected to say something."""
-        self._token = trio.lowlevel.current_trio_token()
+        self._token, self._post = trio.lowlevel.current_trio_token(), way_in()
         self.commits = 0
         """How many transactions were committed."""
         self.written = 0
@@ -192,11 +193,14 @@ class JournalWriter:
     def _begin(self) -> None:
         """Send what waits to a thread."""
         batch, self._begun = self._take(), time.monotonic()
-        finish = functools.partial(post, trio.lowlevel.current_trio_token(), self._finish, batch.waits)
         try:
-            start_thread(lambda: self._written(batch), finish)
+            start_thread(functools.partial(self._written, batch), functools.partial(self._arrived, batch.waits))
         except StoreError as error:
-            finish(Value([Error(_copied(error)) for _ in batch.waits]))
+            self._arrived(batch.waits, Value([Error(_copied(error)) for _ in batch.waits]))
+
+    def _arrived(self, waits: list[StoreWait | None], got: Outcome[list[Answer]]) -> None:
+        """In the thread: the answers go back to the loop's."""
+        self._post(functools.partial(self._finish, waits, got))
 
     def _take(self) -> _Batch:
         admissions, self._admissions = self._admissions, []

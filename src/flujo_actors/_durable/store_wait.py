@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import trio
 from outcome import Outcome, Value, capture
 
+from .._bridge.arrivals import way_in
 from ..errors import StoreError
 from .alarms import alarms, no_thread
 
@@ -86,7 +87,7 @@ async def call_store(call: Callable[[], R], *, if_left: Callable[[R], object] = 
 @trio.lowlevel.enable_ki_protection  # whoever is going to be woken must have begun to wait
 async def call_at_once(call: Callable[[], R], *, if_left: Callable[[R], object] = lambda answer: None) -> R:
     """The same without waiting for a thread to be free, and for whoever is being cancelled, too."""
-    begun, waits = time.monotonic(), _waits_of_run()
+    begun, waits, post_in = time.monotonic(), _waits_of_run(), way_in()
     wait = StoreWait(lambda: begun)
 
     def answer(got: Outcome[R]) -> None:
@@ -95,7 +96,7 @@ async def call_at_once(call: Callable[[], R], *, if_left: Callable[[R], object] 
 
     waits.add(wait)
     try:
-        start_thread(call, functools.partial(post, trio.lowlevel.current_trio_token(), answer))
+        start_thread(call, lambda got: post_in(functools.partial(answer, got)))
         value: R = await wait.answer()
     finally:
         waits.discard(wait)
