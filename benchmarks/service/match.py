@@ -101,7 +101,7 @@ def play(
     asked: Sequence[Case],
     *,
     rounds: int,
-    longest_s: float = 300.0,
+    longest_s: float = 420.0,
     places: Mapping[str, Mapping[str, str]],
     python: Callable[[Contender], str] = python_of,
     tell: Callable[[str], None] = lambda text: None,
