@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
+import functools
 import logging
 import threading
 import time
@@ -25,7 +25,6 @@ from trio.lowlevel import (
     Abort,
     Task,
     current_task,
-    current_trio_token,
     enable_ki_protection,
     reschedule,
     start_thread_soon,
@@ -34,6 +33,7 @@ from trio.lowlevel import (
 
 from .._core.default_settings import SYNC_STEP_THREADS
 from .._dsl.call_plan import QUICK_S, Pace
+from .arrivals import way_in
 
 T = TypeVar("T")
 
@@ -95,9 +95,9 @@ class _Call(Generic[T]):
         "_limiter",
         "_over",
         "_pace",
+        "_post",
         "_stage",
         "_task",
-        "_token",
         "_waits",
     )
 
@@ -105,7 +105,7 @@ class _Call(Generic[T]):
         self._fn, self._label, self._pace, self._limiter = fn, label, pace, limiter
         self._context = contextvars.copy_context()
         self._context.run(current_async_library_cvar.set, None)  # whatever is set there, a thread runs no such loop
-        self._token = current_trio_token()
+        self._post = way_in()
         self._stage: _Stage = "begins"
         self._answers: list[Outcome[T]] = []
         self._over = threading.Lock()
@@ -194,8 +194,7 @@ class _Call(Generic[T]):
             task = self._task
         self._over.release()
         if task is not None:
-            with contextlib.suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._wake, task)
+            self._post(functools.partial(self._wake, task))
 
 
 def _limiter_of(limit: int) -> trio.CapacityLimiter:
