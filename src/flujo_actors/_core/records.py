@@ -197,6 +197,16 @@ class StoredRun:
         return self.epoch == 0
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class TakenRun:
+    """A run that was claimed when nobody had worked on it."""
+
+    lease: Lease
+    run: StoredRun
+    """As it stood before."""
+    records: tuple[Record, ...]
+
+
 @attrs.frozen(kw_only=True)
 class RunQuery:
     """Which runs to list."""

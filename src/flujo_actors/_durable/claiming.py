@@ -21,7 +21,7 @@ import trio
 
 from .._core.outcomes import RunId
 from .._core.owners import Fate, process_of
-from .._core.records import Append, Lease, StoredRun, has_ended
+from .._core.records import Append, Lease, StoredRun, TakenRun, has_ended
 from ..errors import NotPaused, RunLeased
 from ..stores import _refusals as refusals
 from ..stores._port import Store
@@ -73,6 +73,14 @@ def granted(store: Store, run: StoredRun, lease_s: float) -> Lease:
     return store.claim(run.run_id, owner=new_owner(), lease_s=lease_s)
 
 
+def granted_new(store: Store, run_id: RunId, lease_s: float) -> TakenRun | None:
+    """The lease of a run that nobody has worked on, and what it holds; `None` if it is none. Blocks."""
+    if not hasattr(store, "take_new"):  # few stores have it
+        return None
+    taken: TakenRun | None = store.take_new(run_id, owner=new_owner(), lease_s=lease_s)
+    return taken
+
+
 async def refuse_if_held(store: Store, run_id: RunId) -> None:
     """`RunLeased` if the run cannot be had now."""
     run = await call_store(lambda: store.get(run_id))
@@ -83,6 +91,12 @@ async def refuse_if_held(store: Store, run_id: RunId) -> None:
 def give_up(store: Store, lease: Lease) -> None:
     """Let others have a run; blocks."""
     store.append([Append(lease=lease, records=(), release=True)])
+
+
+def give_up_new(store: Store, taken: TakenRun | None) -> None:
+    """The same for one that was taken, if it was."""
+    if taken is not None:
+        give_up(store, taken.lease)
 
 
 def can_be_had(store: Store, run: StoredRun) -> bool:

@@ -28,7 +28,17 @@ from .._core.deliveries import AFTER_DEATH, deaths_without_progress
 from .._core.outcomes import PipelineResult, RunId
 from .._core.paths import ROOT
 from .._core.pause_tokens import parse_token
-from .._core.records import Admission, Append, CancelRequest, Lease, Record, RunQuery, StoredRun, StoredStatus
+from .._core.records import (
+    Admission,
+    Append,
+    CancelRequest,
+    Lease,
+    Record,
+    RunQuery,
+    StoredRun,
+    StoredStatus,
+    TakenRun,
+)
 from .._core.settings import DurabilitySettings
 from .._dsl.pipeline import Pipeline
 from ..errors import (
@@ -46,7 +56,9 @@ from .claiming import (
     can_be_had,
     claimed,
     give_up,
+    give_up_new,
     granted,
+    granted_new,
     refuse_if_ended,
     refuse_if_held,
     refuse_run_inside_borrower,
@@ -125,10 +137,19 @@ class StoredRuns:
         begin = partial(self._begun, lease) if lease.epoch == 1 else partial(self._opened, lease, run, after_death=died)
         return await self._or_give_up(lease, begin)
 
-    async def _begun(self, lease: Lease) -> OpenRun:
+    async def take_new(self, run_id: RunId) -> TakenRun | None:
+        """Claim a run that waits for its first worker, and read it, in one go; `None` if that cannot be done."""
+        claim = partial(granted_new, self.store, run_id, self.settings.lease_s)
+        return await call_store(claim, if_left=partial(give_up_new, self.store))
+
+    async def open_new(self, taken: TakenRun) -> OpenRun:
+        """Open a run that was taken so."""
+        return await self._or_give_up(taken.lease, partial(self._begun, taken.lease, list(taken.records)))
+
+    async def _begun(self, lease: Lease, records: list[Record] | None = None) -> OpenRun:
         """A run that nobody has begun before."""
         self._writer().hold(lease, _told_by_the_store)
-        return attrs.evolve(await self._read(lease), resumed=False)
+        return attrs.evolve(await self._read(lease, records), resumed=False)
 
     async def defer(self, token: str, decision: Any, *, wait: bool) -> OpenRun:
         run_id, _ = parse_token(token)
@@ -174,12 +195,13 @@ class StoredRuns:
         await self._writer().write(Append(lease=lease, records=(note,), pauses=unasked, status="running"))
         return attrs.evolve(opened, deaths=opened.deaths + 1) if after_death else opened
 
-    async def _read(self, lease: Lease) -> OpenRun:
-        """All that the run has stored, read: `CorruptRecord` names what cannot be."""
-        records = await call_store(lambda: self.store.read(lease.run_id))
+    async def _read(self, lease: Lease, new: list[Record] | None = None) -> OpenRun:
+        """All that the run has stored, read, unless it is new: `CorruptRecord` names what cannot be."""
+        records = await call_store(lambda: self.store.read(lease.run_id)) if new is None else new
         data, context = self._given(lease.run_id, records)
         journal = self._journal(lease)
-        await call_store(lambda: journal.load(records))
+        if new is None:  # a new run has its admission alone, which says nothing of steps
+            await call_store(lambda: journal.load(records))
         return OpenRun(
             run_id=lease.run_id,
             data=data,

@@ -149,14 +149,8 @@ def parked(store: Store, counter: Counter, children: Sequence[RunId]) -> None:
     counter.withdraw(children)
 
 
-def read_child(store: Store, child: RunId, journal: SeenJournal) -> tuple[SeenJournal, End | None]:
-    """What a remote step has written, in that journal, and how it came to rest, if it has."""
-    records = store.read(child)
-    journal.load(records)
-    return journal, _end_in(records, where=f"the remote step {child!r}")
-
-
-def _end_in(records: Sequence[Record], *, where: str) -> End | None:
+def end_in(records: Sequence[Record], *, where: str) -> End | None:
+    """How a remote step came to rest by its records, if it has."""
     last = next((record for record in reversed(records) if record.kind in ("ended", "resumed", "answered")), None)
     if last is None or last.kind != "ended":
         return None

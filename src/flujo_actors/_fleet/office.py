@@ -42,9 +42,9 @@ from .carrying import carried_now, trace_headers
 from .errands import Errand
 from .looking import Look, is_undoable
 from .port import Ticket
+from .reading import Reading
 from .returning import answers_for, attempt_in, share_budgets
 from .seats import away_from_seat
-from .seen_journal import SeenJournal, seen_journal
 from .signals import Listener, Signals, passed_on, read_signal
 from .spreading import place_of, queue_of, spread
 from .streaming import Reader
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .._dsl.kinds import MapOver
     from .._durable.stored_runs import StoredRuns
     from .._run.run import Run
+    from .seen_journal import SeenJournal
     from .submitting import Counter
 
 logger = logging.getLogger("flujo_actors")
@@ -82,9 +83,14 @@ class Office:
     _waiting: dict[RunId, Errand] = attrs.field(factory=dict, init=False)
     _to_stop: list[Errand] = attrs.field(factory=list, init=False)
     _busy: set[str] = attrs.field(factory=set, init=False)
+    _reading: Reading = attrs.field(init=False)
     _listener: Listener | None = attrs.field(default=None, init=False)
     _listens: bool = attrs.field(default=False, init=False)
     _channel: str = attrs.field(factory=lambda: f"flujo_{os.urandom(12).hex()}", init=False)
+
+    @_reading.default
+    def _reads_the_store(self) -> Reading:
+        return Reading(self.runs)
 
     # --- what the tree asks ---
 
@@ -318,9 +324,7 @@ class Office:
     async def _read(self, errand: Errand) -> SeenJournal:
         """What the remote step has written; read once for all who wait for it."""
         if errand.journal is None:
-            journal = seen_journal(self.runs, errand.child)
-            read = functools.partial(errands.read_child, self.runs.store, errand.child, journal)
-            errand.journal, errand.end = await call_store(read)
+            errand.journal, errand.end = await self._reading.read(errand.child)
         assert errand.journal is not None
         return errand.journal
 

@@ -43,6 +43,7 @@ from .streaming import Speaker, ears_of
 if TYPE_CHECKING:
     from .._bridge.host import Host
     from .._core.quota import Amount
+    from .._core.records import TakenRun
     from .._core.settings import FleetSettings
     from .._durable.runs import OpenRun
     from .._durable.stored_runs import StoredRuns
@@ -66,8 +67,8 @@ class RemotePlayer:
     guess: Amount
     """What a first call is reckoned at, where usage is limited."""
 
-    async def play(self, child: RunId, host: Host) -> None:
-        """Claim a remote step and perform it, from wherever its last worker left it."""
+    async def play(self, child: RunId, host: Host, *, new: TakenRun | None = None) -> None:
+        """Claim a remote step, unless that was done, and perform it, from wherever its last worker left it."""
         ours = self.runs
         runs = RemoteRuns(
             store=ours.store,
@@ -77,7 +78,7 @@ class RemotePlayer:
             mode=ours.mode,
             version=self.version,
         )
-        opened = await runs.take(child)
+        opened = await runs.take(child) if new is None else await runs.open_new(new)
         asked, journal = runs.asked, opened.journal
         assert asked is not None
         assert isinstance(journal, RemoteJournal)

@@ -27,6 +27,7 @@ from procrastinate.exceptions import AlreadyEnqueued, ProcrastinateException
 from procrastinate.jobs import Job
 from procrastinate.schema import SchemaManager
 from procrastinate.worker import Worker
+from psycopg_pool import AsyncConnectionPool
 
 from .port import Play, Ticket
 
@@ -118,7 +119,7 @@ class ProcrastinateEngine:
     async def _serve(
         self, queues: Sequence[str], slots: int, play: Play, stopping: threading.Event, threads: ThreadPoolExecutor
     ) -> None:
-        connector = procrastinate.PsycopgConnector(conninfo=self._url, min_size=1, max_size=4)
+        connector = _Connector(conninfo=self._url, min_size=1, max_size=4, pool_factory=_pool)
         app = procrastinate.App(connector=connector)
 
         @app.task(name=TASK)
@@ -126,7 +127,7 @@ class ProcrastinateEngine:
             await asyncio.get_running_loop().run_in_executor(threads, play, json.loads(run))
 
         async with app.open_async():
-            worker = Worker(
+            worker = connector.worker = _Worker(
                 app,
                 queues=list(queues),
                 concurrency=slots,
@@ -155,6 +156,43 @@ class ProcrastinateEngine:
                     )
                     for job in stalled:
                         await _retried(app, job)
+
+
+class _Worker(Worker):
+    """The library's, which forgets notices that come while it fetches a job: it would find that job by polling."""
+
+    _notices = 0
+
+    def noticed(self) -> None:
+        """There may be something to fetch."""
+        self._notices += 1
+        self._new_job_event.set()
+
+    async def _handle_notification(self, **told: Any) -> None:
+        self._notices += 1
+        await super()._handle_notification(**told)
+
+    async def _fetch_and_process_jobs(self) -> None:
+        known = -1
+        while known != self._notices and not self._stop_event.is_set():
+            known = self._notices
+            await super()._fetch_and_process_jobs()  # type: ignore[no-untyped-call]
+
+
+class _Connector(procrastinate.PsycopgConnector):
+    """The library's, which tells its worker when it listens: what came before that was not heard."""
+
+    worker: _Worker | None = None
+
+    async def _loop_notify(self, **options: Any) -> None:
+        if self.worker is not None:
+            self.worker.noticed()
+        await super()._loop_notify(**options)
+
+
+def _pool(**options: Any) -> AsyncConnectionPool:
+    """Connections that are not asked each time whether they live: a worker that meets a dead one comes back."""
+    return AsyncConnectionPool(**{**options, "check": None})
 
 
 async def _retried(app: procrastinate.App, job: Job) -> None:

@@ -14,7 +14,7 @@ import trio
 from .._bridge.host import Host, current_host, refuse_inside_loop
 from .._core.deliveries import poisonous
 from .._core.outcomes import PipelineResult, RunId
-from .._core.records import StoredRun
+from .._core.records import StoredRun, TakenRun
 from .._core.seconds import checked_seconds
 from .._core.settings import FleetSettings
 from .._durable.fingerprint import Fingerprint
@@ -109,6 +109,10 @@ class Fleet:
 
     async def play(self, run_id: RunId, host: Host) -> None:
         """Claim a run and work on it, unless too many workers have died over it."""
+        new = await self.runs.take_new(run_id)
+        if new is not None:
+            await self._play_new(new, host)
+            return
         for stood in await call_store(lambda: self.runs.store.standing([run_id])):
             if self.telemetry.enabled:
                 self._tell(stood)
@@ -121,6 +125,15 @@ class Fleet:
             await self.drive(self.runs, opened, host, None)
         else:
             await self.runs.end_as_failed(opened, why)
+
+    async def _play_new(self, new: TakenRun, host: Host) -> None:
+        """Work on a run that nobody has worked on before."""
+        if self.telemetry.enabled:
+            self._tell(new.run)
+        if new.run.parent is not None:
+            await self.player.play(new.run.run_id, host, new=new)
+        else:
+            await self.drive(self.runs, await self.runs.open_new(new), host, None)
 
     def _tell(self, run: StoredRun) -> None:
         since = run.created_at if run.unclaimed else run.updated_at

@@ -3,8 +3,8 @@
 Rules:
 
 1. A signal may be lost: whoever waits also looks. So nothing is written down, and nobody waits for a signal to arrive.
-2. NOTIFY takes a lock over the whole server when it commits. So signals are gathered for some milliseconds and go out
-   in one statement of their own, never in a transaction that writes.
+2. NOTIFY takes a lock over the whole server when it commits. So signals go out in statements of their own, never in a
+   transaction that writes: the first at once, those of the next milliseconds together.
 3. A message is a short text without meaning to the database; what is too long for one goes in several.
 """
 
@@ -24,7 +24,7 @@ import trio
 logger = logging.getLogger("flujo_actors")
 
 GATHER_S = 0.005
-"""For how long signals are gathered."""
+"""For how long signals are gathered after some were sent."""
 
 MESSAGE_BYTES = 7_500
 """How long a message may be: NOTIFY takes 8,000 bytes."""
@@ -63,6 +63,7 @@ class Signals:
         self._waiting: list[tuple[str, str]] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._taken_at = -GATHER_S
 
     def send(self, channel: str, message: str) -> None:
         """Send a message soon; never blocks, never fails."""
@@ -74,14 +75,15 @@ class Signals:
             self._changed.notify()
 
     def take(self) -> list[tuple[str, str]] | None:
-        """What is to be sent, after gathering it for a moment; `None` when there was nothing for long."""
+        """What is to be sent, some time after the last time; `None` when there was nothing for long."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._waiting, _IDLE_S):
                 self._thread = None
                 return None
-        time.sleep(GATHER_S)
+        time.sleep(max(0.0, self._taken_at + GATHER_S - time.monotonic()))
         with self._changed:
             taken, self._waiting = self._waiting, []
+            self._taken_at = time.monotonic()
             return taken
 
     @property

@@ -296,7 +296,8 @@ class Worker:
         finally:
             self._playing.pop(run_id, None)
             self._changed.set()
-            self._looked.set()
+            if self._post.engine is None or self._post.once:  # an engine brings what comes next by itself
+                self._looked.set()
             done()
 
     async def _note(self, run_id: RunId, error: BaseException) -> None:

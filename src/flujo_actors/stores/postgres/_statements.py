@@ -43,6 +43,15 @@ CLAIM: LiteralString = f"""
     UPDATE flujo_runs SET owner = %(owner)s, epoch = epoch + 1, lease_until = {NOW} + %(lease_s)s::float8
     WHERE run_hash = %(hash)s AND (owner = %(dead)s::text OR NOT {HELD}) RETURNING epoch"""
 
+TAKE_NEW: LiteralString = f"""
+    WITH taken AS (
+        UPDATE flujo_runs SET owner = %(owner)s, epoch = 1, lease_until = {NOW} + %(lease_s)s::float8
+        WHERE run_hash = %(hash)s AND epoch = 0 AND owner IS NULL AND status = 'running' AND cancel IS NULL
+        RETURNING id, pipeline, created_at, updated_at, queue, parent)
+    SELECT pipeline, created_at, updated_at, queue, parent, seq, kind, path, body, blob, data, at, gist
+    FROM taken JOIN flujo_records ON run = taken.id LEFT JOIN flujo_blobs ON hash = blob ORDER BY seq"""
+"""The claim of a run that nobody has worked on, and its records."""
+
 ADVANCE: LiteralString = f"""
     UPDATE flujo_runs
     SET next_seq = next_seq + %(count)s::bigint, updated_at = {WALL}, status = coalesce(%(status)s::text, status),
@@ -130,6 +139,11 @@ CLOSE_PAUSES: LiteralString = "DELETE FROM flujo_pauses WHERE run = %s AND answe
 READ: LiteralString = """
     SELECT seq, kind, path, body, blob, data, at, gist FROM flujo_records LEFT JOIN flujo_blobs ON hash = blob
     WHERE run = (SELECT id FROM flujo_runs WHERE run_hash = %s) AND seq > %s ORDER BY seq LIMIT %s"""
+
+READ_ALL: LiteralString = """
+    SELECT run_id, seq, kind, path, body, blob, data, at, gist
+    FROM flujo_runs r JOIN flujo_records ON run = r.id LEFT JOIN flujo_blobs ON hash = blob
+    WHERE run_hash = ANY(%s) ORDER BY r.id, seq"""
 
 SCAN: LiteralString = """
     SELECT seq, kind, path, at, gist, CASE WHEN gist IS NULL THEN body END, data
