@@ -9,7 +9,7 @@ import pytest
 import trio
 from test_remote_steps import fleet, make
 
-from flujo_actors import CorruptRecord, Flujo, Pipeline, RunClient, Step
+from flujo_actors import Context, CorruptRecord, Flujo, Pipeline, RunClient, Step
 from kit.postgres_server import session_server
 
 pytestmark = pytest.mark.slow
@@ -114,3 +114,26 @@ def test_a_result_that_is_gone_is_said_to_be(url: str) -> None:
         db.execute("DELETE FROM flujo_runs WHERE run_id = 'r@away'")
     with pytest.raises(CorruptRecord, match="r@away"):
         RunClient(url).state("r")
+
+
+def test_the_context_of_a_long_result_is_stored_once_too(url: str) -> None:
+    """Where it was written; whoever goes on with the run, or looks at it, is given it."""
+    told: list[int] = []
+
+    async def note(data: str, *, context: Context) -> str:
+        context.notes = "note" * LONG
+        return "short"
+
+    async def count(data: str, *, context: Context) -> int:
+        told.append(len(context.notes))
+        if len(told) == 1:
+            raise KeyboardInterrupt
+        return told[-1]
+
+    flujo = make(Pipeline([Step("note", note, runs_on="gpu"), Step("count", count)], name="notes"), url)
+    with pytest.raises(KeyboardInterrupt):
+        run(flujo, "abc", run_id="r")
+    assert rows(url, "SELECT count(*) FROM flujo_records WHERE blob IS NOT NULL") == [(1,)]
+    assert RunClient(url).state("r").context.notes == "note" * LONG
+    assert flujo.resume("r").output == 4 * LONG
+    assert told == [4 * LONG, 4 * LONG]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import queue
 import random
 import threading
 import uuid
@@ -68,6 +69,21 @@ class TestProcrastinate(EngineConformance):
         engine.serve(("default",), 1, play, stopping)
         assert played.is_set()
         assert waiting(place, status="%") == 0
+
+    def test_no_notice_is_missed(self, place: PostgresPlace) -> None:
+        """Neither one that comes before the worker listens, nor one that comes while it looks at the queue."""
+        engine = ProcrastinateEngine(place.url, polling_s=3600)
+        engine.prepare()
+        played, stopping = queue.SimpleQueue[str](), threading.Event()
+        with ThreadPoolExecutor(1) as threads:
+            serving = threads.submit(engine.serve, ("default",), 2, played.put, stopping)
+            try:
+                for number in range(200):
+                    engine.submit([Ticket(run_id=f"run-{number}")])
+                    assert played.get(timeout=60) == f"run-{number}"
+            finally:
+                stopping.set()
+            serving.result(timeout=60)
 
 
 def waiting(place: PostgresPlace, status: str = "todo") -> int:

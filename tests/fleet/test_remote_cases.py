@@ -18,7 +18,7 @@ from fleet_processes import Worker
 from fleet_waiting import until
 from test_remote_steps import fleet, make
 
-from flujo_actors import Pipeline, RunClient, Step
+from flujo_actors import Flujo, Pipeline, RunClient, Step
 from flujo_actors.stores import PostgresStore
 from kit.postgres_server import session_server
 
@@ -238,6 +238,35 @@ def test_the_items_of_a_map_are_handed_in_together(url: str) -> None:
         assert trio.run(main).output == list(range(300))
     assert calls["admit_told"] < 150  # those that are asked for in one round go together
     assert most <= 100
+
+
+def test_an_item_alone_asks_the_store_for_little(url: str) -> None:
+    """A worker claims and reads it at once, and looks for nothing else; whoever waits reads those that end together."""
+    items = Step.map_over("all", Step("item", echoed, runs_on="gpu"))
+    flujo = Flujo(items, store=url, engine="postgres", settings={"fleet": {"unclaimed_s": 600.0}})
+    calls: Counter[str] = Counter()
+
+    def counted(name: str) -> None:
+        original = getattr(PostgresStore, name)
+
+        def counting(self: Any, *args: Any, **options: Any) -> Any:
+            calls[name] += 1
+            return original(self, *args, **options)
+
+        patch.setattr(PostgresStore, name, counting)
+
+    async def main() -> Any:
+        async with fleet(flujo, slots=16):
+            with trio.fail_after(120):
+                return await flujo.run_async(list(range(100)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("take_new", "claim", "get", "read", "read_all"):
+            counted(name)
+        assert trio.run(main).output == list(range(100))
+    assert calls["take_new"] == 100
+    assert calls["claim"] + calls["get"] == 0
+    assert calls["read"] + calls["read_all"] <= 100
 
 
 async def echoed(data: Any) -> Any:

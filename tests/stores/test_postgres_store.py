@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import attrs
 import psycopg
 import pytest
 from cutting_proxy import CuttingProxy
@@ -272,3 +273,51 @@ def test_a_commit_changes_a_run_once_whatever_it_adds(store, monkeypatch):
     assert [type(each) for each in verdicts] == [type(None)] * 101 + [LeaseLost]
     assert bodies(store, "first") == [record(text).body for text in (*map(str, range(50)), "end")]
     assert bodies(store, "second") == [record(str(number)).body for number in range(50)]
+
+
+def test_workers_find_answered_runs_without_reading_all_that_wait(store, other):
+    """Ten thousand runs of other queues, or that wait for a person, are no work for whoever looks."""
+    store.admit_all([waiting("a")], owner=None, lease_s=0.0)
+    other.execute(
+        """INSERT INTO flujo_runs (run_hash, run_id, pipeline, status, created_at, updated_at, epoch, lease_until,
+                                   next_seq, queue)
+           SELECT sha256(n::text::bytea), n::text, 'p', 'paused', 0, 0, 1, 0, 2, 'people'
+           FROM generate_series(1, 10000) n"""
+    )
+    other.execute("UPDATE flujo_runs SET status = 'paused' WHERE run_id = 'a'")
+    other.execute("ANALYZE flujo_runs")
+    found = store.wanting(pipeline=waiting("a").pipeline, queues=["gpu"], host="nowhere:", limit=10)
+    assert [run.run_id for run in found] == ["a"]
+    store.close()  # a session tells what it read when it ends
+    used = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'flujo_runs_resting'"
+    deadline = time.monotonic() + 10
+    while (count := other.execute(used).fetchall()[-1][0]) == 0 and time.monotonic() < deadline:
+        other.execute("SELECT pg_sleep(0.05)")
+    assert count == 1
+
+
+def waiting(run_id, *, queue="gpu"):
+    return attrs.evolve(admission(run_id), queue=queue)
+
+
+def test_a_new_run_is_taken_and_read_at_once(store):
+    """By one worker; whoever comes second, or comes for another kind of run, has to look closer."""
+    store.admit_all([waiting("a"), waiting("b")], owner=None, lease_s=0.0)
+    taken = store.take_new(RunId("a"), owner="one", lease_s=LEASE_S)
+    assert (taken.lease.owner, taken.lease.epoch, taken.run.queue, taken.run.unclaimed) == ("one", 1, "gpu", True)
+    assert taken.records == tuple(store.read(RunId("a")))
+    assert store.take_new(RunId("a"), owner="two", lease_s=LEASE_S) is None
+    write(store, taken.lease, record("x"), status="completed", release=True)
+    assert store.take_new(RunId("a"), owner="two", lease_s=LEASE_S) is None
+    store.request_cancel(RunId("b"), reason="enough")
+    assert store.take_new(RunId("b"), owner="two", lease_s=LEASE_S) is None
+    assert store.take_new(RunId("nowhere"), owner="two", lease_s=LEASE_S) is None
+
+
+def test_several_runs_are_read_at_once(store):
+    """Each with its own records, long ones included; what is not there is left out."""
+    lease = admit(store, run_id="a")
+    write(store, lease, record("x"), record(LONG))
+    admit(store, run_id="b")
+    found = store.read_all([RunId("b"), RunId("nowhere"), RunId("a")])
+    assert found == {RunId("a"): store.read(RunId("a")), RunId("b"): store.read(RunId("b"))}

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. Only long results are referred to: a short one is copied, so that reading a run does not mean reading all its remote
-   steps.
+1. Only long results are referred to, with the contexts that come with them: a short one is copied, so that reading a
+   run does not mean reading all its remote steps.
 2. A record that refers to another run begins with its id. Whoever wants the result reads `whole` records; names, usage
    and times are in the record itself.
 3. Both are forgotten together. A run that is forked from one that refers to others holds copies.
@@ -27,6 +27,9 @@ from ..stores._port import Store
 LONG = 4_000
 """A body of more characters refers to the result instead of holding it."""
 
+_LEFT = "child_context"
+"""Says that the context which the step left stands there, too."""
+
 _PREFIX = f'{{"v":{RECORD_VERSION},"child":'
 
 
@@ -35,15 +38,20 @@ class Child(NamedTuple):
 
     run_id: RunId
     outcome: TerminalOutcome
+    context: object = None
+    """The context that it left; `None` if that is the one it was given."""
 
 
-def referring(parts: dict[str, Any], child: Child, outcome: TerminalOutcome) -> str:
-    """The body of a record of a step that another run has performed."""
+def referring(parts: dict[str, Any], child: Child, outcome: TerminalOutcome, context: object) -> str:
+    """The body of a record of a step that another run has performed, and that has left this context."""
     body = record_bodies.make_body(**parts)
     if len(body) <= LONG or not _is_the_same(outcome, child.outcome):
         return body
     own = {name: part for name, part in parts.items() if name != "history"}
     own["success"] = {name: part for name, part in parts["success"].items() if name != "output"}
+    if "context" in own and child.context is context:
+        del own["context"]
+        own[_LEFT] = True
     return record_bodies.make_body(child=child.run_id, **own)
 
 
@@ -89,6 +97,8 @@ def _followed(store: Store, record: Record, known: dict[RunId, dict[StepPath, di
         )
     if "output" in found["success"]:
         body["success"]["output"] = found["success"]["output"]
+    if body.pop(_LEFT, False) and "context" in found:
+        body["context"] = found["context"]
     history = _history(known[child], record.path)
     if history:
         body["history"] = [{"kind": "step_result", **part} for part in history]

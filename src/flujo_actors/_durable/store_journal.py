@@ -296,7 +296,9 @@ class StoreJournal:
         if of:
             parts["of"] = of
         child = self.children.pop(path, None) if self.children else None
-        return record_bodies.make_body(**parts) if child is None else referring(parts, child, record.outcome)
+        if child is None:
+            return record_bodies.make_body(**parts)
+        return referring(parts, child, record.outcome, record.context)
 
     def unit(self, path: StepPath) -> KeptUnit | None:
         kept = self._units.get(path)

@@ -29,7 +29,8 @@ async def attempt_in(run: Run, request: Request, journal: StoreJournal, end: err
         context = request.context if recorded.same_context else recorded.context
         _leave_to_undo(request, recorded)
         assert isinstance(run.journal, StoreJournal)
-        run.journal.children[request.path] = Child(journal.lease.run_id, recorded.outcome)
+        left = None if recorded.same_context else recorded.context
+        run.journal.children[request.path] = Child(journal.lease.run_id, recorded.outcome, left)
         return await _attempt_of(request, recorded.outcome, context)
     pauses = _pauses_below(journal, request.path)
     if end is None:

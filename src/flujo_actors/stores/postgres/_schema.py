@@ -134,6 +134,13 @@ _BUDGETS: tuple[LiteralString, ...] = (
 )
 """What the processes of a run have spent of its budgets, and set aside under which lease; `run` is that one's hash."""
 
+_RESTING: tuple[LiteralString, ...] = (
+    """CREATE INDEX flujo_runs_resting ON flujo_runs (queue, id)
+        WHERE queue IS NOT NULL AND parent IS NULL AND status = 'paused'""",
+    "CREATE INDEX flujo_pauses_open ON flujo_pauses (run) WHERE answered IS NULL",
+)
+"""The runs of queues that wait for answers, at which workers look again and again, and what they wait for."""
+
 MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (
     _FIRST,
     _CANCEL_REQUESTS,
@@ -143,6 +150,7 @@ MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (
     _BELIEFS,
     _TEXTS,
     _BUDGETS,
+    _RESTING,
 )
 """What leads from each version to the next; an empty schema has version 0."""
 

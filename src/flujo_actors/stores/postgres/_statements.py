@@ -174,7 +174,8 @@ WANTING: LiteralString = f"""
     WHERE pipeline = %(pipeline)s AND queue = ANY(%(queues)s) AND {_CAN_BE_HAD} ORDER BY r.id LIMIT %(limit)s"""
 
 WANTING_ANSWERED: LiteralString = f"""
-    WHERE pipeline = %(pipeline)s AND queue = ANY(%(queues)s) AND {_IS_ANSWERED} ORDER BY r.id LIMIT %(limit)s"""
+    WHERE pipeline = %(pipeline)s AND queue = ANY(%(queues)s) AND queue IS NOT NULL AND {_IS_ANSWERED}
+    ORDER BY r.id LIMIT %(limit)s"""
 
 ORPHANS: LiteralString = f"""
     WHERE pipeline = %(pipeline)s AND queue IS NULL AND parent IS NULL AND updated_at <= %(updated_before)s::float8

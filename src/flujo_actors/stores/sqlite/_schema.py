@@ -146,6 +146,12 @@ _BUDGETS = (
 )
 """What the processes of a run have spent of its budgets, and set aside under which lease."""
 
+_RESTING = (
+    """CREATE INDEX flujo_runs_resting ON flujo_runs (queue, id)
+        WHERE queue IS NOT NULL AND parent IS NULL AND status = 'paused'""",
+)
+"""The runs of queues that wait for answers, at which workers look again and again."""
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _FIRST,
     _ONE_PAGE_PER_RECORD,
@@ -155,6 +161,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _DEADLINES,
     _BELIEFS,
     _BUDGETS,
+    _RESTING,
 )
 """What leads from each version to the next; an empty file has version 0."""
 

@@ -141,7 +141,7 @@ _IS_ANSWERED = f"""status = 'paused' AND parent IS NULL AND NOT ({HELD})
 
 WANTING = f"WHERE {_IN_QUEUES} AND queue IS NOT NULL AND {_CAN_BE_HAD} ORDER BY id LIMIT :limit"
 
-WANTING_ANSWERED = f"WHERE {_IN_QUEUES} AND {_IS_ANSWERED} ORDER BY id LIMIT :limit"
+WANTING_ANSWERED = f"WHERE {_IN_QUEUES} AND queue IS NOT NULL AND {_IS_ANSWERED} ORDER BY id LIMIT :limit"
 
 ORPHANS = f"""
     WHERE pipeline = :pipeline AND queue IS NULL AND parent IS NULL AND updated_at <= :updated_before
