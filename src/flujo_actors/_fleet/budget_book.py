@@ -132,16 +132,17 @@ class BudgetBook:
     def unwritten(self) -> tuple[BudgetShare, ...] | None:
         """The shares that have changed since they were written, to be written now; `None` while somebody draws.
 
-        A share that is written later than a draw, and does not know what came of it, would undo it.
+        A share that is written later than a draw, and does not know what came of it, would undo it. One that takes over
+        what remote steps used is left to the draw that follows: were it overtaken by that, they would count twice.
         """
         if not self._lock.acquire(blocking=False):
             return None
         try:
             with QUOTA_LOCK:
-                changed = self._changed()
+                changed = [(quota, entry) for quota, entry in self._changed() if not entry.absorbs]
                 shares = tuple(self._share(quota, entry) for quota, entry in changed)
                 for quota, entry in changed:
-                    entry.written, entry.absorbs = quota.held(), ()
+                    entry.written = quota.held()
             return shares
         finally:
             self._lock.release()
