@@ -27,7 +27,7 @@ from outcome import Error
 from .._bridge.guard import guarded
 from .._core.outcomes import RunId
 from .._core.paths import ROOT, StepPath
-from .._core.quota import Amount, Held, Quota, Wanted
+from .._core.quota import NOTHING, Amount, Held, Quota, Wanted
 from .._core.records import Append
 from .._core.shared_budgets import BudgetClaim, BudgetShare
 from .._durable.group_commit import Expected, JournalWriter, Notes
@@ -54,6 +54,8 @@ class _Entry:
     """Whether its limits stand here."""
     written: Held = attrs.field(factory=Held)
     absorbs: tuple[StepPath, ...] = ()
+    taken: Amount = NOTHING
+    """What those have used whose shares are absorbed by the next write: till then the store has it on theirs."""
     opened: bool = False
 
 
@@ -115,7 +117,7 @@ class BudgetBook:
 
     # --- what the office does ---
 
-    def take_in(self, quotas: Sequence[Quota], paths: Sequence[StepPath]) -> None:
+    def take_in(self, quotas: Sequence[Quota], paths: Sequence[StepPath], used: Amount = NOTHING) -> None:
         """What the remote steps at these paths used is on this side's account: their shares go with the next write.
 
         Whoever counts it does both under the lock of the quotas, or it counts twice for a moment.
@@ -123,7 +125,7 @@ class BudgetBook:
         with QUOTA_LOCK:
             for quota in quotas:
                 entry = self._entries[quota]
-                entry.absorbs = (*entry.absorbs, *paths)
+                entry.absorbs, entry.taken = (*entry.absorbs, *paths), entry.taken + used
 
     def write(self, quotas: Sequence[Quota]) -> None:
         """Write what this side has of these budgets, and know what the others have; blocks."""
@@ -166,13 +168,16 @@ class BudgetBook:
                 self.enter_own(quotas)
                 entries = [self._entries[quota] for quota in quotas]
                 claims = [self._claim(quota, wants and wants(quota), first) for quota in quotas]
+                carried = [entry.taken for entry in entries]
             told = self._store.draw(self._lease, claims)
             with QUOTA_LOCK:
-                for quota, entry, claim, each in zip(quotas, entries, claims, told, strict=True):
+                for quota, entry, claim, each, taken in zip(quotas, entries, claims, told, carried, strict=True):
                     entry.opened = True
-                    quota.see(each.others, None if entry.home else each.limits)
+                    late = entry.taken - taken  # it is on this side's account by now
+                    others = attrs.evolve(each.others, spent=each.others.spent.less(late))
+                    quota.see(others, None if entry.home else each.limits)
                     if not claim.reads:
-                        entry.absorbs = entry.absorbs[len(claim.share.absorbs) :]
+                        entry.absorbs, entry.taken = entry.absorbs[len(claim.share.absorbs) :], late
                         entry.written = _held_in(claim)
                 if not told[0].granted:
                     return None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .._core.attempts import Attempt, Done, Failed, Stopped
 from .._core.outcomes import Aborted, Failure, StepResult, Success
 from .._core.paths import ROOT, StepPath, at_or_below, is_tried
+from .._core.quota import amount_of
 from .._core.usage import NO_USAGE, Usage
 from .._durable.child_results import Child
 from .._durable.journal import Answered, Pause, Recorded
@@ -75,7 +76,7 @@ async def _take_in(request: Request, usage: Usage, history: Sequence[StepResult]
         charge(request, usage, history)
         for quota in quotas:
             quota.take_in(usage)
-        book.take_in(quotas, [request.path])
+        book.take_in(quotas, [request.path], amount_of(usage))
     await call_store(functools.partial(book.write, quotas))
 
 
