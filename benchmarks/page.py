@@ -31,7 +31,7 @@ from flujo_actors import page as page_package
 STATIC = Path(page_package.__file__).with_name("static")
 TOKEN = "bench-page-token"
 FLAGS = ["--disable-gpu", "--disable-background-networking", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-VIEWERS, COMMITS, TURNS, WATCHING = 200, 40, 400, 20
+VIEWERS, COMMITS, TURNS, WATCHING, SCROLLS = 200, 40, 400, 20, 4
 
 
 async def one(number: int) -> int:
@@ -134,23 +134,35 @@ CHANGES = """
 
 
 def scrolled(browser: Browser, base: str) -> dict[str, tuple[float, float]]:
-    """Frames a second and the longest one: of a blank page, of 10,000 items as tree and graph, at rest and live."""
+    """Frames a second and the longest one: of a blank page, of 10,000 items as tree and graph, at rest and live.
+
+    They take turns, and of each the best turn counts: what else this machine does takes frames from all of them.
+    """
     blank = browser.new_page(viewport={"width": 1280, "height": 800})
     blank.set_content('<div id="blank" style="height:800px;overflow:auto"><div style="height:800000px"></div></div>')
-    found = {"blank": tuple(blank.evaluate(SCROLL, "#blank"))}
-    blank.close()
     tab = opened(browser, base)
-    for view, selector in [("", "#tree"), ("graph", "#graph")]:
-        tab.goto("about:blank")
-        tab.goto(f"{base}#run=large&view={view}")
-        until(tab, "window.runPage?.run.loaded")
-        if not view:
-            tab.locator(".fold").first.click()
-        found[selector] = tuple(tab.evaluate(SCROLL, selector))
-        tab.evaluate(CHANGES)
-        found[f"{selector} live"] = tuple(tab.evaluate(SCROLL, selector))
-        tab.evaluate("clearInterval(window.changing)")
+    turns: dict[str, list[tuple[float, float]]] = {}
+    for _ in range(SCROLLS):
+        turns.setdefault("blank", []).append(tuple(blank.evaluate(SCROLL, "#blank")))
+        for view, selector in [("", "#tree"), ("graph", "#graph")]:
+            for name, measured in _scrolled_twice(tab, base, view, selector).items():
+                turns.setdefault(name, []).append(measured)
+    blank.close()
     tab.context.close()
+    return {name: (max(fps for fps, _ in each), min(longest for _, longest in each)) for name, each in turns.items()}
+
+
+def _scrolled_twice(tab: Page, base: str, view: str, selector: str) -> dict[str, tuple[float, float]]:
+    """At rest, and while two thousand changes a second come in."""
+    tab.goto("about:blank")
+    tab.goto(f"{base}#run=large&view={view}")
+    until(tab, "window.runPage?.run.loaded")
+    if not view:
+        tab.locator(".fold").first.click()
+    found = {selector: tuple(tab.evaluate(SCROLL, selector))}
+    tab.evaluate(CHANGES)
+    found[f"{selector} live"] = tuple(tab.evaluate(SCROLL, selector))
+    tab.evaluate("clearInterval(window.changing)")
     return found  # type: ignore[return-value]
 
 
