@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 import attrs
 from pydantic_ai import AgentRunResult
+from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import (
     AgentStreamEvent,
@@ -95,7 +96,7 @@ class AgentRequest:
         That is the text of all its turns, with tool calls in between.
         """
         with self.call.current():
-            streaming = streaming_to(intake, self.call)
+            streaming = streaming_to(intake, self.call, self.agent)
             result: AgentRunResult[object] = await self.agent.run(self.prompt, **self.arguments(), **streaming)
             return result
 
@@ -106,13 +107,17 @@ def with_options(arguments: dict[str, Any], more: dict[str, Any]) -> dict[str, o
     return arguments | more | ({"capabilities": capabilities} if capabilities else {})
 
 
-def streaming_to(intake: Intake | None, call: AgentCall) -> dict[str, Any]:
-    """The argument of `Agent.run` that makes it stream to an intake, if there is one.
+def streaming_to(intake: Intake | None, call: AgentCall, agent: object) -> dict[str, Any]:
+    """The argument of `Agent.run` that makes it stream to an intake, if there is one, and to the agent's own handler.
 
     The agent calls its handler where it reads the model's answer: `run_stream_events` would put a task of its own and a
     channel without a buffer between the two, which takes two turns of the loop for each event.
     """
-    return {} if intake is None else {"event_stream_handler": functools.partial(_give_text, intake, call)}
+    if intake is None:
+        return {}
+    own = getattr(agent, "event_stream_handler", None)
+    handler = functools.partial(_give_text, intake, call)
+    return {"event_stream_handler": handler if own is None else functools.partial(_give_both, own, intake, call)}
 
 
 async def _give_text(intake: Intake, call: AgentCall, _: object, events: AsyncIterable[AgentStreamEvent]) -> None:
@@ -120,6 +125,36 @@ async def _give_text(intake: Intake, call: AgentCall, _: object, events: AsyncIt
     async for event in events:
         if (piece := answer.piece(event)) and not intake.take(piece):
             await intake.room()
+
+
+async def _give_both(
+    own: EventStreamHandler[Any],
+    intake: Intake,
+    call: AgentCall,
+    ctx: RunContext[Any],
+    events: AsyncIterable[AgentStreamEvent],
+) -> None:
+    """What the agent's own handler reads is given on as it reads, and afterwards what it left."""
+    overheard = Overheard(intake, call, events)
+    await own(ctx, overheard)
+    async for _ in overheard:
+        pass
+
+
+class Overheard:
+    """Events of an agent whose text is given to an intake when they are read; nobody but their owner closes them."""
+
+    def __init__(self, intake: Intake, call: AgentCall, events: AsyncIterable[AgentStreamEvent]) -> None:
+        self._intake, self._events, self._answer = intake, aiter(events), AnswerText(call)
+
+    def __aiter__(self) -> Overheard:
+        return self
+
+    async def __anext__(self) -> AgentStreamEvent:
+        event = await anext(self._events)
+        if (piece := self._answer.piece(event)) and not self._intake.take(piece):
+            await self._intake.room()
+        return event
 
 
 class AnswerText:

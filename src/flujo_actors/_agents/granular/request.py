@@ -85,6 +85,6 @@ class GranularRequest:
         The text of a recalled turn comes as one piece, so that the pieces of a resumed run add up to the same text.
         """
         with self.call.current(), self.granular.stops_heard():
-            streaming = streaming_to(intake, self.call)
+            streaming = streaming_to(intake, self.call, self.agent)
             result: AgentRunResult[object] = await self.agent.run(self.prompt, **self.arguments(), **streaming)
             return result
