@@ -155,6 +155,11 @@ BODIES: list[tuple[Any, str, dict[str, Any]]] = [
     ("paused", '{"v":2,"step_name":"n","message":"Well?","usage":{"input_tokens":3}}', {"note": "Well?", "tokens": 3}),
     ("unit", '{"v":2,"result":"{}","usage":{"input_tokens":3,"output_tokens":4,"cost_usd":1.5}}', {"tokens": 7}),
     ("intent", '{"v":2,"intent":"{\\"tool\\":\\"book\\"}"}', {"note": "book"}),
+    (
+        "intent",
+        '{"v":2,"intent":"{\\"tool\\":\\"book\\",\\"arguments\\":{\\"city\\":\\"Oslo\\",\\"n\\":[1]}}"}',
+        {"note": "book(city=Oslo, n=[1])"},
+    ),
     ("ended", '{"v":2,"status":"failed","feedback":"why","total_tokens":5}', {"status": "failed", "tokens": 5}),
     ("settled", "not json", {}),
     ("settled", "[1]", {}),

@@ -6,7 +6,7 @@ import itertools
 from typing import assert_never
 
 from . import paths
-from .light_records import NOTE_CHARS, LightRecord, success_note
+from .light_records import NOTE_CHARS, LightRecord, called, success_note
 from .outcomes import (
     Aborted,
     Chunk,
@@ -73,7 +73,8 @@ class LightOutcomes:
     def _tool_call(self, call: ToolCalled, at: float) -> LightRecord:
         kind = "intent" if call.status == "started" else "unit"
         place = paths.unit(StepPath(call.path), call.tool_call_id)
-        return self._new(kind=kind, path=place, at=at, name=call.tool_call_id, note=call.tool_name[:NOTE_CHARS])
+        note = called(call.tool_name, call.arguments)[:NOTE_CHARS]
+        return self._new(kind=kind, path=place, at=at, name=call.tool_call_id, note=note)
 
     def _settled(self, path: str, result: StepResult | None, status: str, note: str, at: float) -> LightRecord:
         told = StepResult(name="") if result is None else result

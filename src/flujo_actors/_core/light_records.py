@@ -48,7 +48,7 @@ class LightRecord(NamedTuple):
     cost_usd: float = 0.0
     attempts: int = 1
     note: str = ""
-    """Why it failed, what it asks, which tool it calls: at most 200 characters."""
+    """Why it failed, what it asks, which tool it calls and with what: at most 200 characters."""
     of: int = 0
     """How many siblings the step has, itself included, where it is one of a map or a parallel stage."""
     origin: str = ""
@@ -248,7 +248,15 @@ def _tool(intent: object) -> str:
         told = json.loads(intent) if isinstance(intent, str) else None
     except (ValueError, RecursionError):
         return ""
-    return _text(told.get("tool")) if isinstance(told, dict) else ""
+    return called(_text(told.get("tool")), told.get("arguments")) if isinstance(told, dict) else ""
+
+
+def called(tool: str, arguments: object) -> str:
+    """A tool call in a line, as far as it is known: `book(city=Oslo)`."""
+    if not tool or not isinstance(arguments, dict):
+        return tool
+    said = (f"{name}={value if isinstance(value, str) else _write(value)}" for name, value in arguments.items())
+    return f"{tool}({', '.join(said)})"
 
 
 def _text(value: object) -> str:

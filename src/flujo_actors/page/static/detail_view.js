@@ -6,6 +6,7 @@ import { address } from "./api.js";
 import { count, dollars, duration, moment, oneLine, safe, shown, tokens } from "./format.js";
 import { questionView } from "./form_view.js";
 import { groupView } from "./graph_view.js";
+import { unitName } from "./tree_view.js";
 
 const TABS = ["output", "input", "context", "error", "raw"];
 
@@ -18,7 +19,7 @@ export function detailView(app) {
   return html`
     <aside class="detail" aria-label="Details">
       ${app.isLive() ? questions.map((/** @type {any} */ each) => questionView(app, each)) : nothing}
-      ${node && path ? stepView(app, node) : unit ? bodyView(app, unit.seq, unit.name) : path && app.graph.has(path) ? groupView(app) : runView(app)}
+      ${node && path ? stepView(app, node) : unit ? unitView(app, unit) : path && app.graph.has(path) ? groupView(app) : runView(app)}
     </aside>`;
 }
 
@@ -63,6 +64,12 @@ function tabView(app, node, tab) {
 /** @param {any} app @param {number} seq @param {string} title */
 function bodyView(app, seq, title) {
   return html`<h3>${safe(title)}</h3>${bodyPart(app, seq, "raw")}`;
+}
+
+/** What a model or a tool was asked, and what came back. @param {any} app @param {import("./fold.js").Unit} unit */
+function unitView(app, unit) {
+  const asked = unit.askedSeq && unit.askedSeq !== unit.seq ? bodyView(app, unit.askedSeq, "asked") : nothing;
+  return html`<h2>${oneLine(unitName(unit))} <small>${unit.done ? "done" : "in flight"}</small></h2>${asked}${bodyView(app, unit.seq, unit.done ? "result" : "asked")}`;
 }
 
 /** One part of a record's body, which is fetched when it is looked at. */

@@ -50,7 +50,7 @@ export const CROWD = 8;
  */
 
 /** @typedef {{path: string, name: string, note: string, done: boolean, seq: number, atMs: number | null,
- *   tokens: number, cost: number}} Unit */
+ *   askedSeq: number, tokens: number, cost: number}} Unit */
 
 const NOT_A_STEP = /^~[agut]/;
 const NUMBERED = /^~([a-z])(\d*)$/;
@@ -247,7 +247,7 @@ export class Outline {
   /** @param {Row} row */
   #intend(row) {
     const [seq, atMs, , path] = row;
-    const unit = { path, name: row[10] || last(path), note: row[9], done: false, seq, atMs, tokens: 0, cost: 0 };
+    const unit = { path, name: row[10] || last(path), note: row[9], done: false, seq, askedSeq: seq, atMs, tokens: 0, cost: 0 };
     this.units.set(path, unit);
     this.#turnsOf(path).push(unit);
   }
@@ -268,7 +268,7 @@ export class Outline {
     const turns = this.#turnsOf(path);
     const known = turns.find((unit) => unit.path === path);
     if (known) Object.assign(known, { done: true, seq, atMs, tokens: row[6], cost: row[7], note: row[9] || known.note });
-    else turns.push({ path, name: row[10] || last(path), note: row[9], done: true, seq, atMs, tokens: row[6], cost: row[7] });
+    else turns.push({ path, name: row[10] || last(path), note: row[9], done: true, seq, askedSeq: 0, atMs, tokens: row[6], cost: row[7] });
     this.units.delete(path);
     this.#spend(node, row[6], row[7]);
   }

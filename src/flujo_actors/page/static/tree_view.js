@@ -65,9 +65,10 @@ function nameOf(node) {
   return item ? `[${item[1]}] ${node.name === `[${item[1]}]` ? "" : node.name}` : node.name;
 }
 
-/** @param {import("./fold.js").Unit} unit */
-function unitName(unit) {
-  return unit.note ? `${unit.name} ${unit.note}` : unit.name;
+/** A tool with its arguments, or the number of a model's turn. @param {import("./fold.js").Unit} unit */
+export function unitName(unit) {
+  if (unit.note) return unit.note;
+  return unit.name.includes(":") ? "tool call" : `turn ${unit.name}`;
 }
 
 /** @param {import("./fold.js").Unit} unit */
