@@ -85,10 +85,21 @@ async def fail() -> str:
 
 
 def left_in_a_thread(settings: dict[str, Any]) -> None:
-    """A step whose thread cannot be stopped."""
-    release = threading.Event()
+    """A step whose thread cannot be stopped: it is at work when the branch beside it fails."""
+    begun, release = threading.Event(), threading.Event()
+
+    def slow(data: Any) -> None:
+        begun.set()
+        release.wait(30)
+
+    async def fails(data: Any) -> None:
+        while not begun.is_set():
+            await anyio.sleep(0.001)
+        raise ConnectionError("down")
+
+    branches = {"slow": Step("slow", slow), "fails": Step("fails", fails)}
     try:
-        Flujo(Step("slow", lambda data: release.wait(30), timeout_s=0.02), settings=settings).run(1)
+        Flujo(Step.parallel("both", branches), settings=settings).run(1)
     finally:
         release.set()
 
