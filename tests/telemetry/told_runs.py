@@ -85,6 +85,15 @@ async def fail() -> str:
 
 
 def left_in_a_thread(settings: dict[str, Any]) -> None:
+    """A step in a thread that takes too long."""
+    release = threading.Event()
+    try:
+        Flujo(Step("slow", lambda data: release.wait(30), timeout_s=0.02), settings=settings).run(1)
+    finally:
+        release.set()
+
+
+def left_beside_a_failure(settings: dict[str, Any]) -> None:
     """A step whose thread cannot be stopped: it is at work when the branch beside it fails."""
     begun, release = threading.Event(), threading.Event()
 
@@ -230,7 +239,7 @@ def handed_in(settings: Any) -> None:
 ALL = [
     handed_in,
     knowing,
-    *(report, asking, falling_back, failing, left_in_a_thread, swallowing, mending, counting),
+    *(report, asking, falling_back, failing, left_in_a_thread, left_beside_a_failure, swallowing, mending, counting),
     with_a_broken_hook,
     spending,
     selecting,
