@@ -13,8 +13,8 @@ Rules:
    does in any task.
 5. Cancelling the trio caller cancels the task and waits for its end. A coroutine always begins, and is cancelled at
    its first `await`, as trio would do it.
-6. What is known to wait, as agents do, may have to wait for its turn to begin (see `starts`). If its caller is
-   cancelled meanwhile, it does not begin at all.
+
+What is known to wait, as agents do, is called in another way: see `long_call`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from trio.lowlevel import Abort, cancel_shielded_checkpoint, current_task, resch
 from .eager_tasks import begin_task, runs_inside_itself
 from .guest_rounds import Rounds
 from .own_context import context_of_caller
-from .starts import Starts
 
 T = TypeVar("T")
 
@@ -46,11 +45,9 @@ class EagerCall(Generic[T]):
         "_coroutine",
         "_loop",
         "_parked",
-        "_queued",
         "_raise_cancel",
         "_result",
         "_rounds",
-        "_starts",
         "_task",
     )
 
@@ -60,39 +57,31 @@ class EagerCall(Generic[T]):
         self._loop, self._rounds, self._coroutine = loop, rounds, coroutine
         self._caller = caller = current_task()
         self._context = context_of_caller(caller)
-        self._begun = self._parked = self._queued = False
-        self._starts: Starts | None = None
+        self._begun = self._parked = False
         self._result: Value[T] | Error | None = None
         self._task: asyncio.Task[None] | None = None
         self._raise_cancel: Callable[[], object] | None = None
 
     async def run(self) -> T:
         """The trio side of what most often answers at once (rule 2)."""
-        self._leave(self._begin)
+        self._leave()
         if not runs_inside_itself(self._loop):
             await cancel_shielded_checkpoint()
         if self._result is None:
-            await self._park(self._abort)
+            await self._park()
         assert self._result is not None
         return self._result.unwrap()
 
-    async def run_long(self, starts: Starts) -> T:
-        """The trio side of what is known to wait: no round is spent on an answer that does not come at once."""
-        self._leave(lambda: self._wait_for_turn(starts))
-        await self._park(self._abort_in_turn)
-        assert self._result is not None
-        return self._result.unwrap()
-
-    def _leave(self, begin: Callable[[], None]) -> None:
+    def _leave(self) -> None:
         if self._loop.is_closed():
             self._coroutine.close()
             raise RuntimeError("the asyncio loop that this call needs is closed")
-        self._rounds.at_the_end(begin)
+        self._rounds.at_the_end(self._begin)
 
-    async def _park(self, abort: Callable[[Callable[[], object]], Abort]) -> None:
+    async def _park(self) -> None:
         self._rounds.keep_awake.keep()
         self._parked = True
-        await wait_task_rescheduled(abort)
+        await wait_task_rescheduled(self._abort)
         if self._raise_cancel is not None and was_cancelled(self._result):
             self._raise_cancel()
 
@@ -106,25 +95,7 @@ class EagerCall(Generic[T]):
             cancel_once(self._task)
         return Abort.FAILED
 
-    def _abort_in_turn(self, raise_cancel: Callable[[], object]) -> Abort:
-        if not self._queued:
-            return self._abort(raise_cancel)
-        self._queued = False
-        self._coroutine.close()
-        return Abort.SUCCEEDED
-
     # --- on the loop ---
-
-    def _wait_for_turn(self, starts: Starts) -> None:
-        """Rule 6."""
-        self._queued, self._starts = True, starts
-        starts.add(self._begin_in_turn)
-
-    def _begin_in_turn(self) -> None:
-        if self._queued and self._starts is not None:
-            self._queued = False
-            self._starts.under_way += 1
-            self._begin()
 
     def _begin(self) -> None:
         main, context = self._main(), context_for_asyncio(self._context)
@@ -157,8 +128,6 @@ class EagerCall(Generic[T]):
     def _arrive(self, result: Value[T] | Error) -> None:
         self._result = result
         del self._coroutine  # ten thousand branches that answered may wait for the round in which they go on
-        if self._starts is not None:
-            self._starts.under_way -= 1
         if self._parked:
             self._rounds.keep_awake.wake()
             reschedule(self._caller)

@@ -31,6 +31,7 @@ from trio.lowlevel import Abort
 from .asyncio_stream import Here, Intake, pumped
 from .eager_call import EagerCall, cancel_once, context_for_asyncio, was_cancelled
 from .guest_rounds import KeepAwake, Rounds
+from .long_call import LongCall
 from .starts import Starts
 
 if TYPE_CHECKING:
@@ -61,11 +62,11 @@ class AsyncioLoop:
         """What keeps the guest run awake."""
         return None if self.rounds is None else self.rounds.keep_awake
 
-    async def call(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Await `make()` on the loop and return its result; see the module's rules."""
+    def call(self, make: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        """What `make()` comes to on the loop; see the module's rules."""
         if self.rounds is not None:
-            return await EagerCall(self.loop, self.rounds, _made(make)).run_long(self.starts)
-        return await ThreadCall(self.loop, self.starts, make).run()
+            return LongCall(self.loop, self.rounds, self.starts, make).run()
+        return ThreadCall(self.loop, self.starts, make).run()
 
     async def go_on(self, make: Callable[[], Awaitable[T]]) -> T:
         """As `call`, from another thread, for what is part of a call that has begun: it waits for no turn."""
@@ -81,15 +82,7 @@ class AsyncioLoop:
         """What a producer on the loop comes to, whose pieces are taken meanwhile; see `asyncio_stream`."""
         if self.rounds is None:
             return pumped(self, produce, taker)
-        return EagerCall(self.loop, self.rounds, _taken(produce, taker)).run_long(self.starts)
-
-
-async def _taken(produce: Callable[[Intake[P]], Awaitable[T]], taker: Taker[P, H]) -> T:
-    return await produce(Here(taker))
-
-
-async def _made(make: Callable[[], Awaitable[T]]) -> T:
-    return await make()
+        return LongCall(self.loop, self.rounds, self.starts, lambda: produce(Here(taker))).run()
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:
