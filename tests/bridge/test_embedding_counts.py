@@ -1,6 +1,8 @@
 """What a step costs an asyncio host, in things that can be counted: turns of the loop, rounds of trio, tasks."""
 
 import asyncio
+import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,7 @@ from embedding_hosts import HostCase, each_asyncio_host
 from flujo_actors import Flujo, Pipeline, Step
 from flujo_actors._bridge import guest_rounds
 from flujo_actors._bridge.host import current_host
+from flujo_actors._bridge.parked_guest import ParkedGuest
 from flujo_actors._bridge.to_asyncio import AsyncioLoop
 
 
@@ -180,3 +183,59 @@ def test_a_busy_guest_hears_of_its_threads(host: HostCase) -> None:
         return heard[0]
 
     assert host.run(main) == 7
+
+
+# --- what is known to wait ------------------------------------------------------------------------------------
+
+
+def _coroutines_around() -> int:
+    """Through how many coroutines the caller of this goes on."""
+    frame, found = sys._getframe(2), 0
+    while frame is not None and frame.f_code.co_flags & (inspect.CO_COROUTINE | inspect.CO_GENERATOR):
+        frame, found = frame.f_back, found + 1
+    return found
+
+
+@each_asyncio_host
+def test_what_is_known_to_wait_goes_on_through_one_coroutine_only(host: HostCase) -> None:
+    """An agent waits a dozen times for every request: whatever lies around it is passed each time."""
+
+    async def waits() -> int:
+        await asyncio.sleep(0)
+        return _coroutines_around()
+
+    async def main() -> int:
+        here = await current_host()
+        return await here.enter(here.asyncio().call, waits)
+
+    assert host.run(main) == 1
+
+
+@each_asyncio_host
+def test_a_guest_that_is_woken_by_its_host_looks_for_io_once(host: HostCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looked before it parked, so it looks again before it parks the next time, and not in between."""
+    looks = 0
+
+    def look(guest: ParkedGuest) -> None:
+        nonlocal looks
+        looks += 1
+        see(guest)
+
+    async def on_trio(loop: AsyncioLoop) -> int:
+        await loop.call(long)
+        before = looks
+        for _ in range(10):
+            await loop.call(long)
+        return looks - before
+
+    async def long() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def main() -> int:
+        here = await current_host()
+        return await here.enter(on_trio, here.asyncio())
+
+    see = ParkedGuest.look
+    monkeypatch.setattr(ParkedGuest, "look", look)
+    assert host.run(main) == 10

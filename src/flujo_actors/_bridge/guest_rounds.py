@@ -112,7 +112,7 @@ class Rounds:
     def _turn(self) -> None:
         until = monotonic() + TURN_S
         if self.keep_awake.parked is not None:
-            self.keep_awake.parked.look()
+            self.keep_awake.parked.look_first()
         self._in_turn = True
         try:
             self._take_round()

@@ -81,7 +81,7 @@ class ParkedGuest:
         self._events: object = state.unrolled_run_next_send.value
         self._broken: OSError | None = None
         self._loop, self._soon = loop, soon
-        self._parked = False
+        self._parked = self._woken = False
         self._patience_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         # A descriptor of our own, so that it is ours to close, whenever trio closes the other.
@@ -114,6 +114,13 @@ class ParkedGuest:
         except OSError as error:  # trio's to deal with: its run ends with it
             self._broken = error
 
+    def look_first(self) -> None:
+        """At the beginning of a turn; a guest just woken looked before it parked, and looks before it parks again."""
+        if self._woken:
+            self._woken = False
+        else:
+            self.look()
+
     @property
     def _has_news(self) -> bool:
         return bool(self._events) or self._broken is not None
@@ -121,6 +128,7 @@ class ParkedGuest:
     def wake(self) -> None:
         """Somebody in the host's thread is about to give the guest something to do."""
         if self._parked:
+            self._woken = True
             self._go_on()
 
     def wait_without_loop(self, patience_s: float) -> bool:
