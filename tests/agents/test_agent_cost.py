@@ -16,7 +16,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from flujo_actors import Flujo, Pipeline, Settings, Step, UsageLimitExceededError, UsageLimits
-from flujo_actors._agents import metering, output_schema
+from flujo_actors._agents import metered_model, output_schema
 from flujo_actors._agents.per_agent import PerAgent
 from flujo_actors._bridge.to_asyncio import ThreadCall, helper_loop
 from flujo_actors._core.outcomes import PipelineResult
@@ -66,9 +66,9 @@ async def test_the_schema_of_an_agent_is_worked_out_once(monkeypatch: pytest.Mon
 async def test_the_model_of_an_agent_is_wrapped_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of one agent share the metered model, which knows its call by a context variable."""
     made: list[object] = []
-    begin = metering.MeteredModel.__init__
+    begin = metered_model.MeteredModel.__init__
     monkeypatch.setattr(
-        metering.MeteredModel, "__init__", lambda self, model: (made.append(model), begin(self, model))[1]
+        metered_model.MeteredModel, "__init__", lambda self, model: (made.append(model), begin(self, model))[1]
     )
     model = TestModel()
     await called(Flujo(Step("greet", Agent(model))))

@@ -1,7 +1,7 @@
 """Every model request of a step, counted: reserved before it is made, settled after, told to telemetry.
 
-The model of an agent is wrapped; which step a request belongs to is found in a context variable, which flows into
-tools and nested tasks by itself. Rules:
+The model of an agent is wrapped (see `metered_model`); which step a request belongs to is found in a context variable,
+which flows into tools and nested tasks by itself. Rules:
 
 1. A request is made only when every quota above the step grants it; one that must wait is woken by each settlement.
 2. What a response used is counted exactly once, also when the step fails or is cancelled afterwards.
@@ -11,20 +11,15 @@ tools and nested tasks by itself. Rules:
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any
 
 import attrs
-from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, SystemPromptPart
-from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
-from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
-from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage, RunUsage
 
 from .._core.error_info import message_of
@@ -32,13 +27,10 @@ from .._core.events import AgentSystem, AgentUsage, ModelEnded, ModelStarted, St
 from .._core.quota import ONE_TOOL_CALL, Amount, Quota
 from .._core.usage import NO_USAGE, Usage
 from .._locks import QUOTA_LOCK
-from .model_pool import model_named
-from .per_agent import PerAgent, SomeAgent
 from .pricing import Pricing, estimated_cost
 from .provider_errors import raw_text
 from .reckoning import sure_amount
 from .tool_count import ToolCount
-from .unstreamed import streamed
 from .waiting_requests import waiting
 
 logger = logging.getLogger("flujo_actors")
@@ -46,10 +38,11 @@ logger = logging.getLogger("flujo_actors")
 Emit = Callable[..., None]
 """Tells telemetry of an event: its class, and its facts."""
 
-_current: ContextVar[AgentCall | None] = ContextVar("flujo_actors agent call", default=None)
+current_call: ContextVar[AgentCall | None] = ContextVar("flujo_actors agent call", default=None)
 
 _FAILED_REQUEST = Usage(failed_requests=1)
 _FAILED_TOOL_CALL = Usage(failed_tool_calls=1)
+_NO_TOOLS: frozenset[str] = frozenset()
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -188,9 +181,7 @@ class AgentCall:
         parameters: ModelRequestParameters,
     ) -> MeteredRequest:
         """Wait until the request may be made; `UsageLimitExceededError` if it may not."""
-        self.model, self.last_response = model, None
-        self.function_tools = frozenset([tool.name for tool in parameters.function_tools])
-        self._require_price(model)
+        self._begin(model, parameters)
         reserved: tuple[Amount, ...] = ()
         if self.quotas:
             reserved = await self._granted(sure_amount(messages, settings, model, self.pricing))
@@ -199,8 +190,33 @@ class AgentCall:
         self.begun += 1
         return MeteredRequest(call=self, model=model, reserved=reserved, number=self.begun)
 
+    @property
+    def is_only_counted(self) -> bool:
+        """Whether nobody limits the call, and nobody is told of it."""
+        return not self.quotas and self.emit is None
+
+    async def counted(
+        self,
+        model: Model,
+        messages: list[ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        """The answer to a request of a call that is only counted; one that fails leaves nothing to count."""
+        self._begin(model, parameters)
+        self.begun += 1
+        response = await model.request(messages, settings, parameters)
+        self.count(response, model, (), error=None)
+        return response
+
+    def _begin(self, model: Model, parameters: ModelRequestParameters) -> None:
+        self.model, self.last_response = model, None
+        tools = parameters.function_tools
+        self.function_tools = frozenset([tool.name for tool in tools]) if tools else _NO_TOOLS
+        self._require_price(model)
+
     def _require_price(self, model: Model) -> None:
-        if any(quota.limits.total_cost_usd_limit is not None for quota in self.quotas):
+        if self.quotas and any(quota.limits.total_cost_usd_limit is not None for quota in self.quotas):
             self.pricing.require(model, why="a cost limit is set")
         elif self.pricing.settings.strict_pricing:
             self.pricing.require(model, why="pricing is strict")
@@ -234,11 +250,18 @@ class AgentCall:
         if self.quotas[0].shared is not None:
             self.quotas[0].shared.changed()
 
-    def take(self, response: ModelResponse, model: Model) -> float | None:
-        """Keep a response in mind, and say what it cost; `None` if no price is known."""
+    def count(
+        self, response: ModelResponse, model: Model, reserved: tuple[Amount, ...], *, error: BaseException | None
+    ) -> tuple[Usage, float | None]:
+        """Count what a response used, and keep it in mind; with what it cost, `None` if no price is known."""
         self.last_response = response
         self._responses.append(response)
-        return self.pricing.cost_of(response, model)
+        cost = self.pricing.cost_of(response, model)
+        used = usage_of(response.usage, cost_usd=cost or 0.0)
+        self.settle(reserved, used)
+        if error is None and not used.tokens:
+            self.note_unmeasured(model)
+        return used, cost
 
     def note_unmeasured(self, model: Model) -> None:
         """A complete response counted no tokens: say so, for what is not counted cannot be limited."""
@@ -254,13 +277,13 @@ class _Current:
     _token: Token[AgentCall | None] | None = None
 
     def __enter__(self) -> None:
-        self._token = _current.set(self._call)
+        self._token = current_call.set(self._call)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._token is not None
-        _current.reset(self._token)
+        current_call.reset(self._token)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -289,11 +312,7 @@ class MeteredRequest:
             self._settle(self.response(), error)
 
     def _settle(self, response: ModelResponse, error: BaseException | None) -> None:
-        cost = self.call.take(response, self.model)
-        used = usage_of(response.usage, cost_usd=cost or 0.0)
-        self.call.settle(self.reserved, used)
-        if error is None and not used.tokens:
-            self.call.note_unmeasured(self.model)
+        used, cost = self.call.count(response, self.model, self.reserved, error=error)
         if self.call.emit is not None:
             self._tell_used(used, cost, response, error)
 
@@ -347,83 +366,3 @@ def system_text(messages: list[ModelMessage]) -> str:
             if message.instructions and message.instructions not in parts:
                 parts.append(message.instructions)
     return "\n\n".join(parts)
-
-
-class MeteredModel(WrapperModel):
-    """A model whose requests are counted for the step they belong to."""
-
-    async def request(
-        self,
-        messages: list[ModelMessage],
-        model_settings: ModelSettings | None,
-        model_request_parameters: ModelRequestParameters,
-    ) -> ModelResponse:
-        call = _current.get()
-        if call is None:
-            return await super().request(messages, model_settings, model_request_parameters)
-        with await call.request(self.wrapped, messages, model_settings, model_request_parameters) as metered:
-            response = await super().request(messages, model_settings, model_request_parameters)
-            metered.response = lambda: response
-        return response
-
-    @contextlib.asynccontextmanager
-    async def request_stream(
-        self,
-        messages: list[ModelMessage],
-        model_settings: ModelSettings | None,
-        model_request_parameters: ModelRequestParameters,
-        run_context: RunContext[object] | None = None,
-    ) -> AsyncGenerator[StreamedResponse]:
-        streaming = streamed(self.wrapped, messages, model_settings, model_request_parameters, run_context)
-        call = _current.get()
-        if call is None:
-            async with streaming as stream:
-                yield stream
-            return
-        with await call.request(self.wrapped, messages, model_settings, model_request_parameters) as metered:
-            async with streaming as stream:
-                metered.response = stream.get
-                yield stream
-
-
-_metered: PerAgent[MeteredModel] = PerAgent()
-
-
-def metered_model(agent: SomeAgent) -> MeteredModel | None:
-    """The agent's model, metered; `None` if the agent chooses it when it runs, which is for `Metering` to meter."""
-    model = getattr(agent, "model", None)
-    if model is None or _may_be_overridden(agent):
-        return None
-    model, kept = model_named(model) if isinstance(model, str) else model, _metered.get(agent)
-    if kept is None or kept.wrapped is not model:
-        kept = _metered.keep(agent, MeteredModel(model))
-    return kept
-
-
-def _may_be_overridden(agent: SomeAgent) -> bool:
-    """Whether another model may stand in for the agent's own.
-
-    `Agent.override` keeps it in a variable of its own; where that is not found, it may be in use.
-    """
-    override = getattr(agent, "_override_model", None)
-    return override is None or override.get() is not None
-
-
-class Metering(AbstractCapability[Any]):
-    """Meters whatever model an agent calls in the end. It costs time: agents with a model of their own do without."""
-
-    def get_wrapper_model(self, model: Model) -> Model:
-        return model if is_metered(model) else MeteredModel(model)
-
-
-def is_metered(model: Model) -> bool:
-    """Whether requests of this model are counted, at whatever layer."""
-    return any(isinstance(layer, MeteredModel) for layer in layers_of(model))
-
-
-def layers_of(model: Model) -> Iterator[Model]:
-    """The model and what it wraps, from the outermost to the innermost."""
-    yield model
-    while isinstance(model, WrapperModel):
-        model = model.wrapped
-        yield model

@@ -32,9 +32,11 @@ from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_core import to_json
 
 from .factory import StepAgent
-from .metering import AgentCall, Metering, metered_model
+from .metered_model import Metering, metered_model
+from .metering import AgentCall
 from .per_agent import SomeAgent
 from .tool_span import ToolSpan, no_telemetry
+from .toolless import has_no_tools
 
 _CONTENT = (
     str,
@@ -47,6 +49,10 @@ _CONTENT = (
     UploadedFile,
     CachePoint,
 )
+
+
+_BRINGING_TOOLS = frozenset(("capabilities", "toolsets"))
+"""The arguments of `Agent.run` through which tools may come."""
 
 
 class Intake(Protocol):
@@ -79,16 +85,18 @@ class AgentRequest:
         if self._timeout_s is not None:
             arguments["timeout"] = self._timeout_s
         capabilities = [*([Metering()] if model is None else []), *self._tool_events()]
-        own = {"capabilities": capabilities} if capabilities else {}
-        return with_options(arguments | own, self.options)
+        if capabilities:
+            arguments["capabilities"] = capabilities
+        return with_options(arguments, self.options) if self.options else arguments
 
     @property
     def _timeout_s(self) -> float | None:
         return self.agent.timeout_s if isinstance(self.agent, StepAgent) else None
 
     def _tool_events(self) -> list[AbstractCapability[Any]]:
-        watched = self.call.emit is not None or bool(self.call.quotas)
-        return [ToolCalls(self.call)] if watched else []
+        if self.call.is_only_counted or (has_no_tools(self.agent) and not self.options.keys() & _BRINGING_TOOLS):
+            return []
+        return [ToolCalls(self.call)]
 
     async def run(self, intake: Intake | None = None) -> AgentRunResult[object]:
         """The agent's result, on the running asyncio loop; its text as it comes is given to the intake.
@@ -96,8 +104,10 @@ class AgentRequest:
         That is the text of all its turns, with tool calls in between.
         """
         with self.call.current():
-            streaming = streaming_to(intake, self.call, self.agent)
-            result: AgentRunResult[object] = await self.agent.run(self.prompt, **self.arguments(), **streaming)
+            arguments = self.arguments()
+            if intake is not None:
+                arguments |= streaming_to(intake, self.call, self.agent)
+            result: AgentRunResult[object] = await self.agent.run(self.prompt, **arguments)
             return result
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from outcome import Error
 from pydantic_ai import AgentRunResult
-from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import Model
 from pydantic_ai.tools import DeferredToolRequests
 
@@ -28,7 +27,7 @@ from .._run.user_calls import failure_of
 from ..errors import MaxTurnsReached
 from .agent import is_structured, taker_of
 from .metered_calls import metered_call, noted, spend_rest
-from .standing import Standing, standing_for
+from .standing import Standing, ready_standing, standing_for
 from .structured import structured_attempt
 from .tool_approvals import ToolApprovals, approvals_for
 
@@ -48,7 +47,7 @@ async def call_model_agent(run: Run, step: Step, work: Work, agent: SomeAgent) -
     schema = own if validates else step.processing.wanted
     if schema is not None and not is_structured(run, step):
         schema = None
-    standing = await standing_for(run, step, work)
+    standing = ready_standing(step, work) or await standing_for(run, step, work)
     if isinstance(standing, Failed):
         return standing
     caller = ModelCaller(
@@ -102,8 +101,8 @@ class ModelCaller:
     numbers: Iterator[int] = attrs.field(factory=itertools.count)
     """Numbers the chunks of the attempt."""
     _answered_by: Model | None = None
-    _said: list[ModelMessage] = attrs.field(factory=list)
-    """The messages of the last call that had a result."""
+    _result: AgentRunResult[object] | None = None
+    """Of the last call that had one."""
     _unanswered: bool = False
     """Whether the last question got an answer that pydantic-ai refused, so that nobody was told of one yet."""
 
@@ -134,8 +133,8 @@ class ModelCaller:
         request = self._request(prompt, options)
         ended = await self._answered(request, _watched if run.is_seen(work.span) else _unwatched)
         self._unanswered = isinstance(ended, Failed) and self.is_about_content(ended)
-        if work.assembly is not None:
-            work.assembly.said = self._said
+        if work.assembly is not None and self._result is not None:
+            work.assembly.said = self._result.new_messages()
         if isinstance(ended, Done):
             self._tell_response(ended.output)
         return ended
@@ -203,14 +202,15 @@ class ModelCaller:
             if self.kept is not None:
                 self.kept.ended(request)
         if isinstance(got, Error):
-            return self._failed(request, got.error)
+            return self.failed(request, got.error)
         result: AgentRunResult[object] = got.value
-        self._said = result.new_messages()
+        self._result = result
         if self.approvals is not None and isinstance(result.output, DeferredToolRequests) and result.output.approvals:
             return self.approvals.asks(result.output, result.all_messages_json())
         return within_limits(Done(output=result.output, context=work.context, metadata=noted(call)), work)
 
-    def _failed(self, request: Request, error: BaseException) -> Attempt:
+    def failed(self, request: Request, error: BaseException) -> Attempt:
+        """How an attempt ends whose call raised."""
         asks = None if self.kept is None else self.kept.asks_about(request, error)
         if asks is not None:
             return asks
@@ -234,8 +234,14 @@ class ModelCaller:
         return attrs.evolve(failed, feedback=f"{failed.feedback}: {why}{todo}")
 
 
-async def _unwatched(caller: ModelCaller, request: Request) -> AgentRunResult[object]:
-    return await caller.run.host.asyncio().call(request.run)
+def failure_of_call(run: Run, step: Step, work: Work, request: AgentRequest, error: BaseException) -> Attempt:
+    """How an attempt ends whose only call raised, where nothing but the step itself is to be known of it."""
+    standing = Standing(deps=request.deps)
+    return ModelCaller(run=run, step=step, work=work, agent=request.agent, standing=standing).failed(request, error)
+
+
+def _unwatched(caller: ModelCaller, request: Request) -> Awaitable[AgentRunResult[object]]:
+    return caller.run.host.asyncio().call(request.run)
 
 
 async def _watched(caller: ModelCaller, request: Request) -> AgentRunResult[object]:

@@ -33,12 +33,20 @@ class Standing:
 
     def options(self) -> dict[str, Any]:
         """Arguments for pydantic-ai's `run`: the conversation, and what shows the context."""
+        if not self.history and not self.shown:
+            return {}
         shown = {"capabilities": [ShownContext(self.shown)]} if self.shown else {}
         return with_options(history_options(self.history), shown)
 
     def shortened(self, options: dict[str, object], keep_last: int | None) -> dict[str, object]:
         """The same arguments, of a conversation of which the model is shown the end; what was said before it stays."""
         return with_options(options, shortened_history(keep_last, after=len(self.history)))
+
+
+def ready_standing(step: Step, work: Work) -> Standing | None:
+    """The deps and the conversation of an attempt, if nobody has to be called or read for them, as in most steps."""
+    made = step.deps_plan is not None or step.message_history is not None or step.context_sources is not None
+    return None if made or work.assembly is not None else Standing(deps=step.deps)
 
 
 async def standing_for(run: Run, step: Step, work: Work) -> Standing | Failed:

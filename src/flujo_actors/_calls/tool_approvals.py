@@ -92,6 +92,11 @@ class ToolApprovals:
 
 def approvals_for(run: Run, work: Work, agent: SomeAgent) -> ToolApprovals | None:
     """The approvals of an attempt, if a tool of its agent needs any."""
+    return ToolApprovals(run, work, agent) if may_ask_for_approval(agent) else None
+
+
+def may_ask_for_approval(agent: SomeAgent) -> bool:
+    """Whether a tool of the agent needs approval, or the agent says that one might."""
     declared = getattr(agent, "output_type", None)
     asked = isinstance(declared, list | tuple) and DeferredToolRequests in declared
-    return ToolApprovals(run, work, agent) if asked or asks_for_approval(agent) else None
+    return asked or asks_for_approval(agent)

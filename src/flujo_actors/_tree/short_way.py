@@ -93,14 +93,14 @@ class ShortWay(ABC):
         if isinstance(got, Value) and type(got.value) in PLAIN:
             success = Success(step_result=StepResult(name=request.name, output=got.value, latency_s=latency_s))
             if self.remembers is not None:
-                return self._remembered(self.remembers, request, success)
+                return self.remembered(self.remembers, request, success)
             if run.outlet is None and step.compensate is None:
-                return await self._settled_durably(request, success)
+                return await self.settled_durably(request, success)
             request.tally.attempts = 1
             return await self.settle(request, success, request.context)
         return await self._meant(request, got, latency_s)
 
-    def _remembered(self, remember: Remember, request: Request, success: Success) -> Settled:
+    def remembered(self, remember: Remember, request: Request, success: Success) -> Settled:
         """Settle a call that succeeded, as `settle` does, where there is nobody to tell and nothing to wait for."""
         self.run.ledger.settle(request.path)
         if request.step.compensate is None:
@@ -110,7 +110,7 @@ class ShortWay(ABC):
         remember(request.path, success, undo)
         return Settled(index=request.index, outcome=success, context=request.context, undo=undo)
 
-    async def _settled_durably(self, request: Request, success: Success) -> Settled:
+    async def settled_durably(self, request: Request, success: Success) -> Settled:
         """The same where the outcome has to be written down."""
         self.run.ledger.settle(request.path)
         outcome, context, _ = await self.remember(request, success, request.context, ())

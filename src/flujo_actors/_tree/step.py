@@ -67,7 +67,12 @@ class StepActors(ShortWay):
 
     def perform(self, request: Request) -> Coroutine[Any, Any, Settled]:
         """Do the step and say how it ended; see the module's rules."""
-        return self.just_call(request) if self.is_just_a_call(request) else self._perform(request)
+        if self.is_just_a_call(request):
+            return self.just_call(request)
+        if self.is_just_a_question(request) and _short_question().is_short(self.run, request):
+            asked: Coroutine[Any, Any, Settled] = _short_question().just_ask(self, request)
+            return asked
+        return self._perform(request)
 
     def needs_no_task(self, request: Request) -> bool:
         """Whether there is nothing in or beside the step that would be performed in its task."""
@@ -376,6 +381,13 @@ def _attempts() -> type[Attempts]:
     from .retries import Attempts  # what is around a call: retries, composites, threads, transactions
 
     return Attempts
+
+
+@functools.cache
+def _short_question() -> Any:
+    from . import short_question  # loads pydantic-ai, which only model agents need
+
+    return short_question
 
 
 def _left(request: Request, outcome: TerminalOutcome, context: object, attempts: int) -> tuple[ToUndo | Completed, ...]:

@@ -94,7 +94,8 @@ def test_nothing_private_to_pydantic_ai_is_overridden(kind: type) -> None:
 READ = {
     "_instructions": "_durable/fingerprint.py, to find a changed prompt",
     "_output_validators": "_agents/output_schema.py, to know whether a repaired value must be judged",
-    "_override_model": "_agents/metering.py, to know whether the agent's own model is the one that is asked",
+    "_override_model": "_agents/metered_model.py, to know whether the agent's own model is the one that is asked",
+    "_override_root_capability": "_agents/toolless.py, to know whether the agent's own capabilities are those of a run",
     "_system_prompt_functions": "_durable/fingerprint.py, to find a changed prompt",
     "_system_prompts": "_durable/fingerprint.py, to find a changed prompt",
 }

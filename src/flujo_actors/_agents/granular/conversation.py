@@ -34,7 +34,8 @@ from ..._core.usage import Usage
 from ..._locks import QUOTA_LOCK
 from ...errors import FlujoError, MaxTurnsReached
 from ..approved_tools import ApprovalNeeded, CallToApprove, verdict_of
-from ..metering import AgentCall, MeteredModel, usage_of
+from ..metered_model import MeteredModel
+from ..metering import AgentCall, usage_of
 from ..pricing import estimated_cost
 from ..turns import Turn, joined, turn_of, with_tool_ended
 from .loop_watch import LoopWatch

@@ -11,7 +11,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
 
-from ..metering import MeteredModel, is_metered, layers_of
+from ..metered_model import MeteredModel, is_metered, layers_of
 from .conversation import GranularCall
 from .units import RecordedUnit, UnitKey, entered
 

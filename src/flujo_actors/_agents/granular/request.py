@@ -14,7 +14,8 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 
 from ..._core.loops import LoopGuard
 from ..factory import StepAgent
-from ..metering import AgentCall, Metering, metered_model
+from ..metered_model import Metering, metered_model
+from ..metering import AgentCall
 from ..per_agent import SomeAgent
 from ..request import Intake, streaming_to
 from ..turns import Turn
