@@ -65,6 +65,8 @@ def crunch(item: int, context: Any = None) -> int:
     if item == POISON:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(WORK_S)
+    while "FLEET_GATE" in os.environ and not os.path.exists(os.environ["FLEET_GATE"]):
+        time.sleep(0.01)
     log("worked", item)
     return item * item
 
@@ -76,11 +78,11 @@ def total(items: list[int]) -> int:
     return sum(items)
 
 
-def make_map(url: str, batch: int = 1, **options: Any) -> Flujo[Any, Any, Any]:
+def make_map(url: str, batch: int = 1, look_s: float = 0.3, **options: Any) -> Flujo[Any, Any, Any]:
     items = Step.map_over("items", Step("crunch", crunch, runs_on="cores"), batch=batch)
     more = [Step("more", total)] if "FLEET_OTHER" in os.environ else []
     pipeline = Pipeline([items, Step("total", total), *more], name="map")
-    fleet = {"look_s": 0.3, "unclaimed_s": 2.0}
+    fleet = {"look_s": look_s, "unclaimed_s": 2.0}
     return Flujo(
         pipeline,
         store=url,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
+
+import trio
 
 from flujo_actors import RunClient, RunInfo
 
@@ -20,6 +23,24 @@ def until(look: Callable[[], T], seconds: float = PATIENCE_S) -> T:
         assert time.monotonic() < deadline, "it took too long"
         time.sleep(0.02)
     return found
+
+
+@contextlib.asynccontextmanager
+async def while_it_moves(look: Callable[[], object], seconds: float = 3 * PATIENCE_S) -> AsyncIterator[None]:
+    """Leaves the block its time, for as long as what `look` sees changes now and then."""
+
+    async def watch() -> None:
+        seen, since = await trio.to_thread.run_sync(look), time.monotonic()
+        while time.monotonic() < since + seconds:
+            await trio.sleep(1.0)
+            now = await trio.to_thread.run_sync(look)
+            seen, since = now, since if now == seen else time.monotonic()
+        raise AssertionError(f"nothing has moved for {seconds:g} s")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 def ended(client: RunClient, run_id: str, seconds: float = PATIENCE_S) -> RunInfo:

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,25 @@ def test_the_caller_is_killed_and_the_run_resumed_elsewhere(scene: Scene) -> Non
             until(lambda: len(scene.said("worked")) > before + 3, 30)
         result = scene.flujo().resume("r")
     scene.checked(result, twice=0)
+
+
+def test_whoever_goes_on_with_a_run_is_told_of_its_items(scene: Scene, tmp_path: Path) -> None:
+    """At once, as who asked for them was: a worker that has begun an item before looks up whom to tell."""
+    gate = tmp_path / "gate"
+    with scene.worker(FLEET_GATE=str(gate)).ready(), ThreadPoolExecutor(1) as threads:
+        with Caller(scene.url, scene.log, FLEET_ITEMS="1", FLEET_RUN="r", FLEET_LEASE_S="2") as caller:
+            until(lambda: scene.said("begin") != [], 60)
+            caller.process.kill()
+            caller.process.wait()
+        resumed = threads.submit(scene.flujo(look_s=600.0).resume, "r")
+        until(lambda: rows(scene.url, "SELECT reply FROM flujo_runs WHERE reply IS NOT NULL") != [], 60)
+        until(lambda: rows(scene.url, LISTENERS) != [], 60)
+        gate.touch()
+        assert resumed.result(60).output == 0
+    assert len(scene.said("begin")) == 1
+
+
+LISTENERS = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'flujo listener' AND query LIKE 'LISTEN%'"
 
 
 def test_postgres_crashes_under_load(scene: Scene) -> None:

@@ -92,14 +92,17 @@ ENDED = "ended"
 # --- what blocks --------------------------------------------------------------------------------------------
 
 
-def handed_in(store: Store, counter: Counter, errands: Sequence[Errand]) -> list[Errand]:
+def handed_in(store: Store, counter: Counter, errands: Sequence[Errand], reply: str | None) -> list[Errand]:
     """Admit remote steps and tell of them; those that were done before come back."""
     done: list[Errand] = []
     for start in range(0, len(errands), _TOGETHER):
         part = errands[start : start + _TOGETHER]
         answers = counter.admit([_admission(errand) for errand in part], [errand.ticket for errand in part])
         new = [errand for errand, answer in zip(part, answers, strict=True) if isinstance(answer, Lease)]
-        done.extend(_taken_up(store, counter, [errand for errand in part if errand not in new]))
+        known = [errand for errand in part if errand not in new]
+        if known and reply is not None and hasattr(store, "readdress"):  # somebody else has asked for them
+            store.readdress([errand.child for errand in known], reply)
+        done.extend(_taken_up(store, counter, known))
     for errand in errands:
         errand.sure = True
     return done

@@ -229,7 +229,7 @@ class Office:
         await trio.lowlevel.checkpoint()  # for company: the items of a map come in one round
         while self._outbox:
             sent, self._outbox = self._outbox, []
-            got = await guarded(call_store, lambda sent=sent: errands.handed_in(self.runs.store, self.counter, sent))
+            got = await guarded(call_store, lambda sent=sent: self._handed_in(sent))
             if isinstance(got, Error):
                 for errand in sent:
                     errand.error = _store_error(got.error)
@@ -238,6 +238,10 @@ class Office:
                 for errand in got.value:
                     errand.told.set()
             self._soon("looks", self._look_after)
+
+    def _handed_in(self, sent: list[Errand]) -> list[Errand]:
+        reply = None if self._listener is None else self._channel
+        return errands.handed_in(self.runs.store, self.counter, sent, reply)
 
     # --- waiting ---
 

@@ -94,7 +94,7 @@ class RemotePlayer:
 
     def _tell(self, asked: Asked, child: RunId) -> None:
         if self.signals is not None and asked.reply is not None:
-            self.signals.send(asked.reply, signal_of(ENDED, child))
+            self.signals.send(asked.reply, signal_of(ENDED, child), about=child)
 
     async def _played(self, opened: OpenRun, asked: Asked, journal: RemoteJournal, host: Host) -> list[TerminalOutcome]:
         why = poisonous(opened.deaths, max_deliveries=self.settings.max_deliveries)

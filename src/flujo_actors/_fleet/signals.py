@@ -11,13 +11,14 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import trio
 
@@ -32,7 +33,14 @@ MESSAGE_BYTES = 7_500
 _IDLE_S = 30.0
 """After how long a sender that has nothing to send gives up its connection."""
 
-_NOTIFY = "SELECT pg_notify(channel, message) FROM unnest(%s::text[], %s::text[]) AS t(channel, message)"
+_NOTIFY = """
+    SELECT pg_notify(coalesce((SELECT reply FROM flujo_runs WHERE run_hash = about), channel), message)
+    FROM unnest(%s::text[], %s::text[], %s::bytea[]) AS t(channel, message, about)"""
+"""Whoever waits for a remote step may have been replaced since it was asked for: the address is looked up."""
+
+
+Signal: TypeAlias = tuple[str, str, bytes | None]
+"""A channel, a message, and the hash of the remote step whose new address counts, if it has one."""
 
 
 def signal_of(kind: str, child: str, rest: object = None) -> str:
@@ -60,21 +68,22 @@ class Signals:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._waiting: list[tuple[str, str]] = []
+        self._waiting: list[Signal] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._taken_at = -GATHER_S
 
-    def send(self, channel: str, message: str) -> None:
-        """Send a message soon; never blocks, never fails."""
+    def send(self, channel: str, message: str, *, about: str | None = None) -> None:
+        """Send a message soon, to whoever waits by then for the remote step that it is about; never blocks or fails."""
+        hashed = None if about is None else hashlib.sha256(about.encode("utf-8", "surrogatepass")).digest()
         with self._changed:
-            self._waiting.append((channel, message))
+            self._waiting.append((channel, message, hashed))
             if self._thread is None:
                 self._thread = threading.Thread(target=_send_all, args=(weakref.ref(self),), daemon=True)
                 self._thread.start()
             self._changed.notify()
 
-    def take(self) -> list[tuple[str, str]] | None:
+    def take(self) -> list[Signal] | None:
         """What is to be sent, some time after the last time; `None` when there was nothing for long."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._waiting, _IDLE_S):
@@ -104,7 +113,7 @@ def _send_all(me: weakref.ref[Signals]) -> None:
             db.close()
 
 
-def _sent(db: Any, url: str, messages: list[tuple[str, str]]) -> object:
+def _sent(db: Any, url: str, messages: list[Signal]) -> object:
     """The connection that the messages went out on, or would have."""
     import psycopg  # the driver, which only stores in Postgres need
 
@@ -113,7 +122,7 @@ def _sent(db: Any, url: str, messages: list[tuple[str, str]]) -> object:
             db = psycopg.connect(url, autocommit=True, application_name="flujo signals")
         for start in range(0, len(messages), 100):
             part = messages[start : start + 100]
-            db.execute(_NOTIFY, ([channel for channel, _ in part], [message for _, message in part]))
+            db.execute(_NOTIFY, [list(column) for column in zip(*part, strict=True)])
     return db
 
 

@@ -38,7 +38,7 @@ class EnginePlace:
     """Where engines of one kind meet; the suite makes one for each test, and it is empty then."""
 
     patience_s: float = 30.0
-    """How long the slowest delivery may take."""
+    """How long it may take until the next ticket comes, on a slow machine."""
     ask_again_s: float = 1.0
     """After how many seconds the suite asks again for what has not come."""
 
@@ -80,17 +80,20 @@ class Played:
             self.changed.notify_all()
 
     def wait(self, tickets: Sequence[Ticket]) -> None:
-        """Until all of them were played, asking again for what has not come, as the library does."""
+        """Until all of them were played, asking again, as the library does, when no more come."""
         wanted = {ticket.run_id: ticket for ticket in tickets}
 
         def missing() -> list[Ticket]:
             return [ticket for run_id, ticket in wanted.items() if not self.runs[run_id]]
 
-        deadline = time.monotonic() + self._place.patience_s
+        left, deadline = len(wanted), time.monotonic() + self._place.patience_s
         while time.monotonic() < deadline:
             if self.until(lambda: not missing(), self._place.ask_again_s):
                 return
-            self._engine.again(missing())
+            if len(missing()) < left:
+                left, deadline = len(missing()), time.monotonic() + self._place.patience_s
+            else:
+                self._engine.again(missing())
         pytest.fail(f"not delivered, though asked for again and again: {[ticket.run_id for ticket in missing()]}")
 
     def until(self, holds: Callable[[], bool], seconds: float | None = None) -> bool:

@@ -78,6 +78,11 @@ class PostgresQueue:
         hashes = _hashes(run_ids)
         self._connections.write(lambda db: _done(db, sql.REQUEUE, (hashes,)))
 
+    def readdress(self, run_ids: Sequence[RunId], reply: str) -> None:
+        """Have another channel told when these remote steps end."""
+        hashes = _hashes(run_ids)
+        self._connections.write(lambda db: _done(db, sql.READDRESS, (reply, hashes)))
+
     def park(self, run_ids: Sequence[RunId], *, reason: str) -> None:
         resting = {**self._time(), "hashes": _hashes(run_ids), "reason": storable(reason)}
         self._connections.write(lambda db: _done(db, sql.PARK, resting))

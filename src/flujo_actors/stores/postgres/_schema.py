@@ -141,6 +141,9 @@ _RESTING: tuple[LiteralString, ...] = (
 )
 """The runs of queues that wait for answers, at which workers look again and again, and what they wait for."""
 
+_REPLIES: tuple[LiteralString, ...] = ("ALTER TABLE flujo_runs ADD COLUMN reply text",)
+"""Who is told when a remote step ends, once that is not who asked for it any more."""
+
 MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (
     _FIRST,
     _CANCEL_REQUESTS,
@@ -151,6 +154,7 @@ MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (
     _TEXTS,
     _BUDGETS,
     _RESTING,
+    _REPLIES,
 )
 """What leads from each version to the next; an empty schema has version 0."""
 

@@ -185,6 +185,10 @@ REQUEUE: LiteralString = """
     UPDATE flujo_runs SET cancel = NULL, status = CASE WHEN owner IS NULL THEN 'running' ELSE status END
     WHERE run_hash = ANY(%s) AND parent IS NOT NULL AND status IN ('running', 'paused')"""
 
+READDRESS: LiteralString = """
+    UPDATE flujo_runs SET reply = %s
+    WHERE run_hash = ANY(%s) AND parent IS NOT NULL AND status IN ('running', 'paused')"""
+
 PARK: LiteralString = f"""
     UPDATE flujo_runs SET cancel = CASE WHEN {HELD} THEN %(reason)s::text END,
                           status = CASE WHEN {HELD} THEN status ELSE 'paused' END
