@@ -21,6 +21,10 @@ from temporal_server import free_port, is_open
 SMALL = ("--num-cpus", "1", "--object-store-memory", "80000000", "--include-dashboard", "false")
 
 
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Without clusters of several machines Ray takes 127.0.0.1 for what it is, and not for the machine's own address."""
+
+
 class Head:
     """The head of a cluster, which can be taken away and brought back."""
 
@@ -65,6 +69,7 @@ def ray_head() -> Head:
     """A cluster, for as long as the tests run; skips loudly where there is no Ray."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed: the Ray engine is NOT tested here")
+    os.environ.update(LOOPBACK)
     head = Head()
     atexit.register(head.remove)
     return head.start()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import functools
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ray_cluster import ray_head
 
-from flujo_actors._fleet.port import Engine
+from flujo_actors._fleet.port import Engine, Ticket
 from flujo_actors.testing.engine_conformance import EngineConformance, EnginePlace
 
 pytestmark = pytest.mark.slow
@@ -49,3 +50,32 @@ class TestRay(EngineConformance):
     @pytest.fixture
     def place(self) -> EnginePlace:
         return RayPlace()
+
+    def test_the_head_is_heard_on_loopback_alone(self, place: EnginePlace) -> None:
+        """Tests listen to nobody else."""
+        assert listening(ray_head().port) == {"loopback"}
+
+    def test_a_caller_lets_go_of_a_head_that_was_replaced(self, place: EnginePlace) -> None:
+        """Also if it has nothing to ask: its process ends, and the next ticket starts another one."""
+        from flujo_actors._fleet.ray_engine import RayEngine
+
+        engine = RayEngine(ray_head().address, patience_s=60.0)
+        engine.prepare()
+        sidecar = engine._sidecar
+        assert sidecar is not None
+        place.restart()
+        assert sidecar.gone.wait(120)
+        engine.submit([Ticket(run_id="after")])
+        assert engine._sidecar is not sidecar
+
+
+def listening(port: int) -> set[str]:
+    """Where somebody listens to a port, as Linux writes it down."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            address, _, state = line.split()[1:4]
+            host, _, number = address.rpartition(":")
+            if int(number, 16) == port and state == "0A":
+                found.add("loopback" if host.endswith("0100007F") else host)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from contextlib import ExitStack
@@ -13,6 +14,9 @@ import psycopg
 import pytest
 import trio
 from fleet_processes import Worker
+from pydantic_ai import ModelResponse, TextPart
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.usage import RequestUsage
 from test_remote_steps import fleet, make
 
 from flujo_actors import (
@@ -96,6 +100,26 @@ def test_what_is_left_is_used_up_exactly(url: str) -> None:
     result = run(make(pipeline, url, usage_limits=UsageLimits(total_tokens_limit=90, request_limit=9)), "go")
     assert (result.status, result.total_tokens, len(model.asked)) == ("completed", 90, 9)
     assert rows(url, "SELECT sum(tokens), sum(under_way) FROM flujo_shares") == [(90.0, 0)]
+
+
+def test_calls_of_a_known_size_go_at_the_same_time_near_a_limit(url: str) -> None:
+    """A worker knows how large a caller's calls are after the first of them, and sets no more aside for the others."""
+    most, now, asked = 0, 0, 0
+
+    async def reply(messages: Any, info: Any) -> Any:
+        nonlocal most, now, asked
+        asked, now = asked + 1, now + 1
+        most = max(most, now)
+        while asked > 1 and most < 3:
+            await asyncio.sleep(0.01)
+        now -= 1
+        return ModelResponse(parts=[TextPart("ok")], usage=RequestUsage(input_tokens=6, output_tokens=4))
+
+    agent = make_agent_async(FunctionModel(reply))
+    items = Step.map_over("items", Step("item", agent, runs_on="gpu"))
+    result = run(make(items, url, usage_limits=UsageLimits(total_tokens_limit=100)), ["x"] * 10)
+    assert (result.status, result.total_tokens, asked) == ("completed", 100, 10)
+    assert most >= 3
 
 
 def test_a_limit_on_a_step_holds_inside_it(url: str) -> None:

@@ -163,7 +163,9 @@ class Quota:
         spent: Usage = NO_USAGE,
         path: StepPath = ROOT,
         watch: Callable[[Quota], None] | None = None,
+        known: dict[str, Amount] | None = None,
     ) -> None:
+        """`known` is how large the calls of each caller are: a dict that others may know, and learn from, too."""
         self.limits = limits
         self.owner = owner
         """Whose limits these are, for messages."""
@@ -179,7 +181,7 @@ class Quota:
         self._watch = watch
         self._reserved = NOTHING
         self._under_way = 0
-        self._known: dict[str, Amount] = {}
+        self._known: dict[str, Amount] = {} if known is None else known
         self._largest: Amount | None = None
         self._sized = is_sized(limits)
 

@@ -136,10 +136,10 @@ def _limit_data(quota: Quota) -> dict[str, object]:
     }
 
 
-def quota_of(data: Mapping[str, Any], *, guess: Amount) -> Quota:
-    """A budget of whoever asks; what was spent of it is known to the store."""
+def quota_of(data: Mapping[str, Any], *, guess: Amount, known: dict[str, Amount]) -> Quota:
+    """A budget of whoever asks; what was spent of it is known to the store, how large calls are to this worker."""
     limits = UsageLimits(**data["limits"])
-    return Quota(limits, owner=data["owner"], guess=guess, path=StepPath(data["path"]))
+    return Quota(limits, owner=data["owner"], guess=guess, path=StepPath(data["path"]), known=known)
 
 
 @read_by("a fresh process")

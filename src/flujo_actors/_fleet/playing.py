@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ from .streaming import Speaker, ears_of
 
 if TYPE_CHECKING:
     from .._bridge.host import Host
-    from .._core.quota import Amount
+    from .._core.quota import Amount, Quota
     from .._core.records import TakenRun
     from .._core.settings import FleetSettings
     from .._durable.runs import OpenRun
@@ -51,6 +52,28 @@ if TYPE_CHECKING:
 
 MakeRun = Callable[..., Run]
 """A run of this worker's `Flujo`, of that id, with that journal."""
+
+
+class KnownSizes:
+    """How large the calls of limited runs are that this worker makes: only the first of a caller is guessed at.
+
+    Near a limit, what is guessed at goes one at a time.
+    """
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[RunId, dict[str, Amount]] = OrderedDict()
+
+    def of(self, run: RunId) -> dict[str, Amount]:
+        """The sizes by caller of one run; the remote steps of it that are played here share it."""
+        known = self._of.setdefault(run, {})
+        self._of.move_to_end(run)
+        if len(self._of) > _RUNS_KNOWN:
+            self._of.popitem(last=False)
+        return known
+
+
+_RUNS_KNOWN = 1000
+"""Of how many runs a worker remembers how large their calls are."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -66,6 +89,7 @@ class RemotePlayer:
     carry: tuple[ContextVar[object], ...]
     guess: Amount
     """What a first call is reckoned at, where usage is limited."""
+    _sizes: KnownSizes = attrs.field(factory=lambda: KnownSizes(), init=False)
 
     async def play(self, child: RunId, host: Host, *, new: TakenRun | None = None) -> None:
         """Claim a remote step, unless that was done, and perform it, from wherever its last worker left it."""
@@ -128,6 +152,10 @@ class RemotePlayer:
         away = None if office is None else Elsewhere(office=office, here=here)
         return self.make_run(opened, host, root=asked.run, outlet=outlet, office=away)
 
+    def _quotas(self, asked: Asked, item: AskedItem) -> tuple[Quota, ...]:
+        known = self._sizes.of(asked.run) if item.limits else {}
+        return tuple(quota_of(data, guess=self.guess, known=known) for data in item.limits)
+
     def _request(self, asked: Asked, item: AskedItem) -> Request:
         step = find_step(self.runs.pipeline, item.path)
         if step is None:
@@ -139,7 +167,7 @@ class RemotePlayer:
             parent=None,
             data=item.data,
             context=asked.context,
-            around=Around(quotas=tuple(quota_of(data, guess=self.guess) for data in item.limits), scope=item.scope),
+            around=Around(quotas=self._quotas(asked, item), scope=item.scope),
         )
 
 

@@ -113,7 +113,15 @@ def main() -> None:
         if isinstance(served, Error):
             home.failed(served.error)
         os._exit(0)
-    threading.Event().wait()  # until its program ends
+    while True:
+        time.sleep(LOOK_S)
+        looked = capture(_asked, desk, "put", [])
+        if isinstance(looked, Error):
+            home.failed(looked.error)  # the next that is asked for starts another one
+
+
+LOOK_S = 10.0
+"""How often it is seen whether the desk is there: Ray itself goes on knocking at a head that was replaced."""
 
 
 def _connected(address: str) -> Any:
