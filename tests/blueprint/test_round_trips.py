@@ -122,6 +122,7 @@ def trees() -> st.SearchStrategy[Any]:
     return st.recursive(leaves, grown, max_leaves=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(trees(), min_size=1, max_size=3, unique_by=lambda step: step.name or object()))
 def test_any_tree_comes_back(steps: list[Any]) -> None:
