@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
@@ -16,7 +16,7 @@ from ._core.seconds import checked_seconds
 from ._core.type_parameters import NOTHING, Ctx, Generic, In, Out
 from ._core.usage import UsageLimits
 from ._dsl.pipeline import Pipeline, StepLike, as_step
-from ._durable.runs import NO_ANSWER, OpenRun, Runs, RunsInMemory, checked_id, reopened
+from ._durable.runs import NO_ANSWER, OpenRun, Resting, Runs, RunsInMemory, checked_id, reopened
 from ._handle import Drive, Outlet, RunHandle
 from ._run.run import Run
 from ._submitting import Submitting
@@ -192,7 +192,7 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         return self.run_async(data, run_id=run_id, context=context, started=started, tools=tools, chunks=chunks)
 
     def _start(self, data: object, run_id: str | None, context: Mapping[str, object] | None) -> Drive:
-        return functools.partial(self._run_new, data, checked_id(run_id), self._first_context.of_run(context))
+        return _Start(self, data, checked_id(run_id), self._first_context.of_run(context))
 
     async def _run_new(
         self, data: object, run_id: RunId, context: object, host: Host, outlet: Outlet | None
@@ -362,7 +362,7 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
                     opened.context,
                     limits=self._limits,
                     resumed=opened.resumed,
-                    rest=functools.partial(runs.rest, opened),
+                    rest=Resting(runs, opened),
                     halt=hold.halt,
                     answer=answer,
                 )
@@ -413,3 +413,15 @@ class Flujo(Submitting[In], Generic[In, Out, Ctx]):
         if self._make_hooks is None:
             return None
         return self._make_hooks(run_id, host, hook_reporter(self._telemetry), self._telemetry.redact)
+
+
+class _Start:
+    """Begins one run on whatever host it is given; smaller than a partial of a method."""
+
+    __slots__ = ("_context", "_data", "_flujo", "_run_id")
+
+    def __init__(self, flujo: Flujo[Any, Any, Any], data: object, run_id: RunId, context: object) -> None:
+        self._flujo, self._data, self._run_id, self._context = flujo, data, run_id, context
+
+    def __call__(self, host: Host, outlet: Outlet | None) -> Awaitable[PipelineResult]:
+        return self._flujo._run_new(self._data, self._run_id, self._context, host, outlet)

@@ -9,7 +9,8 @@ import attrs
 import pytest
 
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._core.records import RunQuery
+from flujo_actors._core.records import Append, RunQuery
+from flujo_actors.errors import CorruptRecord
 from flujo_actors.stores.sqlite import _schema as schema
 from flujo_actors.stores.sqlite._store import SqliteStore
 from flujo_actors.testing._store_clauses.samples import admit, bodies, claim, record, write
@@ -42,9 +43,15 @@ def statements_of(store, work):
 
 
 def test_a_record_is_one_statement_and_one_commit(store):
-    """The lease is checked, the number given and the record written by a single INSERT."""
-    lease = admit(store)
-    assert statements_of(store, lambda: write(store, lease, record("a"))) == ["BEGIN", "INSERT", "COMMIT"]
+    """The lease is checked, the number given and the record written by a single INSERT.
+
+    Who wants any run to end is asked once for each commit, however many records it has.
+    """
+    lease, other = admit(store), admit(store, "other")
+    expected = ["BEGIN", "INSERT", "SELECT", "COMMIT"]
+    assert statements_of(store, lambda: write(store, lease, record("a"))) == expected
+    both = [Append(lease=each, records=(record("b"),)) for each in (lease, other)]
+    assert statements_of(store, lambda: store.append(both)) == ["BEGIN", "INSERT", *expected[1:]]
 
 
 def test_a_commit_of_one_record_writes_one_page(store, path):
@@ -84,7 +91,9 @@ def test_a_run_whose_records_are_gone_takes_no_number_of_another(store, path):
         db.execute("DELETE FROM flujo_records WHERE run = 2")
     write(store, lease, record("mine"))
     assert bodies(store, "other") == [record("theirs").body]
-    assert bodies(store) == []  # the first record of a run is its admission
+    assert bodies(store) == [record("mine").body]
+    with pytest.raises(CorruptRecord, match=r"record 1 .* is missing"):
+        store.read(RunId("run"))
 
 
 def test_a_file_of_the_first_version_is_read_and_continued(path):

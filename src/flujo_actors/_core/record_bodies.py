@@ -81,7 +81,7 @@ def _bounded(body: str) -> str:
 _WORKED = ',"worked":'
 
 
-def with_worked(body: str, worked: dict[str, float]) -> str:
+def with_worked(body: str, worked: Mapping[str, float]) -> str:
     """The body, with how long was worked so far where that is limited."""
     return f"{body[:-1]}{_WORKED}{_write(worked)}}}" if worked else body
 

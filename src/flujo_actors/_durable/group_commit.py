@@ -49,6 +49,7 @@ from .watching import watchers
 
 J = TypeVar("J")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 FLUSH_S = 0.25
@@ -70,8 +71,43 @@ class Expected(Protocol):
         """What it has to say, once."""
 
 
-Notes: TypeAlias = Callable[[], Sequence[Record]]
-"""What else a run has to say, asked for when the commit begins."""
+class Speaker(Protocol):
+    """Who may have more to say than what it writes."""
+
+    def take_notes(self) -> Sequence[Record]:
+        """What else is written before it, asked for when the commit begins, once."""
+
+
+@attrs.frozen(eq=False)
+class _Starts:
+    """Says which steps of a run have begun."""
+
+    run: Expected
+
+    def take_notes(self) -> Sequence[Record]:
+        return self.run.take_started()
+
+
+class _Write(StoreWait):
+    """What somebody wants written who waits for it."""
+
+    __slots__ = ("append", "speaker")
+
+    def __init__(self, since: Callable[[], float], append: Append, speaker: Speaker | None) -> None:
+        super().__init__(since)
+        self.append, self.speaker = append, speaker
+
+
+@attrs.frozen(eq=False)
+class _Unheard:
+    """What is written although nobody waits for it."""
+
+    append: Append
+    speaker: Speaker | None = None
+
+    def give(self, answer: Outcome[object]) -> bool:
+        """Nobody is told; nobody has left either."""
+        return True
 
 
 @attrs.frozen(eq=False)
@@ -80,7 +116,7 @@ class _Batch:
 
     admissions: list[Admission]
     appends: list[Append]
-    waits: list[StoreWait | None]
+    waits: list[StoreWait | _Unheard]
     """Those who wait for it, in the same order."""
 
 
@@ -98,10 +134,12 @@ class JournalWriter:
         self._lease_s = lease_s
         self._owner = new_owner()
         self._admissions: list[tuple[StoreWait, Admission]] = []
-        self._appends: list[tuple[StoreWait | None, Append, Notes]] = []
+        self._appends: list[_Write | _Unheard] = []
         self.writing = False
         """Whether a commit is under way, or about to begin."""
         self._begun = 0.0
+        self._since = lambda: self._begun
+        """Since when the store has been silent; all who wait share it."""
         self._crowded = True
         """Whether the last commit carried more than one write (rule 2)."""
         self._leases = Leases(self._renew, lease_s=lease_s, borrower=self._borrower)
@@ -124,23 +162,24 @@ class JournalWriter:
     @trio.lowlevel.enable_ki_protection  # whoever is going to be woken must have begun to wait
     async def admit(self, admission: Admission) -> Lease:
         """Make a run exist; `RunExists` if its id is taken."""
-        wait = StoreWait(self._silent_since)
+        wait = StoreWait(self._since)
         self._admissions.append((wait, admission))
         self._begin_soon()
         lease: Lease = await wait.answer()
         return lease
 
     @trio.lowlevel.enable_ki_protection
-    async def write(self, append: Append, notes: Notes = tuple) -> None:
-        """Make the append durable, and what `notes` returns before it; see the module's rules."""
+    async def write(self, append: Append, speaker: Speaker | None, then: T) -> T:
+        """Make the append durable, and what its speaker notes before it; `then` comes back. See the module's rules."""
         if append.release:
             self.let_go(append.lease)  # a renewal that comes after the release must not look like a loss
-        wait = StoreWait(self._silent_since)
-        self._appends.append((wait, append, notes))
+        wait = _Write(self._since, append, speaker)
+        self._appends.append(wait)
         self._begin_soon()
         request = await wait.answer()
         if request is not None:
             self._requests.heard(append.lease, request)
+        return then
 
     def expect(self, run: Expected) -> None:
         """A run has something to say that nobody waits for (rule 8)."""
@@ -167,15 +206,12 @@ class JournalWriter:
                 self._expected.append(run)
                 oldest = min(oldest, since)
             elif since is not None:
-                self._appends.append((None, Append(lease=run.lease, records=()), run.take_started))
+                self._appends.append(_Unheard(Append(lease=run.lease, records=()), _Starts(run)))
                 wrote = True
         if wrote:
             self._begin_soon()
         if self._expected:
             self._flush_in(FLUSH_S if wrote else max(oldest + FLUSH_S - now, _SHORTEST_REST_S))
-
-    def _silent_since(self) -> float:
-        return self._begun
 
     def _begin_soon(self) -> None:
         if self.writing:
@@ -198,15 +234,15 @@ class JournalWriter:
         except StoreError as error:
             self._arrived(batch.waits, Value([Error(_copied(error)) for _ in batch.waits]))
 
-    def _arrived(self, waits: list[StoreWait | None], got: Outcome[list[Answer]]) -> None:
+    def _arrived(self, waits: list[StoreWait | _Unheard], got: Outcome[list[Answer]]) -> None:
         """In the thread: the answers go back to the loop's."""
         self._post(functools.partial(self._finish, waits, got))
 
     def _take(self) -> _Batch:
         admissions, self._admissions = self._admissions, []
         waiting, self._appends = self._appends, []
-        appends = [(wait, _with_notes(append, notes())) for wait, append, notes in waiting]
-        appends = [(wait, append) for wait, append in appends if wait is not None or _says_something(append)]
+        appends = [(wait, _with_notes(wait.append, wait.speaker)) for wait in waiting]
+        appends = [(wait, append) for wait, append in appends if type(wait) is _Write or _says_something(append)]
         return _Batch(
             [admission for _, admission in admissions],
             [append for _, append in appends],
@@ -229,10 +265,10 @@ class JournalWriter:
         self.commits += 1
         return [Error(answer) if isinstance(answer, FlujoError) else Value(answer) for answer in got.value]
 
-    def _finish(self, waits: list[StoreWait | None], got: Outcome[list[Answer]]) -> None:
+    def _finish(self, waits: list[StoreWait | _Unheard], got: Outcome[list[Answer]]) -> None:
         """Back from the thread: wake everybody with their answer, and begin the next commit if somebody waits."""
         for wait, answer in zip(waits, got.unwrap(), strict=True):
-            if wait is not None and not wait.give(answer):
+            if not wait.give(answer):
                 self._release_if_admitted(answer)
         watchers.poke(self._in_use)
         self._crowded = len(waits) > 1
@@ -246,7 +282,7 @@ class JournalWriter:
         """Whoever wanted the run has left: let others have it."""
         if isinstance(answer, Value) and isinstance(answer.value, Lease):
             release = Append(lease=answer.value, records=(), release=True)
-            self._appends.append((None, release, tuple))
+            self._appends.append(_Unheard(release))
 
     def _admit_all(self, admissions: list[Admission]) -> list[Lease | RunExists]:
         assert self._in_use is not None
@@ -304,7 +340,8 @@ def _says_something(append: Append) -> bool:
     return bool(append.records) or append.release or append.status is not None
 
 
-def _with_notes(append: Append, notes: Sequence[Record]) -> Append:
+def _with_notes(append: Append, speaker: Speaker | None) -> Append:
+    notes = () if speaker is None else speaker.take_notes()
     return attrs.evolve(append, records=(*notes, *append.records)) if notes else append
 
 

@@ -17,7 +17,8 @@ class Halt:
     """Ends the steps of one run when it is told to."""
 
     def __init__(self) -> None:
-        self._scope = trio.CancelScope()
+        self.scope = trio.CancelScope()
+        """Around the steps."""
         self._reason: str | None = None
         self._undoes = True
 
@@ -30,12 +31,19 @@ class Halt:
         """Cancel the steps; the first reason counts."""
         if self._reason is None:
             self._reason, self._undoes = reason, undoes
-            self._scope.cancel()
+            self.scope.cancel()
 
-    async def unless_told(self, work: Callable[..., Awaitable[T]], *args: object) -> T | Stopped:
-        """How the work ended, or why it did not; it is not begun if it was told before."""
+    @property
+    def stopped(self) -> Stopped | None:
+        """How the steps end, if they were told to."""
         if self._reason is None:
-            with self._scope:
-                return await work(*args)
-        assert self._reason is not None
+            return None
         return Stopped(outcome=Aborted(reason=self._reason), undoes=self._undoes)
+
+    async def unless_told(self, work: Callable[[], Awaitable[T]]) -> T | Stopped:
+        """How the work ended, or why it did not; it is not begun if it was told before."""
+        if self.stopped is None:
+            with self.scope:
+                return await work()
+        assert self.stopped is not None
+        return self.stopped

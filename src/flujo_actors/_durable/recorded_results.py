@@ -23,11 +23,17 @@ class RecordedResults:
         if result is not None and not paths.is_tried(path):  # where the next failure replaces it
             self._places[id(result)] = (path, result)
 
-    def below(self, path: StepPath) -> Place:
-        """How the step at `path` finds those inside it."""
+    def path_of(self, result: StepResult) -> StepPath | None:
+        """The step whose record holds a result."""
+        found = self._places.get(id(result))
+        return None if found is None else found[0]
 
-        def place(result: StepResult) -> str | None:
-            found = self._places.get(id(result))
-            return None if found is None else paths.below(path, found[0])
 
-        return place
+def places_below(path: StepPath, recorded: RecordedResults | None) -> Place:
+    """How the step at `path` finds the results inside it that have records of their own."""
+
+    def place(result: StepResult) -> str | None:
+        found = None if recorded is None else recorded.path_of(result)
+        return None if found is None else paths.below(path, found)
+
+    return place

@@ -7,6 +7,7 @@ import enum
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -122,6 +123,18 @@ class Runs(Protocol):
 
     def holding(self, run: OpenRun) -> AbstractContextManager[Hold]:
         """Keep the grip on a run while it is worked on."""
+
+
+class Resting:
+    """Puts one run away when it is told its result: one small object for each run, however long it waits."""
+
+    __slots__ = ("_run", "_runs")
+
+    def __init__(self, runs: Runs, run: OpenRun) -> None:
+        self._runs, self._run = runs, run
+
+    def __call__(self, result: PipelineResult) -> Awaitable[None]:
+        return self._runs.rest(self._run, result)
 
 
 def checked_id(run_id: str | None) -> RunId:

@@ -16,19 +16,18 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from .._core import record_bodies
 from .._core.light_records import SHORT_BODY, settled_gist
 from .._core.outcomes import Failure, PipelineResult, TerminalOutcome
-from .._core.paths import ROOT, StepPath, at_or_below, is_undoing, undone_by, withdrawn_by, within_of
+from .._core.paths import ROOT, StepPath, at_or_below, is_top_level, is_undoing, undone_by, withdrawn_by, within_of
 from .._core.plain_bodies import plain_body, plain_end
 from .._core.records import Append, Lease, OpenPause, Record, RecordKind
 from .._core.undoing import Undoable
-from .._core.usage import Usage
 from .._type_registry import read_by
 from ..errors import CorruptRecord
 from ..stores._port import Store
@@ -37,11 +36,17 @@ from .child_results import Child, read_whole, referring, whole
 from .group_commit import JournalWriter
 from .journal import Answered, CountedUnits, KeptUnit, Pause, RaisedLimits, Recorded
 from .pause_records import as_asked, open_pause, pause_body, read_pause
-from .recorded_results import RecordedResults
+from .recorded_results import RecordedResults, places_below
+from .started_steps import Start, started_record
 from .store_transaction import StoreTransaction
 from .store_wait import call_store
 from .undo_records import StepAt
 from .worked_time import WorkedTime
+
+if TYPE_CHECKING:
+    from .._core.usage import Usage
+
+NOTHING_WORKED: Mapping[str, float] = {}
 
 SchemaOf = Callable[[StepPath], object]
 """What the pipeline declares as `input_schema` of the step at a path."""
@@ -68,7 +73,7 @@ class StoreJournal:
         """Whether the run has been put away with its result, and may belong to somebody else."""
         self._redact, self._schema_of, self._step_at, self._cold = redact, schema_of, step_at, cold
         self.cancelled: str | None = None
-        self._undoable: set[StepPath] = set()
+        self._undoable: set[StepPath] | None = None
         """The steps whose own records say how to undo them."""
         self._settled: dict[StepPath, Record] = {}
         self._read: dict[StepPath, Recorded] = {}
@@ -76,7 +81,7 @@ class StoreJournal:
         self._answers: dict[StepPath, Answered] = {}
         self._told: dict[StepPath, int] = {}
         """How often the questions at a path were answered."""
-        self._started: dict[StepPath, _Start] = {}
+        self._started: dict[StepPath, Start] = {}
         """What has begun and has not been written down, the oldest first."""
         self.holds = not cold
         self._held: tuple[Record, ...] = ()
@@ -85,13 +90,14 @@ class StoreJournal:
         """Whether the writer knows that there is something of the kind."""
         self.children: dict[StepPath, Child] = {}
         """Steps that other runs have performed, whose records hold their results."""
-        self._results = RecordedResults()
         self._intents: dict[StepPath, Record] = {}
         self._units: dict[StepPath, Record | KeptUnit] = {}
-        self._counted = CountedUnits()
-        self._raised = RaisedLimits()
         self._chosen: dict[StepPath, str] = {}
-        self.times = WorkedTime()
+        # Few runs need these, and a program has thousands of runs that wait.
+        self._results: RecordedResults | None = None
+        self._counted: CountedUnits | None = None
+        self._raised: RaisedLimits | None = None
+        self._times: WorkedTime | None = None
 
     # --- what was ---
 
@@ -103,12 +109,14 @@ class StoreJournal:
                 self._take_in(record)
         self._read_settled()
         for path, recorded in self._read.items():
-            self._results.note(path, recorded.outcome)
+            self._note(path, recorded.outcome)
             if recorded.undo and self._own_at(path) is not None:
-                self._undoable.add(path)
+                self._note_undoable([path])
 
     def _take_in(self, record: Record) -> None:
-        self.times.take_in(record_bodies.worked_in(record.body))
+        worked = record_bodies.worked_in(record.body)
+        if worked:
+            self.times.take_in(worked)
         match record.kind:
             case "settled":
                 self._take_settled(record)
@@ -127,6 +135,7 @@ class StoreJournal:
                 self._take_cancelled(record)
             case "unit":
                 self._units[record.path] = record
+                self._counted = self._counted or CountedUnits()
                 self._counted.done(record.path)
 
     def _take_cancelled(self, record: Record) -> None:
@@ -137,7 +146,8 @@ class StoreJournal:
 
     def _take_settled(self, record: Record) -> None:
         self._settled[record.path] = record
-        self._counted.settled(record.path)
+        if self._counted is not None:
+            self._counted.settled(record.path)
 
     @read_by("a fresh process")
     def _read_settled(self) -> None:
@@ -214,6 +224,7 @@ class StoreJournal:
         answer = record_bodies.read_value(body.get("answer"), where=where)
         given = Answered(pause=pause, answer=answer, expired=bool(body.get("timeout")))
         self._answers[record.path] = as_asked(given) if body.get("as_given") else given
+        self._raised = self._raised or RaisedLimits()
         self._raised.take(self._answers[record.path])
         self._told[record.path] = self._told.get(record.path, 0) + 1
 
@@ -226,7 +237,16 @@ class StoreJournal:
         self._chosen[path] = written
 
     def raised(self, path: StepPath) -> Mapping[str, Any]:
-        return self._raised.of(path)
+        return {} if self._raised is None else self._raised.of(path)
+
+    @property
+    def times(self) -> WorkedTime:
+        """How long was worked, where that is limited."""
+        self._times = self._times or WorkedTime()
+        return self._times
+
+    def _worked(self) -> Mapping[str, float]:
+        return NOTHING_WORKED if self._times is None else self._times.now()
 
     def _where(self, record: Record) -> str:
         return f"record {record.seq} of run {self.lease.run_id!r}"
@@ -234,7 +254,7 @@ class StoreJournal:
     # --- what is ---
 
     def started(self, path: StepPath, name: str, of: int = 0) -> None:
-        self._started[path] = _Start(name, of, time.monotonic())
+        self._started[path] = Start(name, of, time.monotonic())
         if not self.is_expected:
             self._writer.expect(self)
 
@@ -248,33 +268,40 @@ class StoreJournal:
             return []
         started, self._started = self._started, {}
         now = time.monotonic()
-        return [_started_record(path, start, now) for path, start in started.items()]
+        return [started_record(path, start, now) for path, start in started.items()]
 
     def take_held(self) -> tuple[Record, ...]:
         """The steps that have settled and wait for what is around them."""
         held, self._held = self._held, ()
         return held
 
-    def _take_notes(self) -> Sequence[Record]:
+    def take_notes(self) -> Sequence[Record]:
+        """What is written before the next record: steps that are held, and steps that have begun."""
         return [*self.take_held(), *self.take_started()] if self._held else self.take_started()
 
     def hold(self, path: StepPath, record: Recorded) -> Recorded:
         self._held = (*self._held, self._settled_record(path, record))
-        self._results.note(path, record.outcome)
+        self._note(path, record.outcome)
         return record
 
-    async def settled(self, path: StepPath, record: Recorded) -> Recorded:
+    def settled(self, path: StepPath, record: Recorded) -> Coroutine[Any, Any, Recorded]:
         settled = self._settled_record(path, record)
         append = Append(lease=self.lease, records=(settled,), withdrawn=self._withdraw(path), evidence=record.evidence)
-        await self._writer.write(append, self._take_notes)
-        kept = await self._read_back(path, record) if self._cold else record
-        self._results.note(path, kept.outcome)
+        if self._cold:
+            return self._written_and_read(append, path, record)
+        self._note(path, record.outcome)
+        return self._writer.write(append, self, record)
+
+    async def _written_and_read(self, append: Append, path: StepPath, record: Recorded) -> Recorded:
+        await self._writer.write(append, self, None)
+        kept = await self._read_back(path, record)
+        self._note(path, kept.outcome)
         return kept
 
     def _settled_record(self, path: StepPath, record: Recorded) -> Record:
         start = self._started.get(path)
         of = 0 if start is None else start.of
-        body = record_bodies.with_worked(self._settled_body(path, record, of), self.times.now())
+        body = record_bodies.with_worked(self._settled_body(path, record, of), self._worked())
         self._started.pop(path, None)
         told = settled_gist(record.outcome, of=of) if len(body) > SHORT_BODY else None
         return Record(kind="settled", path=path, body=body, gist=told)
@@ -285,12 +312,13 @@ class StoreJournal:
         return self._whole_body(path, record, of) if plain is None else plain
 
     def _whole_body(self, path: StepPath, record: Recorded, of: int) -> str:
-        parts = record_bodies.settled_data(record.outcome, self._redact, self._results.below(path))
+        inside = places_below(path, self._results)
+        parts = record_bodies.settled_data(record.outcome, self._redact, inside)
         if not record.same_context:
             parts["context"] = record_bodies.stored_value(record.context)
         if record.undo:
-            parts["undo"] = undo_records.undo_data(path, record.undo, self._undoable)
-            self._undoable.update(each.path for each in record.undo if isinstance(each, Undoable) and each.path == path)
+            parts["undo"] = undo_records.undo_data(path, record.undo, self._undoable or ())
+            self._note_undoable(each.path for each in record.undo if isinstance(each, Undoable) and each.path == path)
         if record.cause is not None:
             parts["cause"] = undo_records.cause_data(record.cause, self._redact)
         if of:
@@ -300,6 +328,16 @@ class StoreJournal:
             return record_bodies.make_body(**parts)
         return referring(parts, child, record.outcome, record.context)
 
+    def _note(self, path: StepPath, outcome: TerminalOutcome) -> None:
+        """The record of a step holds its result: what is around it need not store it again."""
+        if not is_top_level(path):
+            self._results = self._results or RecordedResults()
+            self._results.note(path, outcome)
+
+    def _note_undoable(self, paths: Iterable[StepPath]) -> None:
+        self._undoable = self._undoable or set()
+        self._undoable.update(paths)
+
     def unit(self, path: StepPath) -> KeptUnit | None:
         kept = self._units.get(path)
         if isinstance(kept, Record):
@@ -308,9 +346,12 @@ class StoreJournal:
                 body = record_bodies.read_body(kept.body, where=where)
                 usage = record_bodies.read_usage(body.get("usage"), where=where)
                 kept = KeptUnit(
-                    result=record_bodies.text_in(body, "result"), usage=usage, counted=path in self._counted
+                    result=record_bodies.text_in(body, "result"), usage=usage, counted=self._is_counted(path)
                 )
         return kept
+
+    def _is_counted(self, unit: StepPath) -> bool:
+        return self._counted is not None and unit in self._counted
 
     async def intend(self, path: StepPath, intent: str) -> bool:
         before = path in self._intents
@@ -337,7 +378,7 @@ class StoreJournal:
 
     def _settled_append(self, path: StepPath, record: Recorded) -> Append:
         settled = self._settled_record(path, record)
-        return Append(lease=self.lease, records=(*self._take_notes(), settled))
+        return Append(lease=self.lease, records=(*self.take_notes(), settled))
 
     async def _read_back(self, path: StepPath, record: Recorded) -> Recorded:
         """What the store says the step came to, instead of what is in memory; all of the run is read for it.
@@ -396,24 +437,9 @@ class StoreJournal:
         return bool(self._pauses)
 
     async def _write(self, kind: RecordKind, path: StepPath, body: str, **changes: Any) -> None:
-        record = Record(kind=kind, path=path, body=record_bodies.with_worked(body, self.times.now()))
+        record = Record(kind=kind, path=path, body=record_bodies.with_worked(body, self._worked()))
         append = Append(lease=self.lease, records=(record,), **changes)
-        await self._writer.write(append, self._take_notes)
-
-
-class _Start(NamedTuple):
-    """A step that has begun."""
-
-    name: str
-    of: int
-    at: float
-    """When, on the monotonic clock."""
-
-
-def _started_record(path: StepPath, start: _Start, now: float) -> Record:
-    of = {"of": start.of} if start.of else {}
-    body = record_bodies.make_body(name=start.name, latency_s=round(now - start.at, 6), **of)
-    return Record(kind="started", path=path, body=body)
+        await self._writer.write(append, self, None)
 
 
 def _with_original(stored: TerminalOutcome, outcome: TerminalOutcome) -> TerminalOutcome:

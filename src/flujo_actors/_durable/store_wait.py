@@ -42,7 +42,7 @@ class StoreWait:
 
     def answer(self) -> Awaitable[Any]:
         """What is given, once."""
-        return trio.lowlevel.wait_task_rescheduled(self._cancelled)  # noqa: ASYNC105 - awaited by whoever asks
+        return trio.lowlevel.wait_task_rescheduled(self)  # noqa: ASYNC105 - awaited by whoever asks
 
     def give(self, answer: Outcome[object]) -> bool:
         """Wake the task with its answer; false if it has left."""
@@ -51,7 +51,8 @@ class StoreWait:
             trio.lowlevel.reschedule(task, answer)
         return task is not None
 
-    def _cancelled(self, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
+    def __call__(self, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
+        """Trio asks whether the wait can be cut short."""
         self._raise = raise_cancel
         token = trio.lowlevel.current_trio_token()
         with contextlib.suppress(StoreError):  # without a thread to watch the time, the store's own bound must do

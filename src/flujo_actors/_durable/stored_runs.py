@@ -192,7 +192,7 @@ class StoredRuns:
         told = {"owner": lease.owner, "epoch": lease.epoch, **({AFTER_DEATH: True} if after_death else {})}
         note = Record(kind="resumed", path=ROOT, body=record_bodies.make_body(**told))
         unasked = _journal_of(opened).unasked(run.pauses)
-        await self._writer().write(Append(lease=lease, records=(note,), pauses=unasked, status="running"))
+        await self._writer().write(Append(lease=lease, records=(note,), pauses=unasked, status="running"), None, None)
         return attrs.evolve(opened, deaths=opened.deaths + 1) if after_death else opened
 
     async def _read(self, lease: Lease, new: list[Record] | None = None) -> OpenRun:
@@ -245,7 +245,7 @@ class StoredRuns:
         """Let another process have the run at once, instead of when the lease expires; not if the store is silent."""
         as_if_cancelled = trio.CancelScope(deadline=-math.inf)
         with as_if_cancelled, contextlib.suppress(StoreError):  # then the lease expires by itself
-            await self._writer().write(Append(lease=lease, records=records, status=status, release=True))
+            await self._writer().write(Append(lease=lease, records=records, status=status, release=True), None, None)
         await self._heed_request(lease)
 
     async def _heed_request(self, lease: Lease) -> None:
@@ -290,36 +290,34 @@ class StoredRuns:
         )
 
 
-class Holding:
+class Holding(Hold):
     """While a run is open: its lease is renewed, and whoever works on it is told when it is lost or shall end."""
-
-    __slots__ = ("_hold", "_lease", "_redact", "_since", "_writer")
 
     def __init__(
         self, writer: JournalWriter, lease: Lease, redact: record_bodies.Redact, *, since: float | None
     ) -> None:
+        super().__init__(Halt())
         self._writer, self._lease, self._redact, self._since = writer, lease, redact, since
-        self._hold = Hold(Halt())
 
     def __enter__(self) -> Hold:
-        self._writer.hold(self._lease, self._hold.lose, since=self._since)
+        self._writer.hold(self._lease, self.lose, since=self._since)
         self._writer.watch(self._lease, self._end)
         at_work.add(self._lease)
-        self._hold.scope.__enter__()
-        return self._hold
+        self.scope.__enter__()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         try:
-            return self._hold.scope.__exit__(kind, error, traceback)
+            return self.scope.__exit__(kind, error, traceback)
         finally:
             at_work.discard(self._lease)
             self._writer.let_go(self._lease)
 
     def _end(self, request: CancelRequest) -> None:
-        assert self._hold.halt is not None
-        self._hold.halt.now(self._redact(request.told), undoes=request.undoes)
+        assert self.halt is not None
+        self.halt.now(self._redact(request.told), undoes=request.undoes)
 
 
 def _told_by_the_store(lost: LeaseLost) -> None:

@@ -30,7 +30,7 @@ from .._core.paths import ROOT, StepPath
 from .._core.quota import NOTHING, Amount, Held, Quota, Wanted
 from .._core.records import Append
 from .._core.shared_budgets import BudgetClaim, BudgetShare
-from .._durable.group_commit import Expected, JournalWriter, Notes
+from .._durable.group_commit import Expected, JournalWriter, Speaker, T
 from .._durable.store_journal import StoreJournal
 from .._durable.store_wait import call_store, post
 from .._locks import QUOTA_LOCK
@@ -247,10 +247,10 @@ class SharingWriter:
     writer: JournalWriter
     book: BudgetBook
 
-    async def write(self, append: Append, notes: Notes = tuple) -> None:
+    async def write(self, append: Append, speaker: Speaker | None, then: T) -> T:
         """As the writer's own."""
         shares = await self._shares()
-        await self.writer.write(attrs.evolve(append, shares=shares) if shares else append, notes)
+        return await self.writer.write(attrs.evolve(append, shares=shares) if shares else append, speaker, then)
 
     async def _shares(self) -> tuple[BudgetShare, ...]:
         with trio.CancelScope(shield=True):  # as short as a write, and whoever is cancelled waits for those, too

@@ -36,7 +36,7 @@ class RemoteJournal(StoreJournal):
             status="completed" if isinstance(record.outcome, Success) else "failed",
             release=True,
         )
-        await self._writer.write(append, self.take_started)
+        await self._writer.write(append, self, None)
         self.at_rest = True
         return record
 
@@ -47,7 +47,7 @@ class RemoteJournal(StoreJournal):
 
     async def park(self) -> None:
         """Nobody waits for it: it wants no worker until somebody does."""
-        await self._writer.write(Append(lease=self.lease, records=(), status="paused", release=True))
+        await self._writer.write(Append(lease=self.lease, records=(), status="paused", release=True), None, None)
         self.at_rest = True
 
 

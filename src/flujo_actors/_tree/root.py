@@ -181,9 +181,14 @@ async def _timed(actors: StepActors, pipeline: Pipeline, work: Work) -> Attempt:
 
 
 async def _halted_or_ended(actors: StepActors, halt: Halt, steps: Steps, pipeline: Pipeline, work: Work) -> Attempt:
-    run, ended = actors.run, await halt.unless_told(steps, actors, pipeline, work)
-    if run.untold:
-        await tell_late(run)  # of the steps that were cut short: others than a caller that leaves want to know
+    ended, stopped = None, halt.stopped
+    if stopped is None:
+        with halt.scope:
+            ended = await steps(actors, pipeline, work)
+    if actors.run.untold:
+        await tell_late(actors.run)  # of the steps that were cut short: others than a caller that leaves want to know
+    ended = ended or halt.stopped
+    assert ended is not None
     return ended
 
 

@@ -39,14 +39,14 @@ class ShortWay(ABC):
     """Performs calls; whatever turns out to be more is handed to the long way."""
 
     run: Run
-    now: Callable[[], float] = attrs.field(init=False)
-    """The clock of the trio run."""
+    clock: trio.abc.Clock = attrs.field(init=False)
+    """That of the trio run."""
     remembers: Remember | None = attrs.field(init=False)
     """Takes what settled, in a run that nobody listens to and that lives in memory; `None` in all others."""
 
-    @now.default
-    def _clock(self) -> Callable[[], float]:
-        return trio.lowlevel.current_clock().current_time
+    @clock.default
+    def _current_clock(self) -> trio.abc.Clock:
+        return trio.lowlevel.current_clock()
 
     @remembers.default
     def _memory(self) -> Remember | None:
@@ -81,7 +81,7 @@ class ShortWay(ABC):
         run.ledger.start(request.path, request.parent)
         if self.remembers is None:
             run.journal.started(request.path, request.name, request.of)
-        begun = self.now()
+        begun = self.clock.current_time()
         data = request.data if step.compensate is None else own(request.data)
         got = await guarded(run.host.call, step.plan.target, data)
         try:
@@ -89,9 +89,10 @@ class ShortWay(ABC):
         except trio.Cancelled:
             report_unstoppable(run, request.name, request.path)
             raise
-        latency_s = self.now() - begun
+        latency_s = self.clock.current_time() - begun
         if isinstance(got, Value) and type(got.value) in PLAIN:
             success = Success(step_result=StepResult(name=request.name, output=got.value, latency_s=latency_s))
+            del got  # what waits for a commit holds as little as it can
             if self.remembers is not None:
                 return self.remembered(self.remembers, request, success)
             if run.outlet is None and step.compensate is None:

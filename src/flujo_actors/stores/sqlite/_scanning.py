@@ -19,6 +19,7 @@ from .._port import Verdict
 from .._rows import as_light, as_records, corrupt, restored, storable
 from . import _statements as sql
 from ._connections import SqliteConnections
+from ._places import Places
 
 FORKED = "fork"
 """Who owns a fork while it is made."""
@@ -46,6 +47,7 @@ class SqliteScanning:
     """The part of a SQLite store that looks at runs."""
 
     _connections: SqliteConnections
+    _places: Places
     _clock: LeaseClock
     _seen: _Seen | None = None
     """What `look` found last."""
@@ -86,7 +88,7 @@ class SqliteScanning:
         pauses: Sequence[OpenPause] = (),
         status: StoredStatus = "running",
     ) -> None:
-        with self._connections.writing() as db:
+        with self._places, self._connections.writing() as db:
             lease = self._admit(db, admission, FORKED, 0.0)
             if isinstance(lease, RunExists):
                 raise lease

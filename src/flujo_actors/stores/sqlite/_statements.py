@@ -10,7 +10,9 @@ from __future__ import annotations
 HELD = "owner IS NOT NULL AND lease_boot = :boot AND lease_from <= :now AND :now < lease_until"
 """A lease that was granted in the future is of an earlier boot, where the system does not name its boots."""
 
-_LEASE = "run_id = :run_id AND owner = :owner AND epoch = :epoch"
+_LEASE = "run_id = ? AND owner = ? AND epoch = ?"
+
+_NAMED_LEASE = "run_id = :run_id AND owner = :owner AND epoch = :epoch"
 
 _LAST = """
     max(flujo_runs.id << 32, coalesce((SELECT max(id) FROM flujo_records WHERE id < (flujo_runs.id + 1) << 32), 0))"""
@@ -25,27 +27,36 @@ ADMIT = """
     INSERT INTO flujo_runs (run_id, pipeline, status, created_at, updated_at, owner, epoch,
                             lease_boot, lease_from, lease_until, records, queue, parent)
     VALUES (:run_id, :pipeline, 'running', :wall, :wall, :owner, :epoch, :boot, :now, :until, 1, :queue, :parent)
-    ON CONFLICT (run_id) DO NOTHING RETURNING id"""
+    ON CONFLICT (run_id) DO NOTHING"""
 
 CLAIM = f"""
     UPDATE flujo_runs
     SET owner = :owner, epoch = epoch + 1, lease_boot = :boot, lease_from = :now, lease_until = :until
     WHERE run_id = :run_id AND (owner = :dead OR NOT ({HELD})) RETURNING epoch"""
 
-APPEND = f"""
-    {_INSERT_NEXT} WHERE {_LEASE}
-    RETURNING (SELECT cancel FROM flujo_runs WHERE flujo_runs.id = flujo_records.id >> 32)"""
+_RECORD = "INSERT INTO flujo_records (id, after_us, kind, path, body, blob, gist)"
 
-CHANGE = f"""
-    UPDATE flujo_runs
-    SET records = {_LAST} & 0xFFFFFFFF, updated_at = :wall, status = coalesce(:status, status),
-        tokens = coalesce(:tokens, tokens), cost_usd = coalesce(:cost_usd, cost_usd),
-        owner = CASE WHEN :release THEN NULL ELSE owner END, cancel = CASE WHEN :ends THEN NULL ELSE cancel END
-    WHERE {_LEASE} RETURNING id, cancel"""
+APPEND = f"""
+    {_RECORD}
+    SELECT {_LAST} + 1, CAST(round((? - created_at) * 1e6) AS INTEGER), ?, ?, ?, ?, ? FROM flujo_runs WHERE {_LEASE}
+    RETURNING id, after_us"""
+
+INSERT_AT = f"""
+    {_RECORD} SELECT ?, ?, ?, ?, ?, ?, ? FROM flujo_runs WHERE id = ? AND {_LEASE}
+    ON CONFLICT DO NOTHING"""
+"""The same where the record's key and time are known; nothing if somebody else has used the key."""
+
+_STATE = """
+    updated_at = ?, status = coalesce(?, status), tokens = coalesce(?, tokens), cost_usd = coalesce(?, cost_usd),
+    owner = CASE WHEN ? THEN NULL ELSE owner END, cancel = CASE WHEN ? THEN NULL ELSE cancel END"""
+
+CHANGE = f"UPDATE flujo_runs SET records = {_LAST} & 0xFFFFFFFF, {_STATE} WHERE {_LEASE} RETURNING id"
+
+CHANGE_AT = f"UPDATE flujo_runs SET records = ?, {_STATE} WHERE id = ? AND {_LEASE}"
 
 RENEW = f"""
     UPDATE flujo_runs SET lease_boot = :boot, lease_from = :now, lease_until = :until
-    WHERE {_LEASE} RETURNING id"""
+    WHERE {_NAMED_LEASE} RETURNING id"""
 
 APPEND_ANSWER = f"{_INSERT_NEXT} WHERE id = :run RETURNING id"
 
@@ -86,9 +97,7 @@ CANCEL_REQUESTS = "SELECT run_id, cancel FROM flujo_runs WHERE cancel IS NOT NUL
 
 INSERT_BLOB = "INSERT INTO flujo_blobs (hash, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
 
-INSERT_FIRST = """
-    INSERT INTO flujo_records (id, after_us, kind, path, body, blob, gist)
-    VALUES ((:run << 32) + 1, 0, :kind, :path, :body, :blob, :gist) RETURNING id"""
+INSERT_FIRST = f"{_RECORD} VALUES (?, 0, ?, ?, ?, ?, ?)"
 
 REPLACE_PAUSE = "DELETE FROM flujo_pauses WHERE run = ? AND path = ? AND (answered IS NULL OR token = ?)"
 

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from ..._core.outcomes import RunId
-from ..._core.paths import ROOT, StepPath
-from ..._core.records import Admission, Append, CancelRequest, Lease, OpenPause, Record, RunQuery, StoredRun, has_ended
+from ..._core.paths import StepPath
+from ..._core.records import Admission, Append, CancelRequest, Lease, OpenPause, Record, RunQuery, StoredRun
 from ..._core.seconds import checked_seconds
 from ...errors import LeaseLost, RunExists
 from .. import _refusals as refusals
@@ -31,10 +31,11 @@ from .._port import Transaction, Verdict
 from .._rows import as_records, cursor_text, read_cursor, restored, storable
 from . import _pauses as pauses
 from . import _statements as sql
-from ._beliefs import SqliteBeliefs, learn
-from ._budgets import SqliteBudgets, forget_budgets, write_share
+from ._appending import append_all, cancel_requests, insert_first
+from ._beliefs import SqliteBeliefs
+from ._budgets import SqliteBudgets, forget_budgets
 from ._connections import SqliteConnections
-from ._pauses import insert
+from ._places import Places
 from ._queue import SqliteQueue
 from ._scanning import SqliteScanning, owner_of, record_rows
 from ._texts import SqliteTexts
@@ -61,6 +62,7 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
         self._clock = clock or SystemClock()
         self._wall = wall
         timeout_s = checked_seconds(busy_timeout_s, what="SqliteStore: busy_timeout_s")
+        self._places = Places()
         self._connections = SqliteConnections(os.fspath(path), synchronous=synchronous, busy_timeout_s=timeout_s)
         watch_forks(self._connections)
         weakref.finalize(self, self._connections.dispose)
@@ -84,7 +86,7 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
     ) -> list[Lease | RunExists]:
         if not admissions:
             return []
-        with self._connections.writing() as db:
+        with self._places, self._connections.writing() as db:
             return [self._admit(db, admission, owner, lease_s) for admission in admissions]
 
     def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
@@ -101,13 +103,13 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
 
     def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
         with self._connections.reading() as db:
-            requests = _cancel_requests(db)
+            requests = cancel_requests(db)
         return {run_id: requests[run_id] for run_id in run_ids if run_id in requests}
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         if not batch:
             return []
-        with self._connections.writing() as db:
+        with self._places, self._connections.writing() as db:
             return self._append(db, batch)
 
     def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
@@ -187,30 +189,14 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
             return (owner if owner is None else restored(owner)), left_s
         return None
 
+    def _append(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[Verdict]:
+        return append_all(db, batch, self._wall(), self._places)
+
     def _append_through(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[Verdict]:
         with self._connections.errors():
             if not db.in_transaction:
                 db.execute("BEGIN IMMEDIATE")
-            return self._append(db, batch)
-
-    def _append(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[Verdict]:
-        wall = self._wall()
-        return [self._appended(db, append, wall) for append in batch]
-
-    def _appended(self, db: sqlite3.Connection, append: Append, wall: float) -> Verdict:
-        """Write the append; if its lease is not the run's current one, none of its statements writes anything."""
-        under = {**_lease(append.lease), "wall": wall}
-        told = [insert(db, sql.APPEND, record, under) for record in append.records]
-        if _changes_run(append):
-            told.append(_change_run(db, append, under))
-        if not told[-1]:
-            return refusals.lost(append.lease, owner_of(db, append.lease.run_id))
-        for each in append.evidence:
-            learn(db, each, wall)
-        for share in append.shares:
-            write_share(db, append.lease, share)
-        cancel = told[-1][0][-1]
-        return None if cancel is None else CancelRequest(reason=restored(cancel))
+            return append_all(db, batch, self._wall(), Places())  # what may be undone is not known
 
     def _admit(
         self, db: sqlite3.Connection, admission: Admission, owner: str | None, lease_s: float
@@ -223,12 +209,13 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
             "queue": admission.queue and storable(admission.queue),
             "parent": admission.parent and storable(admission.parent),
         }
-        rows = db.execute(sql.ADMIT, new).fetchall()
-        if not rows:
+        admitted = db.execute(sql.ADMIT, new)
+        if admitted.rowcount != 1:
             return refusals.exists(admission.run_id)
-        first = Record(kind="admitted", path=ROOT, body=admission.body)
-        insert(db, sql.INSERT_FIRST, first, {"run": rows[0][0]})
-        return Lease(run_id=admission.run_id, owner=owner or "", epoch=epoch)
+        lease = Lease(run_id=admission.run_id, owner=owner or "", epoch=epoch)
+        assert admitted.lastrowid is not None
+        insert_first(db, admission, lease, admitted.lastrowid, new["wall"], self._places)
+        return lease
 
     def _renew(self, db: sqlite3.Connection, lease: Lease, lease_s: float) -> LeaseLost | None:
         granted = self._granted(lease.run_id, owner=lease.owner, lease_s=lease_s)
@@ -276,38 +263,6 @@ class _SqliteTransaction:
         [verdict] = self._write(self.connection, [append])
         if isinstance(verdict, LeaseLost):
             raise verdict
-
-
-def _cancel_requests(db: sqlite3.Connection) -> dict[RunId, CancelRequest]:
-    rows = db.execute(sql.CANCEL_REQUESTS).fetchall()
-    return {RunId(restored(run_id)): CancelRequest(reason=restored(reason)) for run_id, reason in rows}
-
-
-def _lease(lease: Lease) -> dict[str, str | int]:
-    return {"run_id": storable(lease.run_id), "owner": storable(lease.owner), "epoch": lease.epoch}
-
-
-def _changes_run(append: Append) -> bool:
-    """Whether more is written than records, which a run's row does not count while it has an owner."""
-    others = append.pauses or append.withdrawn or append.tokens is not None or append.cost_usd is not None
-    return append.release or append.status is not None or bool(others) or not append.records
-
-
-def _change_run(db: sqlite3.Connection, append: Append, under: Mapping[str, Any]) -> list[Any]:
-    changed = db.execute(sql.CHANGE, {**under, **_new_state(append)}).fetchall()
-    for run, _ in changed:
-        pauses.write(db, run, append, under["wall"])
-    return changed
-
-
-def _new_state(append: Append) -> dict[str, object]:
-    return {
-        "status": append.status,
-        "release": append.release,
-        "ends": has_ended(append.status),
-        "tokens": append.tokens,
-        "cost_usd": append.cost_usd,
-    }
 
 
 def _stored_run(row: Sequence[Any], asked: Iterable[OpenPause]) -> StoredRun:
