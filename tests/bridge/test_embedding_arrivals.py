@@ -104,3 +104,18 @@ def test_an_answer_of_the_store_is_not_lost_with_the_loop(answers: str) -> None:
     [run] = store.find(RunQuery())
     assert not run.leased
     assert [record.path for record in store.read(run.run_id) if record.kind == "settled"] == ["one"]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_arrival_that_fails_ends_the_run(backend: Any) -> None:
+    """A store that answers fewer questions than it was asked leaves nobody waiting for ever."""
+
+    class Short(MemoryStore):
+        """Forgets its answers."""
+
+        def append(self, batch: Any) -> Any:
+            super().append(batch)
+            return []
+
+    with pytest.raises((trio.TrioInternalError, asyncio.CancelledError)):  # asyncio's loop reports the error itself
+        Flujo(Step("one", agent) >> Step("two", agent), store=Short()).run(1, backend=backend)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import trio
+from outcome import Error, capture
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop  # which trio programs do without
@@ -72,4 +73,6 @@ class Arrivals:
     def take(self) -> None:
         """Call what has come."""
         while self._come and not self._over:
-            self._come.popleft()()
+            got = capture(self._come.popleft())
+            if isinstance(got, Error):
+                self._token.run_sync_soon(got.unwrap)  # which ends the run, as it does in a trio program

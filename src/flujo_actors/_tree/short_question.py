@@ -28,10 +28,10 @@ async def just_ask(actors: ShortWay, request: Request) -> Settled:
     run.ledger.start(request.path, request.parent)
     if actors.remembers is None:
         run.journal.started(request.path, request.name, request.of)
-    begun, request.tally.attempts = actors.now(), 1
+    begun, request.tally.attempts = actors.clock.current_time(), 1
     ended = await short_answer(run, step, request)
     await note_swallowed_cancellation(run, request)
-    latency_s = actors.now() - begun
+    latency_s = actors.clock.current_time() - begun
     if not isinstance(ended, Done):
         outcome, context = await actors.concluded(request, ended, latency_s)
         return await actors.settle(request, outcome, context)
