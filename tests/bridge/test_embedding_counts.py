@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -239,3 +239,50 @@ def test_a_guest_that_is_woken_by_its_host_looks_for_io_once(host: HostCase, mon
     see = ParkedGuest.look
     monkeypatch.setattr(ParkedGuest, "look", look)
     assert host.run(main) == 10
+
+
+@each_asyncio_host
+def test_generators_of_the_host_are_none_of_trios_business(host: HostCase) -> None:
+    """Between the rounds of a guest the hooks of the loop are in force, and in its tasks those of trio."""
+    seen: list[Any] = []
+
+    async def on_trio() -> None:
+        seen.append(sys.get_asyncgen_hooks())
+        await trio.lowlevel.checkpoint()
+        seen.append(sys.get_asyncgen_hooks())
+
+    async def main() -> Any:
+        before, here = sys.get_asyncgen_hooks(), await current_host()
+        assert sys.get_asyncgen_hooks() == before
+        await here.enter(on_trio)
+        assert sys.get_asyncgen_hooks() == before
+        return before
+
+    before = host.run(main)
+    assert seen[0] == seen[1] != before
+
+
+@each_asyncio_host
+def test_generators_that_tasks_of_trio_left_are_closed_by_trio(host: HostCase) -> None:
+    """At the end of the run, in a task of trio."""
+    closed: list[bool] = []
+
+    async def letters() -> AsyncIterator[str]:
+        try:
+            yield "a"
+            yield "b"
+        finally:
+            closed.append(trio.lowlevel.in_trio_task())
+
+    left = letters()
+
+    async def on_trio() -> str:
+        await trio.lowlevel.checkpoint()
+        return await anext(left)
+
+    async def main() -> Any:
+        here = await current_host()
+        return await here.enter(on_trio)
+
+    assert host.run(main) == "a"
+    assert closed == [True]

@@ -142,10 +142,13 @@ class _Listed:
     def _has_price_of_its_own(self, details: object) -> bool:
         if not isinstance(details, Mapping):
             return True
-        return any(
-            all(details.get(key) == value for key, value in variant.when.items())
-            for variant in self._model.price_variants or ()
-        )
+        for variant in self._model.price_variants or ():
+            for key, value in variant.when.items():  # by loops, for every response comes here
+                if details.get(key) != value:
+                    break
+            else:
+                return True
+        return False
 
     def _asked(self, when: datetime, usage: RequestUsage) -> Decimal:
         return self._model.calc_price(usage, self._provider, genai_request_timestamp=when).total_price

@@ -65,6 +65,7 @@ class Guest:
             self._ready.set_exception(error)
 
     def _begin(self) -> None:
+        hooks = sys.get_asyncgen_hooks()
         trio.lowlevel.start_guest_run(
             self._main,
             run_sync_soon_threadsafe=self.rounds.soon_threadsafe,
@@ -74,7 +75,8 @@ class Guest:
             restrict_keyboard_interrupt_to_checkpoints=True,
             clock=getattr(self._loop, "trio_clock", None),  # of a loop that has a time of its own
         )
-        self.rounds.take_over()
+        if self.rounds.take_over():
+            sys.set_asyncgen_hooks(*hooks)
 
     async def ready(self) -> None:
         """Wait until the guest takes calls."""

@@ -42,12 +42,13 @@ class Rounds:
         self._gives_way = self._in_turn = False
         self._arrivals: Arrivals | None = None
 
-    def take_over(self) -> None:
+    def take_over(self) -> bool:
         """Drive the rounds from now on without a thread, if the loop can do that; after trio asked for its first."""
         assert self._next is not None
         self.keep_awake.parked = watched_by_loop(self._next, self._loop, self.soon)
         if self.keep_awake.parked is not None:
             self._next = self.keep_awake.parked.round
+        return self.keep_awake.parked is not None
 
     def begin(self) -> None:
         """In a task of the run: what comes from threads takes the way over the loop, if the loop drives the rounds."""

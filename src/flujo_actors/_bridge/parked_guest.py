@@ -11,7 +11,9 @@ descriptor, and the host's loop can watch that as well. So the rounds of a guest
    thread says so. Who changes something in a parked guest without a word is heard, too: trio then writes to itself.
 4. Other rounds leave it to the turn of the loop they are in to look for I/O: looking is a system call, and the rounds
    of a turn are over within a millisecond or so.
-5. Where the host's loop cannot watch descriptors, or trio is newer than what this was tested with or made in another
+5. Trio's hooks for asynchronous generators are in force during rounds only. In between they would be asked about every
+   generator of the host's, of which an agent has dozens, only to hand it on.
+6. Where the host's loop cannot watch descriptors, or trio is newer than what this was tested with or made in another
    way, trio's own driver stays, with its thread: slower, but nothing else.
 """
 
@@ -21,6 +23,7 @@ import asyncio
 import os
 import re
 import select
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
@@ -33,7 +36,7 @@ Round: TypeAlias = Callable[[], object]
 
 _OF_STATE = ("unrolled_run_gen", "unrolled_run_next_send", "done_callback")
 _OF_RUNNER = ("io_manager", "guest_tick_scheduled", "main_task_outcome")
-"""What is used of trio's own driver, see rule 5."""
+"""What is used of trio's own driver, see rule 6."""
 
 NEWEST_KNOWN = (0, 35)
 """The last release of trio whose own driver was compared with this one; its inside may change with any release."""
@@ -78,6 +81,7 @@ class ParkedGuest:
     ) -> None:
         self._runner, self._run, self._done = state.runner, state.unrolled_run_gen, state.done_callback
         self._get_events = state.runner.io_manager.get_events
+        self._hooks = sys.get_asyncgen_hooks()  # trio's, which has just begun
         self._events: object = state.unrolled_run_next_send.value
         self._broken: OSError | None = None
         self._loop, self._soon = loop, soon
@@ -163,6 +167,8 @@ class ParkedGuest:
         """Run what can run; how long there is nothing to do then, or `None` if the run has ended."""
         library = sniffio.thread_local
         before, library.name = library.name, "trio"
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(*self._hooks)
         try:
             timeout: float = self._run.send(self._events) if self._broken is None else self._run.throw(self._broken)
         except StopIteration:
@@ -172,6 +178,7 @@ class ParkedGuest:
             self._end(Error(error))
             return None
         finally:
+            sys.set_asyncgen_hooks(*hooks)
             library.name = before
         return timeout
 
