@@ -1,6 +1,7 @@
 """What a step costs an asyncio host, in things that can be counted: turns of the loop, rounds of trio, tasks."""
 
 import asyncio
+import gc
 import inspect
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +11,7 @@ import anyio
 import attrs
 import pytest
 import trio
-from embedding_hosts import HostCase, each_asyncio_host
+from embedding_hosts import HostCase, each_asyncio_host, each_host
 
 from flujo_actors import Flujo, Pipeline, Step
 from flujo_actors._bridge import guest_rounds
@@ -286,3 +287,25 @@ def test_generators_that_tasks_of_trio_left_are_closed_by_trio(host: HostCase) -
 
     assert host.run(main) == "a"
     assert closed == [True]
+
+
+@each_host
+def test_a_run_that_was_watched_to_its_end_is_gone_at_once(host: HostCase) -> None:
+    """Nothing is left of it to the garbage collector."""
+    flujo = Flujo(Step("prompt", prompt) >> Step("again", prompt))
+
+    async def watched() -> int:
+        async with flujo.run_async(1) as run:
+            return len([outcome async for outcome in run])
+
+    async def main() -> list[str]:
+        await watched()
+        gc.collect()
+        gc.disable()
+        try:
+            assert await watched() > 1
+            return [type(each).__name__ for each in gc.get_objects() if type(each).__name__ in {"RunHandle", "Outlet"}]
+        finally:
+            gc.enable()
+
+    assert host.run(main) == []

@@ -165,13 +165,14 @@ class Guest:
 
     async def receive(self, box: Box[T]) -> T:
         """The next item of a box that trio tasks put into, without a task of the guest's to wait for it."""
-        arrival: asyncio.Future[Value[T] | Error] = self._loop.create_future()
+        arrival: asyncio.Future[Value[T] | Error] | None = self._loop.create_future()
 
         def deliver(what: Value[T] | Error) -> None:
-            if not arrival.done() and not self._loop.is_closed():
+            if arrival is not None and not arrival.done() and not self._loop.is_closed():
                 arrival.set_result(what)
 
         box.hand_next_to(deliver)
+        assert arrival is not None
         try:
             return (await arrival).unwrap()
         except trio.EndOfChannel:
@@ -180,6 +181,7 @@ class Guest:
             raise
         finally:
             box.withdraw(deliver)
+            arrival = None  # it holds the end of the box, whose traceback holds this frame and, with it, the whole run
 
     def spawn(self, fn: Callable[..., Awaitable[object]], *args: object) -> None:
         """Start a trio task with the caller's contextvars."""
