@@ -72,6 +72,22 @@ def test_modules_beside_the_blueprint_are_found_without_a_configuration(place: P
         load_blueprint(path)
 
 
+def test_every_limit_that_a_blueprint_says_holds(place: Path) -> None:
+    """Also beside those of the configuration, which make none of them larger."""
+    (place / "flujo.toml").write_text("[blueprints]\ntotal_tokens_limit = 1000\n")
+    text = """
+        usage_limits: {total_tokens_limit: 5000, request_limit: 1, tool_calls_limit: 3, time_limit_s: 60}
+        agents: {writer: {model: test}}
+        steps: [{name: a, uses: agents.writer}, {name: b, uses: agents.writer}]
+    """
+    with pytest.raises(UsageLimitExceededError) as caught:
+        run(place, text)
+    assert caught.value.limits == ("request_limit",)
+    assert load_blueprint(place / "pipeline.yaml").usage_limits == UsageLimits(
+        total_tokens_limit=1000, request_limit=1, tool_calls_limit=3, time_limit_s=60
+    )
+
+
 def test_templates_hand_values_over_and_make_texts(place: Path) -> None:
     """One expression is its value, anything else a text; a text of digits stays one."""
     text = """

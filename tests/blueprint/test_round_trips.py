@@ -147,7 +147,7 @@ def test_a_nested_pipeline_runs_as_its_twin_does() -> None:
 def test_agents_and_limits_inside_come_back() -> None:
     """An agent that two nested pipelines share is one agent again; limits hold where they stood."""
     clerk = make_agent_async("test", "You sort.", name="clerk", retries=3)
-    limits = UsageLimits(total_tokens_limit=1_000_000)
+    limits = UsageLimits(total_tokens_limit=1_000_000, request_limit=50, step_limit=9, time_limit_s=60.5)
     pipeline = Pipeline(
         (
             Pipeline((Step("one", clerk),), name="left", usage_limits=limits),
@@ -166,7 +166,7 @@ def test_agents_and_limits_inside_come_back() -> None:
     [
         (Step("a", add_one, min_confidence=0.5, confidence=lambda output: 1.0), "min_confidence"),
         (Step("a", add_one, runs_on="elsewhere"), "runs_on"),
-        (Step("a", add_one, usage_limits=UsageLimits(request_limit=3)), "request_limit"),
+        (Step("a", add_one, usage_limits=UsageLimits(when_reached="pause")), "when_reached"),
         (Step.map_over("a", Step("b", add_one), batch=3), "batch"),
         (Step.map_over("a", Step("b", add_one), merge={"x": Add}), "merge"),
         (Pipeline((Step("b", add_one),), name="a", on_failure=Step("c", add_one)), "on_failure"),

@@ -15,6 +15,7 @@ from .._dsl.processing import Processing
 from .._dsl.step import Step
 from ..errors import BlueprintError, DeclarationError
 from ..structured._builtins import BUILTINS
+from .fields import fields_of
 from .importing import NotThere, import_object
 from .model import AgentModel, BlueprintModel, Entry, StepModel
 from .processors import OutputTemplate, Reduce, SinkTo
@@ -282,6 +283,10 @@ class EnsureObject:
         return made
 
 
+LIMITS = tuple(fields_of("usage_limits"))
+"""The limits that a blueprint can say."""
+
+
 def limits_of(entry: Entry | None) -> UsageLimits | None:
     """The limits that a blueprint says."""
     if entry is None or not entry.value:
@@ -293,10 +298,7 @@ def stricter(one: UsageLimits | None, other: UsageLimits | None) -> UsageLimits 
     """The smaller of two limits, each for itself."""
     if one is None or other is None:
         return one or other
-    return UsageLimits(
-        total_cost_usd_limit=_smaller(one.total_cost_usd_limit, other.total_cost_usd_limit),
-        total_tokens_limit=_smaller(one.total_tokens_limit, other.total_tokens_limit),
-    )
+    return UsageLimits(**{name: _smaller(getattr(one, name), getattr(other, name)) for name in LIMITS})
 
 
 def _smaller(one: Any, other: Any) -> Any:

@@ -24,7 +24,7 @@ from .._dsl.processing import NO_PROCESSING
 from .._dsl.step import Step
 from ..errors import NotExportable
 from ..structured._builtins import BUILTINS, WrapDict
-from .compiling import EnsureObject
+from .compiling import LIMITS, EnsureObject
 from .processors import OutputTemplate, Reduce, SinkTo
 from .template_parsing import is_template
 from .templates import Choice, Exit, Input, Items, Message
@@ -56,9 +56,6 @@ _SAID_IN_PYTHON = (
 """Options that the language has no key for."""
 
 _OWN_REDUCERS = "reducers of its own (`merge`) can only be said in Python"
-
-_LIMITS = ("total_cost_usd_limit", "total_tokens_limit")
-"""The limits that it has keys for."""
 
 
 def dump_blueprint(pipeline: Pipeline) -> str:
@@ -323,8 +320,8 @@ class _Export:
         self._only_python(step)
 
     def _limits(self, limits: UsageLimits) -> Data:
-        said = {name: value for name, value in _changed(limits).items() if name in _LIMITS}
-        others = [name for name in _changed(limits) if name not in _LIMITS]
+        said = {name: value for name, value in _changed(limits).items() if name in LIMITS}
+        others = [name for name in _changed(limits) if name not in LIMITS]
         if others:
             self._cannot(f"{', '.join(others)} of its usage limits can only be said in Python")
         return said

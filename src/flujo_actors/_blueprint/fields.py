@@ -229,6 +229,10 @@ GROUPS: Mapping[str, tuple[Field, ...]] = MappingProxyType(
         "usage_limits": (
             _field("total_cost_usd_limit", Number(least=0), "Dollars."),
             _field("total_tokens_limit", Number(least=0, whole=True), "Input and output tokens."),
+            _field("request_limit", Number(least=0, whole=True), "Requests to models."),
+            _field("tool_calls_limit", Number(least=0, whole=True), "Tool calls that begin."),
+            _field("step_limit", Number(least=0, whole=True), "Steps of agents that are done."),
+            _field("time_limit_s", Number(least=0), "Seconds of work, without pauses."),
         ),
         "agent": (
             _field("model", Text(), "A model by pydantic-ai's name; `test` needs no network.", example="openai:gpt-4o"),
