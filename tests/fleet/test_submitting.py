@@ -26,6 +26,9 @@ from flujo_actors import (
     Step,
     UsageLimitExceededError,
 )
+from flujo_actors._durable.stored_runs import StoredRuns
+from flujo_actors._fleet import worker
+from flujo_actors.errors import StoreError
 from flujo_actors.testing import MemorySink
 from kit.postgres_server import session_server
 
@@ -199,6 +202,32 @@ def test_a_paused_run_goes_on_when_it_was_answered(url: str) -> None:
         assert client.state(run_id).output == "YES"
 
     trio.run(main)
+
+
+def test_a_run_that_cannot_be_played_is_not_tried_without_end(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its store is away, say: again after a while, and not as fast as the machine can."""
+    tried: list[str] = []
+    take = StoredRuns.take
+
+    async def fail_twice(runs: StoredRuns, run_id: Any) -> Any:
+        tried.append(run_id)
+        if len(tried) < 3:
+            raise StoreError("it is away")
+        return await take(runs, run_id)
+
+    monkeypatch.setattr(StoredRuns, "take", fail_twice)
+    monkeypatch.setattr(worker, "TRY_AGAIN_S", 0.3)
+    flujo = Flujo(Step("double", double), store=url)
+
+    async def main() -> float:
+        run_id = await flujo.submit(21)
+        began = trio.current_time()
+        async with flujo.worker(queues="default"):
+            await trio.to_thread.run_sync(until, lambda: RunClient(url).get(run_id).status == "completed")
+            return trio.current_time() - began
+
+    assert trio.run(main) >= 0.6
+    assert len(tried) == 3
 
 
 def test_a_run_that_is_played_can_be_cancelled(url: str) -> None:

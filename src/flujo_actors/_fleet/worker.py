@@ -58,6 +58,9 @@ State: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
 LEFT_ALONE_S = 5.0
 """How long a run is left to others that this worker cannot play: it is of another version, or cannot be read."""
 
+TRY_AGAIN_S = 1.0
+"""How long a run is left to others that could not be finished: its store was away for a moment, say."""
+
 STOP_S = 10.0
 """How long the engine may take to stop when nothing is played any more."""
 
@@ -314,6 +317,7 @@ class Worker:
                 await self._leave_alone(run_id, text)
             case FlujoError():
                 logger.warning("run %r was not finished here: %s", run_id, text)
+                self._left_alone[run_id] = trio.current_time() + TRY_AGAIN_S
             case _:
                 await self._leave_alone(run_id, f"{type(error).__name__}: {text}")
 
