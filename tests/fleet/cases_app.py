@@ -6,6 +6,7 @@ import os
 import signal
 from typing import Any
 
+import trio
 from fleet_app import history, log
 
 from flujo_actors import Flujo, Pipeline, Step, current_unit
@@ -68,6 +69,30 @@ def make_orders(url: str, **options: Any) -> Flujo[Any, Any, Any]:
     return Flujo(Pipeline([items], name="orders"), store=url, settings=SETTINGS, **options)
 
 
+# --- a trip that is cancelled -------------------------------------------------------------------------------
+
+
+def booked(name: str) -> Step[Any, Any]:
+    """Books, and can be undone; the hotel takes for ever."""
+
+    async def act(data: Any) -> Any:
+        log("book", name)
+        if name == "hotel":
+            await trio.sleep_forever()
+        return data
+
+    async def undo(undo: Any) -> None:
+        log("undo", name, undo.completed)
+
+    return Step(name, act, compensate=undo)
+
+
+def make_trip(url: str, **options: Any) -> Flujo[Any, Any, Any]:
+    body = Pipeline([booked("train"), booked("hotel"), booked("never")])
+    abroad = Step.loop_until("abroad", body, lambda output, context: True, runs_on="cores")
+    return Flujo(Pipeline([booked("flight"), abroad], name="trip"), store=url, settings=SETTINGS, **options)
+
+
 # --- a trace ------------------------------------------------------------------------------------------------
 
 
@@ -107,5 +132,7 @@ match os.environ.get("CASES"):
         agent = make_agent(os.environ["FLEET_STORE"], engine="postgres")
     case "orders":
         orders = make_orders(os.environ["FLEET_STORE"], engine="postgres")
+    case "trip":
+        trip = make_trip(os.environ["FLEET_STORE"], engine="postgres")
     case "trace":
         trace = make_traced(os.environ["FLEET_STORE"], told_exporter(), engine="postgres")

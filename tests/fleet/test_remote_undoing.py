@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
+import cases_app
+import fleet_app
 import pytest
 import trio
+from fleet_processes import Worker
+from fleet_waiting import until
 from test_remote_steps import fleet, make
 
 from flujo_actors import AbortRun, Flujo, Pipeline, RunClient, Step, Undo
@@ -211,6 +216,28 @@ def test_a_run_that_is_cancelled_undoes_what_remote_steps_had_done(url: str, aga
 
     trio.run(main)
     assert (client.get("r").status, desk.log) == ("aborted", ["a", "x", "y", "undo y?", "undo x", "undo a"])
+
+
+def test_what_a_worker_did_that_was_killed_is_undone(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside a remote step that it had not finished, by the next worker, once the run is cancelled."""
+    log = tmp_path / "log"
+    log.touch()
+    monkeypatch.setattr(fleet_app, "LOG", str(log))
+    client, flujo = RunClient(url), cases_app.make_trip(url, engine="postgres")
+    options: Any = (url, log, "--queue", "default", "--queue", "cores")
+
+    def said(word: str) -> list[str]:
+        return [" ".join(words[2:]) for words in fleet_app.history() if words[1] == word]
+
+    with Worker(*options, target="cases_app:trip", CASES="trip").ready() as killed:
+        flujo.submit_sync("x", run_id="r")
+        until(lambda: "hotel" in said("book"), 60)
+        killed.process.kill()
+        killed.process.wait()
+    client.cancel("r", "not wanted")
+    with Worker(*options, target="cases_app:trip", CASES="trip").ready():
+        until(lambda: client.get("r").status == "aborted", 60)
+    assert said("undo") == ["hotel False", "train True", "flight True"]
 
 
 def test_the_tool_calls_of_a_remote_agent_are_undone(url: str) -> None:
