@@ -91,6 +91,8 @@ class AgentCall:
     def nested(self) -> Usage:
         """What tools used through nested agents, and how many tool calls there were."""
         counted, metered = self.run_usage, self.usage
+        if not counted.tool_calls and (counted.requests, counted.total_tokens) == (metered.requests, metered.tokens):
+            return NO_USAGE  # as for most calls: all that was used was metered
         input_tokens = max(0, counted.input_tokens - metered.input_tokens)
         output_tokens = max(0, counted.output_tokens - metered.output_tokens)
         cached_tokens = max(0, counted.cache_read_tokens - metered.cached_tokens)

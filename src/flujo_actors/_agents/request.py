@@ -33,7 +33,7 @@ from pydantic_core import to_json
 
 from .factory import StepAgent
 from .metered_model import Metering, metered_model
-from .metering import AgentCall
+from .metering import AgentCall, current_call
 from .per_agent import SomeAgent
 from .tool_span import ToolSpan, no_telemetry
 from .toolless import has_no_tools
@@ -103,12 +103,15 @@ class AgentRequest:
 
         That is the text of all its turns, with tool calls in between.
         """
-        with self.call.current():
+        token = current_call.set(self.call)
+        try:
             arguments = self.arguments()
             if intake is not None:
                 arguments |= streaming_to(intake, self.call, self.agent)
             result: AgentRunResult[object] = await self.agent.run(self.prompt, **arguments)
             return result
+        finally:
+            current_call.reset(token)
 
 
 def with_options(arguments: dict[str, Any], more: dict[str, Any]) -> dict[str, object]:

@@ -22,7 +22,9 @@ def degraded_texts(result: StepResult) -> frozenset[str]:
         return NO_TEXTS
     if "degraded" in metadata:
         return frozenset((output,)) if isinstance(output, str) else NO_TEXTS
-    items = frozenset(metadata.get("degraded_items", ()))
+    if "degraded_items" not in metadata:
+        return NO_TEXTS
+    items = frozenset(metadata["degraded_items"])
     return frozenset(each for key, each in _items(output) if str(key) in items and isinstance(each, str))
 
 
