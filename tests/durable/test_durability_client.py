@@ -142,6 +142,7 @@ def test_old_runs_are_forgotten_by_age_and_status(place: Place) -> None:
         client.get("paused")
 
 
+@pytest.mark.slow
 def test_the_state_at_every_record_is_what_was_known_then(effects: Effects) -> None:
     """Taken while the run goes on, after each of its writes, and from its log afterwards: the same."""
     store = _Watched(MemoryStore())

@@ -53,6 +53,7 @@ def answer_of(*command: str, folder: Path) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("started", "resumed"),
     [

@@ -99,6 +99,7 @@ def test_an_owner_whose_store_is_silent_stops_when_its_lease_is_over(run: Run) -
     store.speaks.set()
 
 
+@pytest.mark.slow
 @on_both_hosts
 @pytest.mark.parametrize("call", ["admit_all", "append"])
 def test_who_cancels_a_run_does_not_wait_for_a_silent_store(run: Run, call: str) -> None:
@@ -121,6 +122,7 @@ def test_who_cancels_a_run_does_not_wait_for_a_silent_store(run: Run, call: str)
     assert flujo.resume("run").status == "completed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["get", "claim", "read"])
 def test_who_cancels_a_resume_does_not_wait_for_a_silent_store(call: str) -> None:
     """Whatever the store is asked then, and a lease that it grants too late is given up."""
@@ -200,6 +202,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_does_not_wait_for_a_silent_store() -> None:
     """Ctrl-C ends the program although the store never answers."""
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True) as program:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import get_args
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,12 +64,14 @@ def _expected(node: Node, around: list[Node]) -> Iterator[int]:
         yield from _expected(child, [*around, node])
 
 
+@pytest.mark.slow
 @given(_trees())
 def test_what_a_tree_leaves_is_what_the_model_says_of_each_of_its_steps(tree: Node) -> None:
     """Completed ones by their own or by those inside, calls by their own, others by what is inside them."""
     assert list(_folded(tree)) == list(_expected(tree, []))
 
 
+@pytest.mark.slow
 @given(_trees())
 def test_what_is_left_stands_in_the_order_of_starting(tree: Node) -> None:
     """Which is what undoing goes backwards through, and each step is in it once."""
@@ -80,6 +83,7 @@ def _undoable(name: str) -> Undoable:
     return Undoable(step=None, name=name, path=StepPath(name))
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["a", "b", "c", "halt"])))
 def test_nothing_that_started_before_a_halt_is_undone(names: list[str]) -> None:
     """Backwards, and no further than where undoing stopped."""

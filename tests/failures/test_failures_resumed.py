@@ -141,6 +141,7 @@ def test_a_trip_that_fails_is_handled_and_undone_from_the_inside_out() -> None:
     assert result.fully_undone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", sorted(set(WHOLE)))
 def test_a_trip_that_is_cut_off_anywhere_goes_on_where_it_was(point: str, tmp_path: Path) -> None:
     """What was in flight is done again, with the same key, and nothing else is."""

@@ -194,6 +194,7 @@ def test_an_address_that_is_none_is_refused() -> None:
         Flujo(Step("echo", echo), store=store, engine="raymond")
 
 
+@pytest.mark.slow
 def test_dbos_needs_a_store_in_postgres(tmp_path: Path) -> None:
     """Its tickets are in the store's own database."""
     with pytest.raises(DeclarationError, match="store's own Postgres"):

@@ -340,6 +340,7 @@ def test_a_worker_finishes_what_it_can(url: str) -> None:
     assert RunClient(url).get(trio.run(main)).status == "completed"
 
 
+@pytest.mark.slow
 def test_whoever_is_cancelled_does_not_wait_for_the_grace(url: str, run: Callable[[Main], Any]) -> None:
     """The run is given up at once."""
 
