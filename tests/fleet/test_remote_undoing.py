@@ -218,6 +218,34 @@ def test_a_run_that_is_cancelled_undoes_what_remote_steps_had_done(url: str, aga
     assert (client.get("r").status, desk.log) == ("aborted", ["a", "x", "y", "undo y?", "undo x", "undo a"])
 
 
+def test_whoever_goes_on_with_a_run_knows_what_was_undone_elsewhere(url: str) -> None:
+    """The branch has failed, and was undone by its worker; then the caller was interrupted."""
+    desk, tried = Desk("gpu"), []
+    desk.begun.set()
+
+    async def interrupted(data: Any) -> Any:
+        tried.append(data)
+        if len(tried) == 1:
+            raise KeyboardInterrupt
+        return data
+
+    half = desk.away("half", [desk.step("x"), desk.raises("y", ValueError("no"))])
+    both = Step.parallel("both", {"half": half, "other": desk.step("other")}, on_branch_failure="ignore")
+    flujo = make(Pipeline([both, Step("last", interrupted)], name="interrupted"), url)
+
+    async def main() -> Any:
+        async with fleet(flujo):
+            with trio.fail_after(60):
+                return await flujo.run_async("x", run_id="r")
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    result = flujo.resume("r")
+    assert (result.status, result.output) == ("completed", {"other": "x"})
+    assert [(each.step_name, each.success) for each in result.undone] == [("y", True), ("x", True)]
+    assert undoing(desk) == ["undo y?", "undo x"]
+
+
 def test_what_a_worker_did_that_was_killed_is_undone(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside a remote step that it had not finished, by the next worker, once the run is cancelled."""
     log = tmp_path / "log"

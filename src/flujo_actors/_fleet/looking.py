@@ -23,6 +23,7 @@ from .._core.paths import StepPath, at_or_below
 from .._core.undoing import Halt, ToUndo
 from .._dsl.pipeline import AnyStep, Pipeline
 from .._dsl.tree import walk_steps
+from .._durable.journal import Recorded
 from .._durable.undone import undone_in
 from .._run.messages import Request, Settled, Tally
 from .._run.run import Office, Run
@@ -60,6 +61,7 @@ class Look:
         run, request = self.run, self.request
         undone = undone_in(self.journal, self.pipeline)
         run.undone.update({path: undone[path] for path in at_or_below(request.path, undone)})
+        await _bring_compensations(run, request, self.journal)
         recorded = self.journal.recall(request.path)
         if recorded is not None:
             await _bring_tool_calls(run, self.journal, tuple(recorded.undo))
@@ -108,6 +110,14 @@ class Look:
             untold=deque(),
             pausing=[],
         )
+
+
+async def _bring_compensations(run: Run, request: Request, journal: SeenJournal) -> None:
+    """Whoever goes on with the run is to know what was undone inside the step, which has settled by then."""
+    done = dict(journal.compensations())
+    for path in at_or_below(request.path, done):
+        if run.journal.recall(path) is None:
+            await run.journal.settled(path, Recorded(outcome=done[path], context=None, same_context=True))
 
 
 async def _bring_tool_calls(run: Run, journal: SeenJournal, undo: tuple[ToUndo, ...]) -> None:
