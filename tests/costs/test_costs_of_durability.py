@@ -106,6 +106,18 @@ def test_a_durable_step_takes_two_rounds_more_than_one_that_is_not() -> None:
     assert tasks == bare_tasks
 
 
+def test_a_run_with_choices_and_branches_has_no_commit_that_nothing_needs() -> None:
+    """A desk of eight steps, two branches and a choice: its admission, and nine commits for eleven outcomes."""
+    store = CountingStore()
+    around = Step.parallel("look around", {"articles": Step("articles", agent), "mood": Step("mood", agent)})
+    risk = Step.branch_on("risk", lambda data, context: "low", {"high": Step("ask", agent), "low": Step("keep", agent)})
+    before = chain(3) >> around
+    after = Step("draft", agent) >> Step("note", agent) >> risk >> Step("send", agent)
+    assert Flujo(before >> after, store=store).run(1, run_id="run").success
+    assert (store.admissions, store.appends) == ([1], [1] * 9)
+    assert kinds(store, "run")["settled"] == 11
+
+
 def test_runs_that_go_side_by_side_share_every_commit() -> None:
     """Fifty runs of three steps are four commits, as one run of three steps is."""
     store = CountingStore()

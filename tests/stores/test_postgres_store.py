@@ -57,6 +57,23 @@ def _quiet_pool():
     logging.getLogger("psycopg").setLevel(logging.NOTSET)
 
 
+def test_a_write_takes_two_round_trips(store, monkeypatch):
+    """The beginning travels with the first question, the commit with the last rows: for a lonely run that is all it
+    waits for."""
+    synced, sync = [], psycopg.Pipeline._enqueue_sync
+
+    def counted(pipeline):
+        synced.append(pipeline)
+        sync(pipeline)
+
+    lease = admit(store, "warm")
+    monkeypatch.setattr(psycopg.Pipeline, "_enqueue_sync", counted)
+    for do in (lambda: admit(store), lambda: write(store, lease, record("a"), status="completed", release=True)):
+        do()
+        assert len(synced) == 2
+        synced.clear()
+
+
 def test_lost_connections_are_replaced(store, other):
     """A write after the server has ended all sessions succeeds on a new one."""
     lease = admit(store)

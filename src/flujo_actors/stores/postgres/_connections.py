@@ -289,8 +289,7 @@ class _Write(Generic[T]):
         result, is_there = self.do(db)
         self.committing.append((db.session, result, is_there))
         db.execute("COMMIT")
-        db.turn()
-        return result
+        return result  # answered when the pipeline is left, which is a turn of its own
 
 
 _MAY_PASS = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable)
