@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,6 +121,7 @@ DAMAGES: dict[str, Callable[[Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(value=VALUES, damage=st.sampled_from(sorted(DAMAGES)))
 def test_a_damaged_value_is_recovered(value: Any, damage: str) -> None:
@@ -127,6 +129,7 @@ def test_a_damaged_value_is_recovered(value: Any, damage: str) -> None:
     assert parse_and_validate(DAMAGES[damage](value), SCHEMA) == value
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(value=VALUES, data=st.data())
 def test_a_lost_or_doubled_mark_is_recovered_or_refused(value: Any, data: st.DataObject) -> None:
@@ -158,6 +161,7 @@ def is_prefix_of(part: Any, whole: Any) -> bool:
     return str(whole).startswith(str(part).removesuffix(".0"))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(value=VALUES, data=st.data())
 def test_a_cut_text_yields_what_was_there_and_says_so(value: Any, data: st.DataObject) -> None:

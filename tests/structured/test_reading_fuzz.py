@@ -188,6 +188,7 @@ def test_what_is_read_fits_its_schema(text: str, schema: Any) -> None:
     assert reading is None or compile_schema(schema).is_valid(reading.data)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(text=JSON_TEXTS)
 def test_valid_json_says_what_it_says(text: str) -> None:

@@ -109,11 +109,13 @@ def test_spans_end_with_the_status_of_their_step_and_their_run(otel: Recording, 
 def test_a_run_that_is_cut_short_ends_what_is_still_open(otel: Recording) -> None:
     """Cancellation gives an attempt no chance to end; its step ends it, and nothing is called a success."""
 
-    async def wait(data: Any) -> None:
-        await anyio.sleep(30)
-
     async def main() -> None:
-        with anyio.move_on_after(0.02):
+        with anyio.CancelScope() as scope:
+
+            async def wait(data: Any) -> None:
+                scope.cancel()
+                await anyio.sleep(30)
+
             await Flujo(Step("a", wait), settings=otel.settings()).run_async(1)
 
     anyio.run(main)

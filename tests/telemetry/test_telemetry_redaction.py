@@ -104,12 +104,14 @@ def test_a_secret_announced_by_its_surroundings_is_hidden(written: str, expected
     assert Redactor().text(written % "hunter2horse9battery") == expected
 
 
+@pytest.mark.slow
 @given(CREDENTIALS, SURROUNDINGS, SURROUNDINGS)
 def test_a_credential_of_a_known_shape_never_survives(secret: str, before: str, after: str) -> None:
     """Whatever stands around it, the shape is enough."""
     assert secret not in Redactor().text(before + secret + after)
 
 
+@pytest.mark.slow
 @given(st.text(min_size=8, max_size=40), st.text(max_size=30), st.text(max_size=30))
 def test_a_known_secret_never_survives_anywhere(secret: str, before: str, after: str) -> None:
     """A value given as secret is hidden inside words, too, and however odd it is."""
@@ -117,6 +119,7 @@ def test_a_known_secret_never_survives_anywhere(secret: str, before: str, after:
         assert secret not in Redactor(secrets=[secret]).text(before + secret + after)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text("ab[]redct", min_size=1, max_size=6)), st.text("ab[]redct", max_size=60))
 def test_redacting_twice_is_redacting_once(secrets: list[str], text: str) -> None:
     """Even secrets made of the replacement's own letters come to rest."""
@@ -415,6 +418,7 @@ JSON_VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON_VALUES, st.sampled_from(["password", "authToken", "API_KEY"]))
 def test_a_secret_field_never_survives_in_a_value(value: Any, name: str) -> None:
     """However deep, and whatever its type."""
