@@ -112,6 +112,7 @@ def test_no_file_is_longer_than_a_reader_can_hold() -> None:
     assert {file: size for file, size in sizes.items() if size > LINES_OF_A_FILE} == {}
 
 
+@pytest.mark.slow
 def test_no_function_is_longer_than_a_page() -> None:
     """A function beyond the limit is two things."""
     sizes = {f"{name(source)}: {one.name}": lines(one) for source in SOURCES for one in functions(source)}
@@ -228,6 +229,7 @@ def names_for_any() -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_types_say_what_a_thing_is() -> None:
     """`object` for what is passed on, a variable for what flows, a protocol for what is used; `Any` is rare."""
     known = names_for_any()

@@ -142,6 +142,7 @@ class Note(BaseModel):
 NOTE = {"title": "O'Neil's 笔记", "tags": ["أ", "ब"]}
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_patient_client_gets_the_value_over_the_wire(connect, seed):
