@@ -54,5 +54,7 @@ class JumpingClock(trio.abc.Clock):
 
 def outside_work() -> bool:
     """Whether something may still come from outside the loop that a mock clock drives."""
+    if not trio.lowlevel.in_trio_run():  # not yet, or not any more, as when a loop of asyncio shuts down
+        return calls_under_way() > 0
     in_threads = trio.testing.active_thread_count() > 0 or threads_under_way()
     return in_threads or commits_under_way() or store_calls_under_way() or calls_under_way() > 0

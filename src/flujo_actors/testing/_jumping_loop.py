@@ -57,6 +57,14 @@ class JumpingLoop(asyncio.SelectorEventLoop):
     def _back_from_thread(self, _: object) -> None:
         self._in_threads -= 1
 
+    async def shutdown_default_executor(self, *timeout: float | None) -> None:
+        """As any loop does it, but for the clock: from Python 3.12 there is a time limit, which is not jumped to."""
+        self._in_threads += 1
+        try:
+            await super().shutdown_default_executor(*timeout)
+        finally:
+            self._in_threads -= 1
+
 
 class _JumpingSelector(selectors.DefaultSelector):
     """Finds I/O as any selector does; where it would wait for a timer, it lets time pass."""
