@@ -2,7 +2,7 @@
 
     python -m benchmarks.service [--quick] [--page | --no-page] [--only DESK] [--store memory]
 
-The whole match takes some eight minutes and writes its section of docs/benchmarks.md. `--quick` takes less than one,
+The whole match takes some six minutes and writes its section of docs/benchmarks.md. `--quick` takes less than one,
 says less (no Postgres, nothing with 100 at a time), and writes nothing unless `--page` is given. The first time,
 environments are made in `.venvs/`.
 """
