@@ -54,6 +54,51 @@ def test_a_record_is_one_statement_and_one_commit(store):
     assert statements_of(store, lambda: store.append(both)) == ["BEGIN", "INSERT", *expected[1:]]
 
 
+def test_many_records_of_a_run_are_few_statements(store):
+    """Of one append, or of many that wait together: after each statement a busy loop lets the thread wait."""
+    lease, other = admit(store), admit(store, "other")
+    many = Append(lease=lease, records=tuple(record(f"a{number}") for number in range(250)))
+    assert statements_of(store, lambda: store.append([many])) == ["BEGIN", *["INSERT"] * 3, "SELECT", "COMMIT"]
+    single = [Append(lease=lease, records=(record(f"b{number}"),)) for number in range(250)]
+    batch = [*single, Append(lease=other, records=(record("c"),)), single[0]]
+    assert statements_of(store, lambda: store.append(batch)).count("INSERT") == 3 + 2
+    written = [f"a{number}" for number in range(250)] + [f"b{number}" for number in range(250)] + ["b0"]
+    assert bodies(store, lease.run_id) == [record(name).body for name in written]
+    assert [each.seq for each in store.read(lease.run_id)] == list(range(1, 503))
+    assert bodies(store, other.run_id) == [record("c").body]
+
+
+def test_of_many_appends_together_each_is_told_that_its_lease_is_lost(store):
+    """None of them writes anything; those of another run beside them do."""
+    lease, other = admit(store), admit(store, "other")
+    stale = attrs.evolve(lease, epoch=7)
+    lost = [Append(lease=stale, records=(record(f"x{number}"),)) for number in range(20)]
+    verdicts = store.append([*lost, Append(lease=other, records=(record("y"),))])
+    assert [type(verdict).__name__ for verdict in verdicts] == ["LeaseLost"] * 20 + ["NoneType"]
+    assert len({id(verdict) for verdict in verdicts}) == 21, "each raises its own"
+    assert (bodies(store, lease.run_id), bodies(store, other.run_id)) == ([], [record("y").body])
+
+
+def test_many_records_go_where_another_store_on_the_file_has_left_off(store, path):
+    """What is known of a run may be old: then no key is used twice, and nothing is lost."""
+    lease = admit(store)
+    write(store, lease, record("first"))
+    with closing(SqliteStore(path)) as second:
+        write(second, lease, record("second"))
+    many = Append(lease=lease, records=tuple(record(f"m{number}") for number in range(30)))
+    assert store.append([many]) == [None]
+    names = ["first", "second", *(f"m{number}" for number in range(30))]
+    assert bodies(store, lease.run_id) == [record(name).body for name in names]
+
+
+def test_long_bodies_among_many_records_are_kept(store):
+    """They go to the place of long bodies, one by one."""
+    lease = admit(store)
+    names = [("x" * 100_000 if number % 7 == 0 else "short") + str(number) for number in range(40)]
+    assert store.append([Append(lease=lease, records=tuple(map(record, names)))]) == [None]
+    assert bodies(store, lease.run_id) == [record(name).body for name in names]
+
+
 def test_a_commit_of_one_record_writes_one_page(store, path):
     """Nothing but the page at whose end the record stands goes to the disk, while a run goes on."""
     lease = admit(store)

@@ -7,6 +7,8 @@ So an owner that was only slow goes on if nobody was waiting.
 
 from __future__ import annotations
 
+import functools
+
 HELD = "owner IS NOT NULL AND lease_boot = :boot AND lease_from <= :now AND :now < lease_until"
 """A lease that was granted in the future is of an earlier boot, where the system does not name its boots."""
 
@@ -45,6 +47,15 @@ INSERT_AT = f"""
     {_RECORD} SELECT ?, ?, ?, ?, ?, ?, ? FROM flujo_runs WHERE id = ? AND {_LEASE}
     ON CONFLICT DO NOTHING"""
 """The same where the record's key and time are known; nothing if somebody else has used the key."""
+
+
+@functools.cache
+def insert_many_at(count: int) -> str:
+    """The same for so many records: all of them, none without the lease, and an error if a key was used."""
+    rows = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * count)
+    columns = ", ".join(f"column{number}" for number in range(1, 8))
+    return f"{_RECORD} SELECT {columns} FROM (VALUES {rows}), flujo_runs WHERE id = ? AND {_LEASE}"
+
 
 _STATE = """
     updated_at = ?, status = coalesce(?, status), tokens = coalesce(?, tokens), cost_usd = coalesce(?, cost_usd),
