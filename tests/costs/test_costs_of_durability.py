@@ -14,6 +14,7 @@ import trio
 
 from flujo_actors import Flujo, MemoryStore, Pipeline, SqliteStore, Step
 from flujo_actors._core.records import Append
+from flujo_actors.stores.sqlite import _appending
 
 STEPS = 50
 
@@ -245,3 +246,23 @@ def test_a_durable_run_that_waits_holds_few_objects() -> None:
         return (after - before) / 50
 
     assert trio.run(main) < 90
+
+
+@pytest.mark.trio
+async def test_many_steps_of_a_run_are_written_in_few_statements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With each statement the thread that writes loses the interpreter, which a busy loop gives back late."""
+    singly, inserted = 0, _appending._inserted
+
+    def counted(*args: Any) -> Any:
+        nonlocal singly
+        singly += 1
+        return inserted(*args)
+
+    monkeypatch.setattr(_appending, "_inserted", counted)
+    result = await Flujo(Step.map_over("all", Step("one", agent)), store=SqliteStore(tmp_path / "runs.db")).run_async(
+        list(range(500))
+    )
+    assert result.output == list(range(500))
+    assert singly < 100

@@ -200,20 +200,22 @@ def test_a_worker_undoes_a_run_that_was_cancelled(url: str) -> None:
     until(lambda: rows(url, "SELECT run_id FROM flujo_runs WHERE status = 'running'") == [])
 
 
+def count_calls(patch: pytest.MonkeyPatch, calls: Counter[str], name: str) -> None:
+    """Count how often the store is asked for something."""
+    original = getattr(PostgresStore, name)
+
+    def counting(self: Any, *args: Any, **options: Any) -> Any:
+        calls[name] += 1
+        return original(self, *args, **options)
+
+    patch.setattr(PostgresStore, name, counting)
+
+
 def test_the_items_of_a_map_are_handed_in_together(url: str) -> None:
     """By how often the store is asked, and how many are under way: whoever waits for them keeps no more than that."""
     flujo = make(Step.map_over("all", Step("item", echoed, runs_on="gpu"), max_concurrency=100), url)
     calls: Counter[str] = Counter()
     most = 0
-
-    def counted(name: str) -> None:
-        original = getattr(PostgresStore, name)
-
-        def counting(self: Any, *args: Any, **options: Any) -> Any:
-            calls[name] += 1
-            return original(self, *args, **options)
-
-        patch.setattr(PostgresStore, name, counting)
 
     async def main() -> Any:
         nonlocal most
@@ -234,7 +236,7 @@ def test_the_items_of_a_map_are_handed_in_together(url: str) -> None:
             await trio.sleep(0.1)
 
     with pytest.MonkeyPatch.context() as patch:
-        counted("admit_told")
+        count_calls(patch, calls, "admit_told")
         assert trio.run(main).output == list(range(300))
     assert calls["admit_told"] < 150  # those that are asked for in one round go together
     assert most <= 100
@@ -246,15 +248,6 @@ def test_an_item_alone_asks_the_store_for_little(url: str) -> None:
     flujo = Flujo(items, store=url, engine="postgres", settings={"fleet": {"unclaimed_s": 600.0}})
     calls: Counter[str] = Counter()
 
-    def counted(name: str) -> None:
-        original = getattr(PostgresStore, name)
-
-        def counting(self: Any, *args: Any, **options: Any) -> Any:
-            calls[name] += 1
-            return original(self, *args, **options)
-
-        patch.setattr(PostgresStore, name, counting)
-
     async def main() -> Any:
         async with fleet(flujo, slots=16):
             with trio.fail_after(120):
@@ -262,7 +255,7 @@ def test_an_item_alone_asks_the_store_for_little(url: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("take_new", "claim", "get", "read", "read_all"):
-            counted(name)
+            count_calls(patch, calls, name)
         assert trio.run(main).output == list(range(100))
     assert calls["take_new"] == 100
     assert calls["claim"] + calls["get"] == 0

@@ -8,6 +8,7 @@ Rows of budgets are locked in one order, and after those of runs.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -64,13 +65,14 @@ _FORGET: LiteralString = """
     DELETE FROM flujo_shares WHERE budget IN (SELECT id FROM gone)"""
 
 
-class PostgresBudgets:
+class PostgresBudgets(ABC):
     """The part of a Postgres store that keeps budgets."""
 
     _connections: PostgresConnections
 
+    @abstractmethod
     def _time(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """What statements call the time."""
 
     def draw(self, lease: Lease, claims: Sequence[BudgetClaim]) -> list[BudgetTold]:
         return self._connections.write(lambda db: self._draw(db, lease, claims))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,18 @@ if TYPE_CHECKING:  # it needs the driver
     from ._session import Connection
 
 
-class PostgresQueue:
+class PostgresQueue(ABC):
     """What a Postgres store does for workers."""
 
     _connections: PostgresConnections
 
+    @abstractmethod
     def _stored(self, where: str, parameters: Mapping[str, object]) -> list[StoredRun]:
-        raise NotImplementedError
+        """The runs that a condition holds for."""
 
+    @abstractmethod
     def _time(self) -> dict[str, object]:
-        raise NotImplementedError
+        """What statements call the time."""
 
     def wanting(self, *, pipeline: str, queues: Sequence[str], host: str, limit: int) -> list[StoredRun]:
         wanted = {
