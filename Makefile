@@ -8,33 +8,49 @@ CONSTRAINTS ?= constraints.txt
 # The tests start hundreds of interpreters: what is compiled is kept, also where a machine is told not to.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-fast browser vendor matrix check wheel format docs site bench bench-peers bench-growth bench-page bench-service constraints clean
+.PHONY: help install demo test retest test-fast simulate test-evals coverage lowest newest browser pooler vendor matrix check wheel format docs site bench bench-peers bench-growth bench-operate bench-page bench-service constraints audit licenses release-check clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
 	@echo "make test    run all tests (make test-fast: those that take no time, in a minute or so)"
+	@echo "make simulate   simulate crashes for an hour, and check histories of killed processes"
 	@echo "make check   ruff, mypy --strict, pyright, import contracts, and whether the wheel installs"
+	@echo "make test-evals  run the tests of evaluations, with pydantic-evals (part of make test)"
+	@echo "make lowest  run the quick tests with the lowest releases allowed (make newest: with the newest)"
 	@echo "make matrix  run all tests on every supported Python that is here (TARGET=test-fast: the quick ones)"
 	@echo "make docs    write the page of settings and the picture of a run"
 	@echo "make site    build the docs site into build/docs/site, offline"
 	@echo "make bench   measure the runtime beside raw trio (make bench-peers: beside its peers,"
 	@echo "             make bench-growth: how cost grows with size; make bench-fleet: what remote steps cost;"
 	@echo "             make bench-service: a support desk over the wire, beside LangGraph and bare pydantic-ai)"
-	@echo "make constraints   write down the newest releases that pyproject.toml allows"
+	@echo "make constraints   pin the newest releases that pyproject.toml allows, at least seven days old"
+	@echo "make audit         known vulnerabilities of the pinned dependencies (make licenses: their licenses)"
+	@echo "make release-check verify a release and list what is left for a person: RELEASING.md"
 
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "flujo-actors needs Python 3.11 or newer"'
 	$(PYTHON) -m venv $(VENV)
 
+# Every package is pinned with its hashes. pip cannot hash a directory, so the project itself is installed after them.
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
-	$(PIP_INSTALL) '.[dev]'
+ifeq ($(CONSTRAINTS),/dev/null)
+	$(PIP_INSTALL) --editable '.[dev]'
+else
+	$(PIP_INSTALL) --require-hashes --no-deps --requirement $(CONSTRAINTS)
+	$(PIP_INSTALL) --no-deps --editable .
+endif
 	touch $@ $(VENV)/.installed-for-users
 
+# The pinned versions without hashes, for installations of a part of them.
+build/versions.txt: $(CONSTRAINTS)
+	mkdir -p build
+	sed -e '/--hash=/d' -e 's/ \\$$//' $(CONSTRAINTS) > $@
+
 # What a user installs, without the tools of those who work on the project.
-$(VENV)/.installed-for-users: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
-	$(PIP_INSTALL) .
+$(VENV)/.installed-for-users: pyproject.toml build/versions.txt | $(BIN)/python
+	$(PIP_INSTALL) --constraint build/versions.txt --editable .
 	touch $@
 
 install: $(VENV)/.installed
@@ -48,6 +64,12 @@ browser:
 		&& apt-get update -qq >/dev/null && apt-get install -y -qq chromium >/dev/null; } \
 		|| echo "no browser: tests of the run page will be skipped; apt-get install chromium"
 
+# The Postgres store is tested behind a pooler: Debian's, installed where that is allowed, named where it is not.
+pooler:
+	@command -v pgbouncer >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& apt-get update -qq >/dev/null && apt-get install -y -qq pgbouncer >/dev/null; } \
+		|| echo "no pgbouncer: tests of the store behind a pooler will be skipped; apt-get install pgbouncer"
+
 # Renews the files of others in the run page: the only use of npm.
 vendor:
 	$(PYTHON) .ci/vendor.py
@@ -58,11 +80,38 @@ vendor:
 WORKERS ?= logical
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test: install browser
-	$(PYTEST)
+# Its exit code is kept: `make retest` repeats failed tests, and only those of a run that was complete.
+TEST_EXIT := build/test-exit
+
+test: install browser pooler
+	@mkdir -p build && rm -f $(TEST_EXIT)
+	$(PYTEST) || { code=$$?; echo $$code > $(TEST_EXIT); exit $$code; }
+
+retest: install
+	$(BIN)/python .ci/retest.py $(TEST_EXIT)
+
+# pydantic-evals pins an earlier pydantic-ai than constraints.txt: evaluations are tested with that one, in an
+# environment of their own, and everything else with the newest.
+EVALS := $(VENV)-evals
+EVALS_TESTS := tests/evaluation tests/context/sources/test_context_values.py
+
+$(EVALS)/.installed: pyproject.toml constraints-evals.txt
+	$(PYTHON) -m venv $(EVALS)
+	$(EVALS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+		--requirement constraints-evals.txt
+	$(EVALS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+test-evals: $(EVALS)/.installed
+	$(EVALS)/bin/python -m pytest -n $(WORKERS) --dist worksteal -o cache_dir=build/evals-cache $(EVALS_TESTS) \
+		|| $(EVALS)/bin/python -m pytest -n 0 -v -o cache_dir=build/evals-cache --last-failed $(EVALS_TESTS)
 
 test-fast: install
 	$(PYTEST) -m 'not slow'
+
+simulate: install
+	FLUJO_HISTORIES=1 $(BIN)/python -m pytest -n 0 tests/history
+	$(BIN)/python tests/simulation/simulate_for_an_hour.py
 
 check: install
 	$(BIN)/ruff check .
@@ -75,6 +124,17 @@ check: install
 
 wheel: install
 	$(BIN)/python .ci/wheel.py
+
+# The quick tests with the lowest releases that pyproject.toml allows, and with the newest.
+lowest:
+	$(PYTHON) -m venv --clear .venvs/lowest
+	.venvs/lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venvs/lowest/bin/uv pip install --quiet --python .venvs/lowest/bin/python --resolution lowest-direct --editable '.[dev]'
+	# anyio's lowest release has a pytest plugin that uses a name which pytest has renamed.
+	.venvs/lowest/bin/python -m pytest -W 'ignore:_pytest.python.CallSpec2' -n $(WORKERS) --dist worksteal -m 'not slow'
+
+newest:
+	$(MAKE) test-fast CONSTRAINTS=/dev/null VENV=.venvs/newest
 
 # Each Python gets an environment of its own in .venvs; those that are not found are named.
 TARGET ?= test
@@ -91,6 +151,7 @@ docs: install
 	$(BIN)/python docs/blueprints_page.py
 	$(BIN)/python docs/cli_page.py
 	$(BIN)/python docs/run_picture.py
+	$(BIN)/python docs/diagrams.py
 
 # Gathers the documents and builds pages of them; a dead link or a warning ends it.
 site: install
@@ -106,6 +167,12 @@ bench-peers: install
 
 bench-growth: install
 	$(BIN)/python -m benchmarks --growth
+	PYTHONPATH=tests $(BIN)/python -m benchmarks.stored
+	PYTHONPATH=tests $(BIN)/python -m benchmarks.runs
+
+# Listings, labels, questions and totals of a store with a million runs.
+bench-operate: install
+	$(BIN)/python -m benchmarks.operate
 
 # How soon the run page shows what happens, and what its viewers cost.
 bench-page: install browser
@@ -113,16 +180,45 @@ bench-page: install browser
 
 # The same support desk on this library, on LangGraph and on bare pydantic-ai, each in an environment of its own.
 # QUICK=1: less than a minute, and the page stays as it is.
-bench-service: install
+bench-service: install build/versions.txt
 	$(BIN)/python -m benchmarks.service $(if $(QUICK),--quick)
 
 bench-fleet: install
 	$(BIN)/python -m benchmarks.fleet
 
+# Releases of the last seven days are left out: most malicious ones are found by then.
 constraints:
 	$(PYTHON) -m venv --clear .venvs/newest
-	.venvs/newest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	.venvs/newest/bin/python -m pip freeze --exclude-editable > constraints.txt
+	.venvs/newest/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venvs/newest/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11.5 --exclude-newer '7 days' \
+		--extra dev --generate-hashes --no-header --no-annotate --output-file constraints.txt pyproject.toml
+	sed -e '/--hash=/d' -e 's/ \\$$//' -e '/^pydantic-ai-slim==/d' -e '/^pydantic-graph==/d' constraints.txt \
+		> .venvs/newest/versions.txt
+	.venvs/newest/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11.5 --exclude-newer '7 days' \
+		--constraint .venvs/newest/versions.txt --extra dev-evals --generate-hashes --no-header --no-annotate \
+		--output-file constraints-evals.txt pyproject.toml
+
+# Branch coverage of the whole suite, as a table and as build/coverage/index.html.
+coverage: install browser pooler
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pytest-cov>=7,<8'
+	$(PYTEST) --cov=flujo_actors --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage
+
+RELEASE := .venvs/release/bin/python
+
+$(RELEASE): pyproject.toml
+	$(PYTHON) -m venv --clear .venvs/release
+	$(RELEASE) -m pip install --quiet --disable-pip-version-check '.[release]'
+
+# Needs the vulnerability service of the package index.
+audit: $(RELEASE)
+	$(RELEASE) -m pip_audit --requirement constraints.txt --no-deps --disable-pip
+
+licenses: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-licenses>=5,<6'
+	$(BIN)/python -m piplicenses --from=mixed --order=license
+
+release-check: $(RELEASE) build/versions.txt
+	$(RELEASE) .ci/release_check.py $(TAG)
 
 clean:
-	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(EVALS) .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -13,22 +13,48 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).parents[1]
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+RAW = REPOSITORY.replace("//github.com", "//raw.githubusercontent.com")
+OWN = re.compile(rf"\]\((?:{REPOSITORY}/(?:blob|tree)|{RAW})/main/")
+"""Absolute addresses of files of the project: a package index shows the README, and only these work there."""
+BADGE = re.compile(r"^\[!\[.*\n", re.MULTILINE)
 PLACE = ROOT / "build" / "docs"
 BESIDE = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "SUPPORT.md": "support.md",
+    "RELEASING.md": "releasing.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
 }
 FENCE = re.compile(r"^(?P<indent> *)```", re.MULTILINE)
 MARKED = re.compile(r"^( *```python)[ ]compile-only[^\n]*$", re.MULTILINE)
 LINK = re.compile(r"\]\((?P<target>(?!https?:|mailto:|#)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
+"""Head of a page that shows a source file: documents are searched, sources are not."""
+PICTURE = re.compile(r"!\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)\)")
+DARK = {
+    "white": "#0d0e12",
+    "#212529": "#e9ecef",
+    "#495057": "#ced4da",
+    "#868e96": "#adb5bd",
+    "#e9ecef": "#343a40",
+    "#a5d8ff": "#1864ab",
+    "#ffa8a8": "#c92a2a",
+    "#2f9e44": "#69db7c",
+    "#d9480f": "#ffa94d",
+    "#1971c2": "#74c0fc",
+    "#9c36b5": "#da77f2",
+}
+"""Colors of a diagram on a dark page, by those on a light one."""
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".service": "ini", ".js": "javascript"}
 
 
@@ -39,6 +65,7 @@ def main() -> None:
     gather(place / "source")
     shutil.copy(ROOT / "mkdocs.yml", place)
     subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "-f", str(place / "mkdocs.yml")], check=True)
+    shutil.copy(ROOT / "docs" / "llms.txt", place / "site")
     if wrong := problems(place / "site"):
         sys.exit("\n".join(["the site is built, but:", *wrong]))
     print(f"{len(list((place / 'site').rglob('*.html')))} pages: {place / 'site' / 'index.html'}")
@@ -52,13 +79,20 @@ def gather(source: Path) -> None:
     documents = [*(ROOT / name for name in BESIDE), *sorted((ROOT / "docs").rglob("*.md"))]
     shown = {*(ROOT / "examples").glob("*.py")}
     for document in documents:
-        text = document.read_text(encoding="utf-8")
+        text = as_document(document.read_text(encoding="utf-8"))
         shown |= {file for file in linked(document, text) if not is_part_of_the_site(file)}
         write(source / page_of(document), relinked(document, MARKED.sub(r"\1", text)))
     shutil.copytree(ROOT / "docs" / "images", source / "images")
+    for diagram in (source / "images").glob("*.svg"):
+        write(diagram.with_name(f"{diagram.stem}-dark.svg"), darkened(diagram.read_text(encoding="utf-8")))
     shutil.copy(ROOT / "docs" / "iframe-worker.js", source)
     for file in with_what_is_inside(shown):
         write(source / page_of(file), page_about(file))
+
+
+def as_document(text: str) -> str:
+    """The text without badges, and with relative links to files of the project."""
+    return OWN.sub("](", BADGE.sub("", text))
 
 
 def write(path: Path, text: str) -> None:
@@ -94,7 +128,7 @@ def page_of(file: Path) -> str:
 
 def page_about(file: Path) -> str:
     """A page that shows a file, or lists a folder."""
-    title = f"# {file.relative_to(ROOT).as_posix()}\n\n"
+    title = f"{UNSEARCHED}# {file.relative_to(ROOT).as_posix()}\n\n"
     if file.is_dir():
         inside = files_in(file)
         rows = (f"- [{each.relative_to(file).as_posix()}]({way(page_of(file), page_of(each))})" for each in inside)
@@ -131,7 +165,22 @@ def relinked(document: Path, text: str) -> str:
         there = page_of((document.parent / found["target"]).resolve())
         return f"]({way(here, there)}{found['anchor'] or ''})"
 
-    return "".join(LINK.sub(link, piece) if outside else piece for piece, outside in prose(text))
+    linked_text = (LINK.sub(link, piece) if outside else piece for piece, outside in prose(text))
+    return "".join(PICTURE.sub(in_both_schemes, piece) for piece in linked_text)
+
+
+def in_both_schemes(picture: re.Match[str]) -> str:
+    """A picture with its dark variant, of which a page shows one."""
+    name = PurePosixPath(picture["target"])
+    dark = name.with_name(f"{name.stem}-dark{name.suffix}")
+    if name.suffix != ".svg" and not (ROOT / "docs" / "images" / dark.name).exists():
+        return picture[0]
+    return f"![{picture['text']}]({name}#only-light)![{picture['text']}]({dark}#only-dark)"
+
+
+def darkened(diagram: str) -> str:
+    """The diagram with the colors of a dark page."""
+    return re.sub(r'"(white|#[0-9a-f]{6})"', lambda found: f'"{DARK.get(found[1], found[1])}"', diagram)
 
 
 def way(here: str, there: str) -> str:

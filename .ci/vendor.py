@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 PACKAGE, VERSION = "lit-html", "3.3.3"
-FILES = ["lit-html.js", "directive.js", "directive-helpers.js", "directives/repeat.js", "LICENSE"]
+FILES = ["lit-html.js", "LICENSE"]
 FOLDER = Path(__file__).parents[1] / "src/flujo_actors/page/static/vendor"
 
 HEAD = f"""# Files of others

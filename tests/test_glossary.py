@@ -1,4 +1,4 @@
-"""The glossary names things that are there, and whoever greps for a standard word finds the module that does it."""
+"""Terms of the glossary: public, explained once, and found by a search in the sources."""
 
 from __future__ import annotations
 
@@ -9,23 +9,37 @@ from pathlib import Path
 
 import pytest
 
+import flujo_actors
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "flujo_actors"
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 
-PLACE = re.compile(r"`((?:[a-z_]+/)*[a-z_]+(?:\.py)?)` *(?:,|\|$)", re.MULTILINE)
-"""A file or a room in the last column of a table."""
+CODE = re.compile(r"`([A-Z]\w+)`")
+"""A class that the glossary names."""
 
 
-@pytest.mark.parametrize("place", sorted(set(PLACE.findall(GLOSSARY))))
-def test_what_the_glossary_points_at_is_there(place: str) -> None:
-    """Files move, and the glossary with them."""
-    assert (PACKAGE / place).exists()
+@pytest.mark.parametrize("name", sorted(set(CODE.findall(GLOSSARY))))
+def test_a_class_in_the_glossary_is_public(name: str) -> None:
+    """Users look up what they can import."""
+    assert name in flujo_actors.__all__
+
+
+def test_the_glossary_names_no_private_module() -> None:
+    """Files move; users need terms, not locations."""
+    assert re.findall(r"`_\w+[/.]|\w+\.py\b", GLOSSARY) == []
+
+
+def test_the_glossary_explains_a_term_once() -> None:
+    """One term has one meaning."""
+    terms = [term for row in re.findall(r"^\| ([^|]+) \|", GLOSSARY, re.MULTILINE) for term in row.split(", ")]
+    columns = {"term"}
+    assert sorted({term for term in terms if terms.count(term) > 1} - columns) == []
 
 
 @cache
 def first_lines() -> str:
-    """What each module says of itself first."""
+    """The first line of every module."""
     docs = (ast.get_docstring(ast.parse(each.read_text(encoding="utf-8"))) for each in sorted(PACKAGE.rglob("*.py")))
     return "\n".join(str(text).split("\n", 1)[0].lower() for text in docs)
 

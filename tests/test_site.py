@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
+from flujo_actors import Step
+from flujo_actors._dsl.step_declaration import AllOptions, LoopOptions, MapOptions, ParallelOptions
 from page.conftest import FLAGS, chromium
 
 ROOT = Path(__file__).parents[1]
 SITE = runpy.run_path(str(ROOT / ".ci" / "site.py"))
 PACKAGES = ["", "actors", "page", "stores", "structured", "telemetry", "telemetry.otel", "terminal", "testing"]
+FIELD_WORDS = {
+    "migrate": ["stores.html", "migrate/langgraph.html", "migrate/flujo.html", "migrate/pydantic-ai.html"],
+    "upgrade": ["upgrade.html"],
+    "retention": ["production/retention.html"],
+    "retry": ["how-to/retries-and-fallbacks.html"],
+    "checkpoint": ["glossary.html", "durability.html", "migrate/langgraph.html"],
+    "rate limit": ["rate-limits.html"],
+    "interrupt": ["how-to/approvals.html"],
+    "kubernetes": ["production/reference-architecture.html"],
+    "pgbouncer": ["production/postgres.html", "stores.html", "help/faq.html"],
+    "backup": ["production.html", "production/postgres.html"],
+    "webhook": ["how-to/approve-by-webhook.html", "operating.html", "examples/webhook-callback.html"],
+    "jupyter": ["help/faq.html", "how-to/asyncio-trio-sync.html"],
+}
+"""Words of the field, each with the pages that answer it: one of them is among the first three hits."""
 REFERRED = re.compile(r"^::: flujo_actors\.(\S+)$", re.MULTILINE)
 
 
@@ -57,6 +76,16 @@ def test_every_document_has_a_place_in_the_navigation() -> None:
     assert sorted(in_the_navigation(said)) == sorted((pages - listed) | examples)
 
 
+def test_the_summary_for_language_models_leads_to_pages() -> None:
+    """Each link of `llms.txt` is a page of the site, at the address of the project."""
+    links = re.findall(r"\]\((\S+)\)", (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8"))
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Documentation"]
+    pages = {SITE["page_of"](each) for each in (ROOT / "docs").rglob("*.md")} | set(SITE["BESIDE"].values())
+    assert links
+    assert [each for each in links if not each.startswith(f"{address}/")] == []
+    assert {each.removeprefix(f"{address}/").replace(".html", ".md") for each in links} - pages == set()
+
+
 def test_every_public_name_has_an_entry_in_the_reference() -> None:
     """What can be imported can be looked up, once."""
     pages = [each.read_text(encoding="utf-8") for each in sorted((ROOT / "docs" / "reference").glob("*.md"))]
@@ -66,11 +95,56 @@ def test_every_public_name_has_an_entry_in_the_reference() -> None:
     assert {where for where, name in offered.items() if where not in entries and name not in entries} == set()
 
 
+def labels(entries: list[Any]) -> Iterator[tuple[str, str]]:
+    for entry in entries:
+        for label, each in entry.items():
+            yield from labels(each) if isinstance(each, list) else [(each, label)]
+
+
+def document_of(page: str) -> Path:
+    beside = {there: name for name, there in SITE["BESIDE"].items()}
+    return ROOT / beside.get(page, f"docs/{page}")
+
+
+def title(document: Path) -> str:
+    return next(line[2:].strip() for line in document.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
+
+
+def test_a_page_has_the_title_of_its_navigation_label() -> None:
+    """A reader finds the words of the navigation above the page."""
+    entries = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    shown = [(page, label) for page, label in labels(entries) if page != "index.md" and not page.startswith("files/")]
+    assert [(page, label) for page, label in shown if title(document_of(page)) != label] == []
+
+
+def test_a_link_to_the_next_page_has_its_title() -> None:
+    """The last line of a page names the following pages by their titles."""
+    for document in sorted((ROOT / "docs").rglob("*.md")):
+        lines = [line for line in document.read_text(encoding="utf-8").splitlines() if line.startswith("Next:")]
+        for text, target in re.findall(r"\[([^\]]+)\]\(([^)#]+\.md)\)", "".join(lines)):
+            assert (document.name, text) == (document.name, title(document.parent / target))
+
+
+def test_the_table_of_step_options_has_every_option() -> None:
+    """An option that a step takes is listed with its kinds."""
+    page = (ROOT / "docs" / "reference" / "step-options.md").read_text(encoding="utf-8")
+    kinds = ["granular", "parallel", "map_over", "branch_on", "loop_until", "sequence", "human_in_the_loop", "approval"]
+    kinds += ["select_agent", "sleep", "wait_for"]
+    declared = {name for kind in kinds for name in inspect.signature(getattr(Step, kind)).parameters}
+    declared |= {*AllOptions.__annotations__, *LoopOptions.__annotations__, *MapOptions.__annotations__}
+    declared |= {*ParallelOptions.__annotations__}
+    assert sorted(name for name in declared - {"config"} if f"`{name}`" not in page) == []
+
+
 @pytest.mark.parametrize(
     ("written", "built"),
     [
         ("[Steps](docs/steps.md#maps)", "[Steps](steps.md#maps)"),
-        ("![A picture](docs/images/page-run.png)", "![A picture](images/page-run.png)"),
+        ("![A picture](docs/images/page-graph.png)", "![A picture](images/page-graph.png)"),
+        (
+            "![A run](docs/images/run.svg)",
+            "![A run](images/run.svg#only-light)![A run](images/run-dark.svg#only-dark)",
+        ),
         ("[a script](examples/plain_script.py)", "[a script](files/examples/plain_script.py.md)"),
         ("[elsewhere](https://example.org/docs/steps.md)", "[elsewhere](https://example.org/docs/steps.md)"),
         ("```text\n[Steps](docs/steps.md)\n```\n", "```text\n[Steps](docs/steps.md)\n```\n"),
@@ -94,6 +168,14 @@ def test_a_dead_link_and_a_foreign_script_are_found(tmp_path: Path) -> None:
     ]
 
 
+def first_hits(page: Page, words: str) -> list[str]:
+    """The pages of the first three results, once the list belongs to these words."""
+    hit = page.locator(f'ol a[href*="h={words.replace(" ", "+")}"]')
+    hit.first.wait_for()
+    addresses = [link.get_attribute("href") or "" for link in hit.all()[:3]]
+    return [address.partition("/site/")[2].partition("?")[0] for address in addresses]
+
+
 @pytest.mark.slow
 def test_the_site_is_read_and_searched_from_a_folder(place: Path) -> None:
     """No server, no network: the pages open, the search answers, and no other host is asked for anything."""
@@ -102,15 +184,24 @@ def test_the_site_is_read_and_searched_from_a_folder(place: Path) -> None:
         pytest.skip("NO BROWSER: the docs site was not looked at; install one with `apt-get install chromium`")
     asked: list[str] = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS, timeout=120_000)
         page = browser.new_page()
+        page.set_default_timeout(60_000)
         page.on("request", lambda request: asked.append(request.url))
         page.goto((place / "site" / "index.html").as_uri())
-        page.get_by_role("link", name="Build", exact=True).first.click()
-        page.get_by_role("heading", name="Steps", level=1).wait_for()
+        page.get_by_role("link", name="Explanation", exact=True).first.click()
+        page.get_by_role("heading", name="Architecture", level=1).wait_for()
         page.get_by_role("button", name="Search").first.click()
-        page.get_by_placeholder("Search").last.fill("back-pressure")
+        box = page.get_by_placeholder("Search").last
+        expect(box).to_be_focused()
+        for typed, key in enumerate("back-pressure", start=1):
+            page.keyboard.press(key)
+            expect(box).to_have_value("back-pressure"[:typed])
         page.get_by_text(re.compile(r"^[1-9]\d* results?$")).wait_for()
+        expect(box).to_have_value("back-pressure")
+        for words, wanted in FIELD_WORDS.items():
+            box.fill(words)
+            assert {*wanted} & {*first_hits(page, words)}, (words, first_hits(page, words))
         browser.close()
     assert [url for url in asked if not url.startswith(("file:", "data:", "about:", "blob:"))] == []
 
@@ -121,4 +212,4 @@ def test_the_reference_shows_signatures_and_what_they_are_for(place: Path) -> No
     page = (place / "site" / "reference" / "declaring.html").read_text(encoding="utf-8")
     assert 'id="flujo_actors.Step.map_over"' in page
     assert "max_concurrency" in page
-    assert "One agent: a callable, an object with" in page
+    assert "Step with one agent: callable," in page

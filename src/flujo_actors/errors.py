@@ -1,11 +1,11 @@
-"""Every exception of the library: one class for each thing a caller can do differently.
+"""Exceptions of the library, one class per reaction of a caller.
 
-Three families, and what each is for:
+Three families:
 
-- `DeclarationError`: a pipeline was written wrongly; raised while it is built, never while it runs.
-- `ControlError`: the run must stop now, whatever the step, its retries, its fallback or its siblings say;
+- `DeclarationError`: a pipeline was declared wrongly; raised while it is built, never while it runs.
+- `ControlError`: the run must stop now, regardless of the step's retries, its fallback or its siblings;
   it reaches the caller from any depth and carries the partial `result`.
-- everything else is about one request that cannot be granted (a resume, an answer, an id, a message).
+- all others concern one request that cannot be granted (a resume, an answer, an id, a message).
 
 A step that merely fails raises nothing: it is a `Failure` in the result.
 """
@@ -23,15 +23,15 @@ class FlujoError(Exception):
 
 
 class DeclarationError(FlujoError):
-    """A step, pipeline, hook or setting was declared in a way that cannot work."""
+    """A step, pipeline, hook or setting has an impossible declaration."""
 
 
 class UnknownOption(DeclarationError, TypeError):
-    """A step was declared with a keyword that steps of its kind do not have."""
+    """A step, or an object given to one, got an unknown keyword."""
 
 
 class BlueprintError(DeclarationError):
-    """A blueprint is refused; `findings` say why, each with its rule, file, line and column."""
+    """A blueprint is refused; `findings` have rule, file, line and column."""
 
     findings: tuple[Any, ...]
 
@@ -41,7 +41,7 @@ class BlueprintError(DeclarationError):
 
 
 class NotExportable(DeclarationError):
-    """A pipeline has parts that no blueprint can say; `reasons` names them all."""
+    """A pipeline has parts that a blueprint cannot express; `reasons` lists them."""
 
     reasons: tuple[str, ...]
 
@@ -54,7 +54,7 @@ class NotExportable(DeclarationError):
 
 
 class ControlError(FlujoError):
-    """The run stops here. `result` is what it had reached, filled in before the caller sees the error."""
+    """The run stops here. `result` is the partial result."""
 
     result: Any = None
     """The partial `PipelineResult`."""
@@ -65,14 +65,14 @@ class MissingAgentError(ControlError, DeclarationError):
 
 
 class MockDetectionError(ControlError):
-    """A step's output is a `unittest.mock` object: a test double leaked into a run."""
+    """A step's output is a `unittest.mock` object, leaked from a test."""
 
 
 class UsageLimitExceededError(ControlError):
-    """A usage limit would be passed by the next call, or was passed by the last one."""
+    """A usage limit was exceeded, or the next call would exceed it."""
 
     limits: tuple[str, ...] = ()
-    """The names of all limits that are short, in the order of the fields of `UsageLimits`."""
+    """Names of all exhausted limits, in field order of `UsageLimits`."""
     reached: Any = None
     """The budget that ran out, for the run that stops at it."""
 
@@ -89,7 +89,7 @@ class InfiniteRedirectError(ControlError):
 
 
 class NoOutput(FlujoError):
-    """`result.unwrap()` of a run that has no output; `result` says how it stands."""
+    """`result.unwrap()` of a run without an output; `result` has its status."""
 
     def __init__(self, result: Any, text: str) -> None:
         self.result = result
@@ -97,9 +97,9 @@ class NoOutput(FlujoError):
 
 
 class RunFailed(NoOutput):
-    """The run failed, and there is no exception here to raise again: nothing was raised, or another process did it.
+    """The run failed without a local exception to raise again.
 
-    `error` is what was kept of the exception, if there was one; its place and its notes are the notes of this one.
+    `error` describes the original exception, if there was one; its location and notes are notes of this one.
     """
 
     def __init__(self, result: Any) -> None:
@@ -112,11 +112,15 @@ class RunFailed(NoOutput):
 
 
 class RunPaused(NoOutput):
-    """The run waits for an answer."""
+    """The run waits for an answer, a time or an event."""
 
     def __init__(self, result: Any) -> None:
-        answer = f"answer it with `flujo.resume({result.state_token!r}, answer)`"
-        super().__init__(result, f"run {result.run_id!r} is paused ({result.feedback}): {answer}")
+        if result.status == "sleeping":
+            text = f"run {result.run_id!r} sleeps: a worker or `flujo.recover()` resumes it when it is due"
+        else:
+            answer = f"answer it with `flujo.resume({result.state_token!r}, answer)`"
+            text = f"run {result.run_id!r} is paused ({result.feedback}): {answer}"
+        super().__init__(result, text)
 
 
 class RunAborted(NoOutput):
@@ -137,23 +141,57 @@ class InvalidAnswer(FlujoError):
     """The answer does not fit the pause's `input_schema`; the run stays paused."""
 
 
+class ScheduleExists(FlujoError):
+    """Another pipeline uses the name of this schedule."""
+
+
 class RunExists(FlujoError):
     """A run with this id has already been started."""
+
+
+class SingletonBusy(RunExists):
+    """Another open run has the singleton key; `run_id` names it."""
+
+    run_id: str
+
+    def __init__(self, message: str, run_id: str = "") -> None:
+        super().__init__(message)
+        self.run_id = run_id
 
 
 # --- stores -----------------------------------------------------------------------------------------------
 
 
 class AlreadyAnswered(NotPaused):
-    """Somebody else's answer to this pause was faster."""
+    """Another answer to this pause was faster."""
 
 
 class Expired(NotPaused):
-    """The question waited for its answer only so long, and that time is over."""
+    """The pause has timed out."""
+
+
+class RunEnded(NotPaused):
+    """The run has ended, so it cannot be resumed, answered or cancelled."""
+
+
+class NotRetryable(FlujoError):
+    """The run cannot be retried now; the message has the remedy."""
+
+
+class NotSteerable(FlujoError):
+    """The run has no open granular step for a message."""
+
+
+class AmbiguousStep(FlujoError):
+    """Several granular steps are open; a message needs a `path`."""
+
+
+class TooLate(FlujoError):
+    """The run has ended or the step has settled; nothing was stored."""
 
 
 class StoreError(FlujoError):
-    """The store could not do what it was asked; `__cause__` is what its database said."""
+    """The store failed; `__cause__` is the database error."""
 
 
 class RunNotFound(StoreError):
@@ -161,47 +199,51 @@ class RunNotFound(StoreError):
 
 
 class RunLeased(StoreError):
-    """Somebody else works on this run, and their lease has not expired."""
+    """Another process owns this run, and its lease has not expired."""
 
     owner: str | None = None
-    """Who holds it, as the store has it."""
+    """Lease owner, as stored."""
     left_s: float | None = None
-    """How many seconds are left of the lease; it is longer if the owner lives and renews it."""
+    """Remaining seconds of the lease; a live owner renews it."""
 
 
 class LeaseLost(StoreError):
-    """Another process has taken the run over; this one must stop."""
+    """Another process has claimed the run; this one must stop."""
 
 
 class TransactionLost(StoreError):
-    """A store lost a transaction before its commit: nothing of it was written, and it can be done again."""
+    """A store lost a transaction before its commit; retry is safe."""
 
 
 class TransactionRefused(StoreError):
-    """The database refused at its commit what a borrower wrote, a constraint for example: it would do so again."""
+    """The database refused a borrower's writes, e.g. by a constraint."""
 
 
 class CorruptRecord(StoreError):
-    """A stored record cannot be read; the message names the run and the sequence number."""
+    """A stored record is unreadable; the message names run and sequence."""
 
 
 class StoreVersionError(StoreError):
-    """The database was written by a version of the schema that this code does not know."""
+    """The database has a schema version unknown to this code."""
+
+
+class RecordVersionError(StoreVersionError):
+    """A record has a newer format than this code reads; other runs are readable."""
 
 
 class FingerprintMismatch(StoreError):
-    """The pipeline is not the one the run was started with; the message says what changed."""
+    """The pipeline differs from the run's start; the message lists changes."""
 
 
 # --- the runtime's own rules ------------------------------------------------------------------------------
 
 
 class ProtocolError(FlujoError):
-    """Messages came in an order that the runtime's rules forbid: a defect of the runtime, not of the pipeline."""
+    """Messages in a forbidden order: a defect of the runtime."""
 
 
 class UnsettledSteps(ProtocolError):
-    """A run was about to end while steps were open; `paths` names them."""
+    """A run was ending with open steps, named by `paths`."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
         self.paths = paths
@@ -214,18 +256,18 @@ class LoopAlreadyRunning(FlujoError, RuntimeError):
 
 
 class NotSerializable(FlujoError, TypeError):
-    """A value has no JSON form here, or a stored form names a type this process does not know."""
+    """A value has no JSON form, or stored data an unknown type."""
 
 
 # --- steps ------------------------------------------------------------------------------------------------
 
 
 class AbortRun(FlujoError):
-    """Raised by a hook to abort the run; the message is the reason."""
+    """Abort of the run by a hook, with its reason."""
 
 
 class ContextError(FlujoError):
-    """A context could not be copied, updated or merged; the message names the key."""
+    """A context could not be copied, updated or merged by key."""
 
 
 class MergeConflict(ContextError):
@@ -245,7 +287,7 @@ class MergeConflict(ContextError):
 
 
 class ContextTooLarge(FlujoError):
-    """What an agent must be shown is longer than the step's `max_tokens`, without any passage; `sizes` are by source.
+    """The required context exceeds the step's `max_tokens`; `sizes` are by source.
 
     Another attempt would not change it, so there is none.
     """
@@ -261,24 +303,62 @@ class ContextTooLarge(FlujoError):
 
 
 class RetrievalError(FlujoError):
-    """A search cannot be made as declared, or was not answered as the port asks: a filter without a value, a passage
-    behind a filter, a score that is no relevance. `on_error="skip"` does not cover it."""
+    """A search is impossible as declared, or its result violates the port.
+
+    Examples are a filter without a value, a passage that violates a filter, a score that is no relevance.
+    `on_error="skip"` does not cover it.
+    """
+
+
+class RefusedOutput(FlujoError, ValueError):
+    """A validator or schema refused the answer; a rule for `retry_on`.
+
+    Its `__cause__` is the exception of the validator, if it raised one.
+    """
 
 
 class NotAwaited(FlujoError, TypeError):
-    """A step returned a coroutine, or something else that has to be awaited before there is a value."""
+    """A step returned a coroutine or another object that must be awaited."""
+
+
+class RateLimited(FlujoError):
+    """A request would have to wait longer than the `max_wait_s` of its rate limit."""
+
+    name: str
+    wait_s: float
+    max_wait_s: float
+
+    def __init__(self, message: str, *, name: str = "", wait_s: float = 0.0, max_wait_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.name, self.wait_s, self.max_wait_s = name, wait_s, max_wait_s
 
 
 class StepTimeout(FlujoError, TimeoutError):
     """An attempt took longer than the step's `timeout_s`."""
 
 
+class WaitTimeout(FlujoError):
+    """No event arrived in time."""
+
+    event: str
+    key: str
+    timeout_s: float
+
+    def __init__(self, event: str, key: str, timeout_s: float) -> None:
+        super().__init__(f"no event {event!r} with key {key!r} arrived within {timeout_s:g} s")
+        self.event, self.key, self.timeout_s = event, key, timeout_s
+
+
+class InvalidEvent(FlujoError):
+    """The event was refused: by its wait, or by a limit."""
+
+
 class ApprovalTimeout(FlujoError, TimeoutError):
-    """Nobody decided about an approval in time."""
+    """An approval timed out without a decision."""
 
 
 class Rejected(FlujoError):
-    """Somebody decided against it; `decision` says who and why, as far as they said."""
+    """An approval was rejected; `decision` has the approver and the reason."""
 
     def __init__(self, message: str = "", decision: Any = None) -> None:
         self.decision = decision
@@ -286,7 +366,7 @@ class Rejected(FlujoError):
 
 
 class LowConfidence(FlujoError):
-    """An answer was not sure enough; `confidence` is how sure it was, `None` if nobody knows."""
+    """An answer had low confidence; `confidence` is `None` if unknown."""
 
     confidence: float | None
     min_confidence: float
@@ -297,12 +377,25 @@ class LowConfidence(FlujoError):
         super().__init__(f"the answer is not sure enough: {said}, and min_confidence is {min_confidence:g}")
 
 
+class Compacted(FlujoError):
+    """A record of an old loop turn was deleted (`keep_history`)."""
+
+    run_id: str
+    seq: int
+    oldest: int
+    """Number of the oldest later record."""
+
+    def __init__(self, run_id: str, seq: int, oldest: int) -> None:
+        self.run_id, self.seq, self.oldest = run_id, seq, oldest
+        super().__init__(f"record {seq:,} of run {run_id!r} was compacted; the oldest kept is {oldest:,}")
+
+
 class NoRewardDue(FlujoError):
-    """No selection waits for a reward there: it was told already, the selection has not ended, or there is none."""
+    """No selection waits for a reward: reported, not ended or nonexistent."""
 
 
 class LoopDetected(FlujoError):
-    """The same was done again and again: `cycle` names what, `times` how often, `kind` how it was found."""
+    """A loop was detected: `cycle` has entries, `times` counts, `kind` classifies."""
 
     kind: str
     cycle: tuple[str, ...]
@@ -319,9 +412,9 @@ class LoopDetected(FlujoError):
 
 
 class UncertainUnit(FlujoError):
-    """A tool call may have run before the process died, and it was declared not to be run again unasked.
+    """A tool call may have run before, and must not rerun.
 
-    `policy` says what the declaration wants instead: `"pause"` or `"fail"`.
+    `policy` is the declared handling: `"pause"` or `"fail"`.
     """
 
     tool: str
@@ -340,7 +433,7 @@ class UncertainUnit(FlujoError):
 
 
 class MaxTurnsReached(FlujoError):
-    """The agent had `max_turns` model turns and was not done; what there is, is here."""
+    """The agent used `max_turns` model turns without a result."""
 
     max_turns: int
     messages: tuple[Any, ...]
@@ -351,11 +444,29 @@ class MaxTurnsReached(FlujoError):
         super().__init__(f"the agent was not done after {max_turns} model turns; raise max_turns or narrow its task")
 
 
+# --- evaluations --------------------------------------------------------------------------------------------
+
+
+class EvaluationMismatch(FlujoError):
+    """An evaluation was started with another dataset, pipeline, evaluators or repeat."""
+
+
+class GateError(FlujoError, ValueError):
+    """A gate cannot be parsed, needs a baseline, or names an unknown metric."""
+
+
+class Diverged(ControlError):
+    """A replay or rehearsal needed a result that is not recorded; nothing was executed."""
+
+    difference: Any = None
+    """The `Difference` from the recorded run."""
+
+
 # --- actors -----------------------------------------------------------------------------------------------
 
 
 class AskTimeout(FlujoError, TimeoutError):
-    """No reply came within the time of an `ask`; the message may still be handled, its reply goes nowhere."""
+    """No reply to an `ask` within its timeout; later ones drop."""
 
     actor: str
     timeout: float
@@ -366,7 +477,7 @@ class AskTimeout(FlujoError, TimeoutError):
 
 
 class ActorDied(FlujoError):
-    """An actor ended before it replied; `cause` is its crash, `None` if it was stopped or was done."""
+    """An actor ended before its reply; `cause` is its crash, if any."""
 
     actor: str
     cause: BaseException | None
@@ -387,7 +498,7 @@ class SupervisorStopped(FlujoError):
 
 
 class Escalated(FlujoError):
-    """A supervisor gave up: restarts came faster than its intensity allows, so it stopped all children."""
+    """A supervisor exceeded its restart intensity and stopped all children."""
 
     child: str
     crashes: int
@@ -407,9 +518,9 @@ class StructuredOutputError(FlujoError, ValueError):
     """No value that the schema accepts could be read from the text."""
 
     stage: str = "parse"
-    """Where it ended: `limits`, `parse`, `validate`, `extract`, `simplify`."""
+    """Final stage: `limits`, `parse`, `validate`, `extract`, `simplify`."""
     errors: list[Any]
-    """The validation errors, each with a JSON `path` and a `message`; empty if there was no value to validate."""
+    """Validation errors with JSON `path` and `message`; empty without a value."""
     text_excerpt: str = ""
     """The beginning and the end of the text."""
     schema_hash: str | None = None
@@ -420,7 +531,7 @@ class StructuredOutputError(FlujoError, ValueError):
 
 
 class StreamLimitExceeded(StructuredOutputError):
-    """A stream delivered more than its buffer may hold; `partial_text` is what had arrived."""
+    """A stream exceeded its buffer limit; `partial_text` is the received part."""
 
     stage = "limits"
     partial_text: str = ""

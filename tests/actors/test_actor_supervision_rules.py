@@ -1,4 +1,4 @@
-"""The pure decisions of a supervisor, rule by rule (the numbers are those of `actors._supervision`)."""
+"""The pure decisions of a supervisor, rule by rule (the numbers are those of `actors._supervision_rules`)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flujo_actors._core.backoff import Backoff
-from flujo_actors.actors._supervision import (
-    Child,
+from flujo_actors._core.retry_decisions import Backoff
+from flujo_actors.actors._supervision_rules import (
     ChildSpec,
+    ChildState,
     Escalate,
-    Family,
     Intensity,
+    NoAction,
     Restart,
     RestartType,
-    Settled,
     Strategy,
+    SupervisorState,
     Up,
     Waiting,
     admit,
@@ -46,19 +46,19 @@ histories = st.lists(st.floats(0, NOW), max_size=6).map(lambda times: tuple(sort
 
 
 @st.composite
-def families(draw: st.DrawFn, intensity: st.SearchStrategy[Intensity] = intensities) -> Family:
+def families(draw: st.DrawFn, intensity: st.SearchStrategy[Intensity] = intensities) -> SupervisorState:
     """Families in any state they can be in; temporary children never wait for a restart."""
     children = {}
     for number in range(draw(st.integers(1, 6))):
         restart = draw(st.sampled_from(RESTART_TYPES))
         phase = draw(phases) if restart != "temporary" else Up(since=draw(st.floats(0, NOW)))
         spec = ChildSpec(name=f"c{number}", restart=restart)
-        children[spec.name] = Child(spec=spec, phase=phase, streak=draw(st.integers(0, 5)))
+        children[spec.name] = ChildState(spec=spec, phase=phase, streak=draw(st.integers(0, 5)))
     strategy = draw(st.sampled_from(STRATEGIES))
-    return Family(strategy=strategy, intensity=draw(intensity), children=children, restarts=draw(histories))
+    return SupervisorState(strategy=strategy, intensity=draw(intensity), children=children, restarts=draw(histories))
 
 
-Departure: TypeAlias = tuple[Family, tuple[str, bool, float]]
+Departure: TypeAlias = tuple[SupervisorState, tuple[str, bool, float]]
 
 
 @st.composite
@@ -70,18 +70,20 @@ def departures(draw: st.DrawFn, intensity: st.SearchStrategy[Intensity] = intens
     return family, (name, draw(st.booleans()), draw(st.floats(0, 1, exclude_max=True)))
 
 
-def decide(family: Family, leaving: tuple[str, bool, float]) -> tuple[Family, Settled | Restart | Escalate]:
+def decide(
+    family: SupervisorState, leaving: tuple[str, bool, float]
+) -> tuple[SupervisorState, NoAction | Restart | Escalate]:
     """What happens when that child leaves now."""
     name, crashed, chance = leaving
     return on_exit(family, name, crashed=crashed, now=NOW, rng=lambda: chance)
 
 
-def is_up(family: Family, name: str) -> bool:
+def is_up(family: SupervisorState, name: str) -> bool:
     """Whether that child runs."""
     return name in family.children and isinstance(family.children[name].phase, Up)
 
 
-def wants_restart(family: Family, name: str, crashed: bool) -> bool:
+def wants_restart(family: SupervisorState, name: str, crashed: bool) -> bool:
     """Rule 3, said once more."""
     restart = family.children[name].spec.restart
     return restart == "permanent" or (restart == "transient" and crashed)
@@ -92,7 +94,7 @@ def test_rule_2_only_a_child_that_is_up_can_leave(departure: Departure) -> None:
     """The exit of a child that waits, or has ended, changes nothing."""
     family, leaving = departure
     if not is_up(family, leaving[0]):
-        assert decide(family, leaving) == (family, Settled())
+        assert decide(family, leaving) == (family, NoAction())
 
 
 @given(departures())
@@ -103,7 +105,7 @@ def test_rules_3_and_4_no_restart_ends_that_child_alone(departure: Departure) ->
     if is_up(family, name):
         after, decision = decide(family, leaving)
         settled = not wants_restart(family, name, crashed)
-        assert (decision == Settled()) == settled
+        assert (decision == NoAction()) == settled
         if settled:
             assert after == dismiss(family, name)
 
@@ -159,7 +161,7 @@ def test_rules_7_and_8_the_wait_is_the_backoff_and_no_shorter_than_any_members(d
 
 
 @given(families(), st.floats(NOW, NOW + 60))
-def test_due_children_start_in_order_and_are_up(family: Family, now: float) -> None:
+def test_due_children_start_in_order_and_are_up(family: SupervisorState, now: float) -> None:
     """Those whose time has come start, the others go on waiting."""
     after, names = start_due(family, now=now)
     waiting = {n: c.phase.due for n, c in family.children.items() if isinstance(c.phase, Waiting)}
@@ -171,7 +173,7 @@ def test_due_children_start_in_order_and_are_up(family: Family, now: float) -> N
 
 def test_children_stop_in_the_reverse_of_their_start() -> None:
     """Admission order is start order."""
-    family = Family()
+    family = SupervisorState()
     for name in "abc":
         family = admit(family, ChildSpec(name=name), now=0)
     assert stop_order(family) == ("c", "b", "a")
@@ -182,13 +184,13 @@ def test_a_restart_that_is_a_full_period_old_no_longer_counts() -> None:
     """The period is open at its far end."""
     strict = Intensity(restarts=1, period_s=10)
     for age, escalates in ((9.99, True), (10.0, False)):
-        family = admit(Family(intensity=strict, restarts=(NOW - age,)), ChildSpec(name="a"), now=0)
+        family = admit(SupervisorState(intensity=strict, restarts=(NOW - age,)), ChildSpec(name="a"), now=0)
         assert isinstance(decide(family, ("a", True, 0.0))[1], Escalate) == escalates
 
 
 def test_two_children_cannot_share_a_name() -> None:
     """The name is how a child is found."""
-    family = admit(Family(), ChildSpec(name="a"), now=0)
+    family = admit(SupervisorState(), ChildSpec(name="a"), now=0)
     with pytest.raises(DeclarationError, match="'a'"):
         admit(family, ChildSpec(name="a"), now=0)
 
@@ -196,7 +198,7 @@ def test_two_children_cannot_share_a_name() -> None:
 def test_a_crashing_child_waits_longer_each_time_until_it_was_steady() -> None:
     """Rule 8 over a life of four crashes, the last after a long good time."""
     spec = ChildSpec(name="a", backoff=Backoff(first=1, jitter=0))
-    family = admit(Family(intensity=Intensity(restarts=5, period_s=10)), spec, now=0)
+    family = admit(SupervisorState(intensity=Intensity(restarts=5, period_s=10)), spec, now=0)
     waits = []
     for now in (0.0, 2.0, 5.0, 60.0):
         family, decision = on_exit(family, "a", crashed=True, now=now, rng=lambda: 0.0)
@@ -216,7 +218,7 @@ def test_a_crashing_child_waits_longer_each_time_until_it_was_steady() -> None:
         lambda: ChildSpec(name="a", capacity=0),
         lambda: Intensity(restarts=-1),
         lambda: Intensity(period_s=0),
-        lambda: Family(strategy="all_for_one"),  # type: ignore[arg-type]
+        lambda: SupervisorState(strategy="all_for_one"),  # type: ignore[arg-type]
     ],
 )
 def test_nonsense_is_refused_where_it_is_declared(declare: object) -> None:

@@ -28,7 +28,7 @@ from flujo_actors.actors import (
     Traffic,
     open_supervisor,
 )
-from flujo_actors.actors._supervision import Waiting
+from flujo_actors.actors._supervision_rules import Waiting
 from flujo_actors.errors import ActorDied, AskTimeout, Escalated
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from wired import connected as connected
 
 from flujo_actors import Flujo, Pipeline, RunClient, Step
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._durable.live_texts import live_texts
+from flujo_actors._durable.live_text import live_key, live_texts
 from flujo_actors.terminal import watch
 from flujo_actors.testing import Recorder
 from flujo_actors.testing.wire import Json, ProviderStub, Request, ServerError, Text, ToolCall
@@ -144,7 +144,7 @@ def test_whoever_looks_at_the_run_from_outside_sees_text_that_its_reader_does_no
     async def main() -> None:
         async def until_watched(data: str) -> str:
             group.start_soon(look)
-            while not live_texts.is_watched(RunId("r")):
+            while not live_texts.is_watched(live_key(flujo._store, RunId("r"))):
                 await anyio.sleep(0.01)
             return data
 

@@ -17,10 +17,10 @@ from pydantic_ai.models.test import TestModel
 
 from flujo_actors import Flujo, Pipeline, Settings, Step, UsageLimitExceededError, UsageLimits
 from flujo_actors._agents import metered_model, output_schema
-from flujo_actors._agents.per_agent import PerAgent
+from flujo_actors._agents.agent_cache import PerAgent
 from flujo_actors._bridge.to_asyncio import ThreadCall, helper_loop
 from flujo_actors._core.outcomes import PipelineResult
-from flujo_actors._core.settings import TelemetrySettings
+from flujo_actors._core.settings_model import TelemetrySettings
 from flujo_actors.telemetry._sinks import MemorySink
 
 CALLS = 10
@@ -154,7 +154,7 @@ async def test_a_call_from_trio_crosses_threads_once_each_way(monkeypatch: pytes
 @pytest.mark.parametrize("agent", [talker(), Agent(TestModel()), Agent(TestModel(custom_output_text="x"), retries=0)])
 @pytest.mark.parametrize("output", [str, int])
 def test_a_question_comes_to_the_same_with_and_without_listeners(agent: Agent[None, Any], output: Any) -> None:
-    """A step that is one question takes a shorter way where nobody listens, and ends as it would on the long one."""
+    """A listener changes nothing about how a step ends."""
     step = Step("ask", agent, processing={"schema": output} if output is int else {})
     ways = [Flujo(step), Flujo(step, settings=Settings(telemetry=TelemetrySettings(sinks=(MemorySink(),))))]
     quiet, told = (attrs.evolve(flujo.run("Hello").step_history[0], latency_s=0.0) for flujo in ways)
@@ -175,8 +175,8 @@ class Spawned(trio.abc.Instrument):
         self.rounds += 1
 
 
-def test_a_question_among_others_gets_no_task_of_its_own() -> None:
-    """Steps that are one question each, one after the other, run in the task of their pipeline."""
+def test_a_step_that_asks_an_agent_is_one_task() -> None:
+    """Four more steps are four more tasks."""
     agent = Agent(TestModel())
 
     def spawned(size: int) -> int:
@@ -185,7 +185,7 @@ def test_a_question_among_others_gets_no_task_of_its_own() -> None:
         assert result.success
         return seen.tasks
 
-    assert spawned(6) == spawned(2)
+    assert spawned(6) - spawned(2) == 4
 
 
 color: contextvars.ContextVar[str] = contextvars.ContextVar("color", default="none")
@@ -193,7 +193,7 @@ color: contextvars.ContextVar[str] = contextvars.ContextVar("color", default="no
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_what_an_agent_leaves_in_context_variables_is_seen_by_no_other_step(backend: Any) -> None:
-    """Each step has a context of its own, though it has no task."""
+    """Each step has a context of its own."""
 
     async def paint(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         before = color.get()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 
 import anyio
 import pytest
@@ -45,17 +45,17 @@ def test_a_sleeping_tool_is_cancelled_by_a_timeout(host, limit):
 
     async def sleep_long() -> str:
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(3600)
         finally:
             cleaned_up.append(True)
         return "never"
 
-    bound = {"timeout_s": 0.3}
+    bound = {"timeout_s": 0.5}
     agent = make_agent_async(
         scripted_model(CallTool("sleep_long"), forever=True), tools=[sleep_long], **(bound if limit == "agent" else {})
     )
     flujo = Flujo(Step("wait", agent, **(bound if limit == "step" else {})))
-    assert best_of_three(lambda: host.result(flujo, "go")) < 0.6
+    host.result(flujo, "go")  # what is loaded once is loaded
     result = host.result(flujo, "go")
     assert "Timeout" in result.feedback or "TimedOut" in result.feedback
     assert cleaned_up
@@ -65,25 +65,19 @@ def test_a_sleeping_tool_is_cancelled_by_a_timeout(host, limit):
 def test_a_sync_tool_does_not_hold_up_a_timeout(host):
     """Its thread cannot be stopped, but nobody waits for it."""
 
+    enough, rested = threading.Event(), []
+
     def nap() -> str:
-        time.sleep(1)
+        enough.wait(60)
+        rested.append(True)
         return "rested"
 
     agent = make_agent_async(scripted_model(CallTool("nap"), forever=True), tools=[nap])
-    flujo = Flujo(Step("wait", agent, timeout_s=0.3))
-    assert best_of_three(lambda: host.result(flujo, "go")) < 0.6
-
-
-def best_of_three(act):
-    """The shortest time of up to three tries: the machine may be busy with other things."""
-    shortest = float("inf")
-    for _ in range(3):
-        began = time.perf_counter()
-        act()
-        shortest = min(shortest, time.perf_counter() - began)
-        if shortest < 0.6:
-            break
-    return shortest
+    try:
+        host.result(Flujo(Step("wait", agent, timeout_s=0.3)), "go")
+        assert rested == []
+    finally:
+        enough.set()
 
 
 @each_host

@@ -18,7 +18,7 @@ from flujo_actors import (
     UsageLimits,
     make_agent_async,
 )
-from flujo_actors._core.settings import UsageSettings
+from flujo_actors._core.settings_model import UsageSettings
 from flujo_actors.testing import Billed, CallTool, Delayed, Recorder, ScriptedAgent, run_on_mock_clock, scripted_model
 
 HUNDRED = Usage(input_tokens=60, output_tokens=40)
@@ -108,10 +108,10 @@ def test_a_first_call_that_passes_the_limit_is_the_last():
 def test_waiting_for_room_can_be_cancelled(host):
     """A branch that waits for another's settlement has a timeout like any other."""
     slow = make_agent_async(hundred(Delayed(30, "late")))
-    branches = {"slow": Step("slow", slow, timeout_s=0.6), "waits": Step("waits", slow, timeout_s=0.2)}
+    branches = {"slow": Step("slow", slow, timeout_s=2), "waits": Step("waits", slow, timeout_s=0.4)}
     step = Step.parallel("both", branches, on_branch_failure="ignore")
     result = host.result(Flujo(step, usage_limits=tokens(1000)), "go")
-    assert "took longer than timeout_s=0.2" in result.feedback
+    assert "took longer than timeout_s=0.4" in result.feedback
     assert result.total_tokens == 0
 
 

@@ -12,7 +12,7 @@ from wired import agent_of, each_protocol
 from wired import connected as connected
 
 from flujo_actors import Flujo, Step
-from flujo_actors._agents.model_pool import Environment
+from flujo_actors._agents.metered_model import Environment
 from flujo_actors.testing.wire import ProviderStub, Text
 
 

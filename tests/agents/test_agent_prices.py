@@ -19,9 +19,8 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
 from flujo_actors import Flujo, Settings, Step, UsageLimits
-from flujo_actors._agents.pricing import estimated_cost
-from flujo_actors._agents.tariffs import Tariffs
-from flujo_actors._core.settings import Price, UsageSettings
+from flujo_actors._agents.prices import PriceCache, estimated_cost
+from flujo_actors._core.settings_model import Price, UsageSettings
 
 LISTED = [(provider, model) for provider in get_snapshot().providers for model in provider.models]
 TIERED = [
@@ -60,7 +59,7 @@ contexts = st.one_of(
 )
 
 
-def asked_twice(tariffs: Tariffs, usage: RequestUsage, when: datetime, context: Any, look: Any) -> list[Any]:
+def asked_twice(tariffs: PriceCache, usage: RequestUsage, when: datetime, context: Any, look: Any) -> list[Any]:
     """What a cost comes to when it is new, and when it is known; an error is what it says."""
     return [said(lambda: tariffs.cost(("it",), usage, look, when=when, details=context)) for _ in range(2)]
 
@@ -83,7 +82,7 @@ def test_a_kept_price_is_the_listed_one(
         return info.calc_price(usage, provider, genai_request_timestamp=when, price_context=context)
 
     listed = said(lambda: look().total_price)
-    assert asked_twice(Tariffs(), usage, when, context, look) == [listed, listed]
+    assert asked_twice(PriceCache(), usage, when, context, look) == [listed, listed]
 
 
 @given(st.sampled_from(LISTED), st.lists(usages, min_size=2, max_size=4), st.lists(moments, min_size=2, max_size=4))
@@ -92,7 +91,7 @@ def test_what_was_learned_from_one_response_holds_for_others(
 ) -> None:
     """Whatever it was that came first, and whichever price was in force then."""
     provider, info = model
-    tariffs = Tariffs()
+    tariffs = PriceCache()
     for usage in used:
         for when in times:
 
@@ -215,7 +214,7 @@ class Discount(ModelPrice):
 def test_prices_without_a_tariff_are_asked_for_every_time(searches: list[str], price: ModelPrice) -> None:
     """Those of somebody else's class, and those with thresholds that lie too close to be learned."""
     set_custom_snapshot(listing(price))
-    tariffs = Tariffs()
+    tariffs = PriceCache()
     for size in (1, 2, 3, 8, 9):
         usage = RequestUsage(input_tokens=size)
         look = lambda usage=usage: calc_price(usage, "mine", provider_id="shop")  # noqa: E731
@@ -225,7 +224,7 @@ def test_prices_without_a_tariff_are_asked_for_every_time(searches: list[str], p
 def test_names_that_are_never_seen_again_do_not_fill_the_memory() -> None:
     """A provider may call every answer's model by a name of its own."""
     set_custom_snapshot(None)
-    tariffs = Tariffs()
+    tariffs = PriceCache()
     usage = RequestUsage(input_tokens=1)
     for number in range(2500):
         tariffs.cost((str(number),), usage, lambda: calc_price(usage, "gpt-4o", provider_id="openai"))

@@ -151,7 +151,7 @@ def test_what_judged_an_answer_is_told(make):
 
     by_schema = scripted_model("seven", {"total": 7})
     settings = {"aros": {"repair": {"enable_llm": False}, "fallback": {"max_stages": 0}}}
-    step = make("pay", Agent(by_schema, output_type=Bill), max_retries=1, backoff=Backoff.none())
+    step = make("pay", Agent(by_schema, output_type=Bill, retries=0), max_retries=1, backoff=Backoff.none())
     assert Flujo(step, settings=settings).run(PROMPT).output == Bill(total=7)
     assert first_prompts(by_schema)[1].startswith(f"{REFUSED}Structured output failed at stage 'deterministic'")
 
@@ -169,7 +169,7 @@ def test_a_refused_answer_is_told_without_the_outages_around_it():
     """A typed answer that was refused, and a repair and a retry that failed: the model hears of the first alone."""
     down = ConnectionError(INSIDE)
     model = scripted_model("seven", down, down, down, {"total": 7})
-    assert tried(Step, Agent(model, output_type=Bill)).output == Bill(total=7)
+    assert tried(Step, Agent(model, output_type=Bill, retries=0)).output == Bill(total=7)
     said = "\n".join(str(request.messages) for request in model.asked)
     assert INSIDE not in said
     assert first_prompts(model)[-1].startswith(f"{REFUSED}Structured output failed")

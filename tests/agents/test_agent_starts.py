@@ -18,7 +18,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from flujo_actors import Flujo, SqliteStore, Step
-from flujo_actors._bridge.starts import FREELY, MOST, Starts
+from flujo_actors._bridge.loop_call import FREELY, MOST, StartQueue
 
 MANY = 120
 FEW = 8
@@ -44,7 +44,7 @@ class Counted(Agent[None, str]):
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a few agents begin freely, so that a hundred are many."""
-    monkeypatch.setattr("flujo_actors._bridge.starts.FREELY", FEW)
+    monkeypatch.setattr("flujo_actors._bridge.loop_call.FREELY", FEW)
 
 
 def mapped(agent: Agent[None, str], **options: Any) -> Flujo:
@@ -128,7 +128,7 @@ class Loop:
 def test_few_calls_begin_at_once() -> None:
     """The loop is asked for nothing."""
     loop, begun = Loop(), []
-    starts = Starts(loop)  # type: ignore[arg-type]
+    starts = StartQueue(loop)  # type: ignore[arg-type]
     for number in range(FREELY):
         starts.add(lambda number=number: begun.append(number))
     assert (begun, loop.soon) == (list(range(FREELY)), [])
@@ -137,8 +137,8 @@ def test_few_calls_begin_at_once() -> None:
 def test_beyond_some_a_turn_begins_only_a_few_calls() -> None:
     """In the order in which they came, and without a turn in which none begins."""
     loop, begun = Loop(), []
-    starts = Starts(loop)  # type: ignore[arg-type]
-    starts.under_way = FREELY
+    starts = StartQueue(loop)  # type: ignore[arg-type]
+    starts.running = FREELY
     for number in range(5 * MOST):
         starts.add(lambda number=number: begun.append(number))
     sizes = [len(begun)]
@@ -152,11 +152,11 @@ def test_beyond_some_a_turn_begins_only_a_few_calls() -> None:
 def test_room_that_others_leave_is_used_in_the_next_turn() -> None:
     """Whoever waits begins when fewer are under way again, all in one turn."""
     loop, begun = Loop(), []
-    starts = Starts(loop)  # type: ignore[arg-type]
-    starts.under_way = FREELY
+    starts = StartQueue(loop)  # type: ignore[arg-type]
+    starts.running = FREELY
     for number in range(5 * MOST):
         starts.add(lambda number=number: begun.append(number))
-    starts.under_way = 0
+    starts.running = 0
     loop.turn()
     assert (begun, loop.soon) == (list(range(5 * MOST)), [])
 
@@ -164,9 +164,9 @@ def test_room_that_others_leave_is_used_in_the_next_turn() -> None:
 @two_hosts
 def test_calls_that_ended_in_whatever_way_are_not_under_way(host: AgentHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or else those that failed would slow down all that come after them."""
-    seen: set[Starts] = set()
-    add = Starts.add
-    monkeypatch.setattr(Starts, "add", lambda starts, begin: (seen.add(starts), add(starts, begin))[1])
+    seen: set[StartQueue] = set()
+    add = StartQueue.add
+    monkeypatch.setattr(StartQueue, "add", lambda starts, begin: (seen.add(starts), add(starts, begin))[1])
 
     async def fail(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         raise ValueError("no")
@@ -174,7 +174,7 @@ def test_calls_that_ended_in_whatever_way_are_not_under_way(host: AgentHost, mon
     result = host.result(mapped(Agent(FunctionModel(fail))), ["a", "b", "c"])
     assert not result.success
     (starts,) = seen
-    assert starts.under_way == 0
+    assert starts.running == 0
 
 
 # --- memory -------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from flujo_actors import (
     Usage,
     make_agent_async,
 )
-from flujo_actors._core.settings import Settings, TelemetrySettings
+from flujo_actors._core.settings_model import Settings, TelemetrySettings
 from flujo_actors.testing import (
     Billed,
     CallTool,

@@ -31,7 +31,7 @@ from flujo_actors import (
     make_agent_async,
     to_json,
 )
-from flujo_actors._core.settings import TelemetrySettings
+from flujo_actors._core.settings_model import TelemetrySettings
 from flujo_actors.telemetry._sinks import LogSink
 from flujo_actors.telemetry.otel._sink import OtelSink
 from flujo_actors.testing import CallTool, Delayed, MemorySink, Recorder, ScriptedAgent, Streamed, scripted_model
@@ -94,7 +94,7 @@ def test_events_of_calls_come_in_pairs_also_when_they_are_cut_short(host):
 
     for replies in ([Delayed(30, "late")], [CallTool("sleep")]):
         agent = make_agent_async(scripted_model(*replies), tools=[sleep])
-        host.result(Flujo(Step("ask", agent, timeout_s=0.4), settings=told_to(sink)), "x")
+        host.result(Flujo(Step("ask", agent, timeout_s=1.5), settings=told_to(sink)), "x")
     assert sink.of("model.ended")[0].status == "aborted"
     assert sink.of("tool.ended")[0].status == "aborted"
     assert len(sink.of("model.started")) == len(sink.of("model.ended")) == 2

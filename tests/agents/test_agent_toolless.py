@@ -12,9 +12,9 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import FunctionToolset
 
 from flujo_actors import Flujo, Settings, Step, UsageLimitExceededError, UsageLimits
-from flujo_actors._agents import request
-from flujo_actors._agents.toolless import has_no_tools
-from flujo_actors._core.settings import TelemetrySettings
+from flujo_actors._agents import agent_request
+from flujo_actors._agents.agent_request import has_no_tools
+from flujo_actors._core.settings_model import TelemetrySettings
 from flujo_actors.telemetry._sinks import MemorySink
 
 
@@ -80,8 +80,10 @@ def test_tools_of_an_override_are_limited() -> None:
 def test_calls_of_an_agent_without_tools_carry_no_capability_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Telemetry hears of its requests, and limits hold for them, for which the wrapped model is enough."""
     made: list[object] = []
-    begin = request.ToolCalls.__init__
-    monkeypatch.setattr(request.ToolCalls, "__init__", lambda self, call: (made.append(call), begin(self, call))[1])
+    begin = agent_request.ToolCallCounter.__init__
+    monkeypatch.setattr(
+        agent_request.ToolCallCounter, "__init__", lambda self, call: (made.append(call), begin(self, call))[1]
+    )
     sink, agent = MemorySink(), Agent(TestModel())
     settings = Settings(telemetry=TelemetrySettings(sinks=(sink,)))
     flujo = Flujo(Step("ask", agent), settings=settings, usage_limits=UsageLimits(request_limit=1))

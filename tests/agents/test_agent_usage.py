@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flujo_actors import Backoff, Flujo, PipelineResult, Price, Settings, Step, StepResult, Usage, make_agent_async
-from flujo_actors._core.settings import UsageSettings
+from flujo_actors._core.settings_model import UsageSettings
 from flujo_actors.testing import Billed, CallTool, Delayed, Recorder, run_on_mock_clock, scripted_model
-from flujo_actors.testing._model_player import ScriptedModel
+from flujo_actors.testing._scripted_model import ScriptedModel
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ def test_a_failed_attempt_is_counted_with_those_that_follow(watched):
 def test_a_step_that_is_cancelled_after_it_was_billed_is_counted():
     """The first turn was paid for, although the second never came."""
     model = scripted_model(Billed(CallTool("tick"), 100, 10), Delayed(30, "late"))
-    flujo = Flujo(Step("ask", make_agent_async(model, tools=[tick]), timeout_s=0.5))
+    flujo = Flujo(Step("ask", make_agent_async(model, tools=[tick]), timeout_s=1.5))
     assert flujo.run("x").total_tokens == 110
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flujo_actors._blueprint.findings import Finding
-from flujo_actors._blueprint.fixing import Fixed, fix_all
-from flujo_actors._blueprint.linting import Linted, Linter
-from flujo_actors._blueprint.project import Project
+from flujo_actors._blueprint.lint.fixer import Fixed, fix_all
+from flujo_actors._blueprint.lint.linter import Linted, Linter
+from flujo_actors._blueprint.parser.findings import Finding
+from flujo_actors._blueprint.parser.project import Project
 
 DESK = """
 from dataclasses import dataclass

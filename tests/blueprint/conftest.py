@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from blueprint_kit import make_project
 
-from flujo_actors._blueprint.project import Project
+from flujo_actors._blueprint.parser.project import Project
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from fix_corpus import corpus
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flujo_actors._blueprint.findings import Change, Edit, Fix
-from flujo_actors._blueprint.fixing import fix_all
-from flujo_actors._blueprint.project import Project
+from flujo_actors._blueprint.lint.fixer import fix_all
+from flujo_actors._blueprint.parser.findings import Change, Edit, Fix
+from flujo_actors._blueprint.parser.project import Project
 
 CORPUS = corpus()
 
@@ -181,3 +181,65 @@ def test_a_body_in_flow_style_loses_its_braces(project: Project) -> None:
     )
     mended = text.replace("{steps: [{name: x, uses: builtins.stringify}]}", "[{name: x, uses: builtins.stringify}]")
     assert fixed(project, text).text == mended
+
+
+NESTED = (
+    "steps:\n  - kind: loop\n    name: grow\n    input: 1\n    # how\n    loop:\n      max_loops: 9  # most\n\n"
+    "      # when\n      exit_expression: previous_step > 4\n      body:\n        - name: add\n"
+    '          uses: builtins.passthrough\n          input: "{{ previous_step + 1 }}"\n    meta: {a: 1}\n'
+)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_keys_of_a_nested_loop_become_keys_of_the_step(project: Project, newline: str) -> None:
+    """One line goes, the others are indented less, and all comments stay."""
+    text = NESTED.replace("\n", newline)
+    flat = "".join(
+        line.removeprefix("  ") if 5 < number < 14 else line
+        for number, line in enumerate(NESTED.splitlines(keepends=True))
+        if number != 5
+    )
+    assert [each.rule for each in looked_at(project, text).findings] == ["V-K4"]
+    assert fixed(project, text).text == flat.replace("\n", newline)
+    assert rules(project, flat) == []
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "{kind: map, name: a, map: {body: [{name: b, uses: builtins.passthrough}]}}",
+        "kind: map\n    name: a\n    map: {body: [{name: b, uses: builtins.passthrough}]}",
+        "map:\n      body: [{name: b, uses: builtins.passthrough}]\n    kind: map\n    name: a",
+        "kind: map\n    name: a\n    map: # why\n      body: [{name: b, uses: builtins.passthrough}]",
+        "kind: map\n    name: a\n    map:\n      body:\n       - name: b\n         uses: builtins.passthrough\n"
+        '         input: "two\n lines"',
+    ],
+)
+def test_a_nested_map_that_cannot_be_written_anew_is_read_and_left_alone(project: Project, step: str) -> None:
+    """Flow style, a comment on the line of the key, a line with less indentation."""
+    text = f"steps:\n  - {step}\n"
+    assert [each.rule for each in looked_at(project, text).findings] == ["V-K4"]
+    assert fixed(project, text).text == text
+
+
+def test_a_nested_loop_is_checked_like_a_flat_one(project: Project) -> None:
+    """An unknown key, a key in both places and a key of another language are findings on their own lines."""
+    text = NESTED.replace("max_loops: 9", "max_loop: 9").replace("meta: {a: 1}", "exit_expression: true\n    state: {}")
+    found = [(each.rule, each.line) for each in looked_at(project, text).findings if each.severity == "error"]
+    assert found == [("V-K1", 7), ("V-Y2", 15), ("V-K3", 16)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('agent: "flujo.builtins.stringify"', 'uses: "builtins.stringify"'),
+        ("agent: 'flujo.builtins.stringify'", "uses: 'builtins.stringify'"),
+        ("agent: {id: 'flujo.builtins.stringify'}", "uses: 'builtins.stringify'"),
+        ('"agent":\n      id: "flujo.builtins.stringify"', '"uses": "builtins.stringify"'),
+        ("agent: flujo.builtins.stringify", "uses: builtins.stringify"),
+    ],
+)
+def test_a_renamed_key_keeps_the_quotes_around_its_value(project: Project, old: str, new: str) -> None:
+    """And its own."""
+    text = 'steps:\n  - "step": "one"\n    {}\n'
+    assert fixed(project, text.format(old)).text == text.replace('"step"', '"name"').format(new)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import math
 import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from blueprint_kit import found, looked_at, make_project, rules
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flujo_actors._blueprint.project import Project
-from flujo_actors._blueprint.template_compiling import evaluator
-from flujo_actors._blueprint.template_parsing import parse_expression, parse_template
-from flujo_actors._blueprint.template_values import MOST_WORK, Frame, TemplateError
+from flujo_actors._blueprint.parser.project import Project
+from flujo_actors._blueprint.templates.template_compiler import evaluator
+from flujo_actors._blueprint.templates.template_filters import MOST_WORK, TemplateError, TemplateFrame
+from flujo_actors._blueprint.templates.template_parser import parse_expression, parse_template
 
 WORDS = st.sampled_from(
     [
@@ -233,7 +235,7 @@ class Trap:
 def test_only_declared_fields_are_read(text: str) -> None:
     """Neither attributes of a class, nor methods, nor properties."""
     with pytest.raises(TemplateError):
-        evaluator(parse_template(text))(Frame({"x": Trap()}))
+        evaluator(parse_template(text))(TemplateFrame({"x": Trap()}))
 
 
 BIG = "a" * 900_000
@@ -304,7 +306,7 @@ def test_no_template_runs_past_its_limits(text: str) -> None:
     circle: list[Any] = []
     circle.append(circle)
     values = {"big": BIG, "rows": ROWS, "circle": circle, "digits": "9" * 5_000, "huge": [1] * 20_000, "x": 1}
-    frame = Frame({**values, "lines": "a\n" * 9_000})
+    frame = TemplateFrame({**values, "lines": "a\n" * 9_000})
     parsed = parse_template(text)
     if parsed.faults:
         assert parsed.tree is None
@@ -314,6 +316,38 @@ def test_no_template_runs_past_its_limits(text: str) -> None:
     assert frame.work <= MOST_WORK + 100_000
 
 
+REPEATED = ("huge | tojson", "held | tojson", "spaces | replace(' ', '')", "ends | indent(0)")
+"""Work whose cost is in the number of parts, not in the characters that are written."""
+
+
+@attrs.frozen
+class Held:
+    values: list[int]
+
+
+@pytest.mark.parametrize("expression", REPEATED)
+def test_work_on_many_small_parts_is_counted(expression: str) -> None:
+    """A large value may be worked on a few times, not a hundred times."""
+    spaces = " " * 200_000
+    values = {"huge": [1] * 20_000, "held": Held([1] * 20_000), "spaces": spaces, "ends": "\n" * 200_000}
+    once, often = (
+        parse_template(f"{{% for a in turns %}}{{{{ {expression} | length }}}}{{% endfor %}}") for _ in range(2)
+    )
+    evaluator(once)(TemplateFrame({**values, "turns": [1]}))
+    with pytest.raises(TemplateError, match="does too much"):
+        evaluator(often)(TemplateFrame({**values, "turns": [1] * 100}))
+
+
+@pytest.mark.parametrize(
+    "text", ["{{ '1e999' | float | tojson }}", "{{ 'nan' | float }}", "{{ 1e999 | tojson }}", "{{ nan | round(1) }}",
+             "{{ [inf] | tojson }}", "{{ inf + 1 }}", "{{ [inf, 1] | sum }}", "{{ nan | int }}"],
+)  # fmt: skip
+def test_numbers_that_json_has_no_word_for_are_refused(text: str) -> None:
+    """A template never writes `Infinity` or `NaN` where JSON is expected."""
+    with pytest.raises(TemplateError):
+        evaluator(parse_template(text))(TemplateFrame({"inf": math.inf, "nan": math.nan}))
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="{}%#|.()[]'\"+-*/~ abcifnor\n_0", max_size=60))
 def test_any_text_is_a_template_or_says_why_not(text: str) -> None:
@@ -321,7 +355,7 @@ def test_any_text_is_a_template_or_says_why_not(text: str) -> None:
     for parsed in (parse_template(text), parse_expression(text)):
         if parsed.tree is not None:
             with contextlib.suppress(TemplateError):
-                evaluator(parsed)(Frame({"a": {"b": [1, "c"]}}))
+                evaluator(parsed)(TemplateFrame({"a": {"b": [1, "c"]}}))
 
 
 def test_looking_at_a_text_imports_reads_and_writes_nothing(

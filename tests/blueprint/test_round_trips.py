@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from flujo_actors import (
     Add,
+    BlueprintError,
     Flujo,
     NotExportable,
     Pipeline,
@@ -165,7 +166,6 @@ def test_agents_and_limits_inside_come_back() -> None:
     ("step", "named"),
     [
         (Step("a", add_one, min_confidence=0.5, confidence=lambda output: 1.0), "min_confidence"),
-        (Step("a", add_one, runs_on="elsewhere"), "runs_on"),
         (Step("a", add_one, usage_limits=UsageLimits(when_reached="pause")), "when_reached"),
         (Step.map_over("a", Step("b", add_one), batch=3), "batch"),
         (Step.map_over("a", Step("b", add_one), merge={"x": Add}), "merge"),
@@ -222,3 +222,17 @@ def test_rules_look_into_a_sequence(change: tuple[str, str], rule: str, line: in
     assert change[0] in SEQUENCE
     (tmp_path / "p.yaml").write_text(SEQUENCE.replace(*change))
     assert (rule, line) in [(each.rule, each.line) for each in lint(tmp_path / "p.yaml")]
+
+
+def test_an_endless_loop_is_written_and_read(tmp_path: Path) -> None:
+    """`max_loops: null` only with `keep_history`."""
+    file = tmp_path / "loop.yaml"
+    step = Step.loop_until("again", Step("one", add_one), is_large, max_loops=None, keep_history=7)
+    text = dump_blueprint(Pipeline((step,)))
+    assert "max_loops: null" in text
+    file.write_text(text)
+    [read] = load_blueprint(file, allow=[__name__]).steps
+    assert (read.max_loops, read.keep_history) == (None, 7)
+    file.write_text(text.replace("  keep_history: 7\n", ""))
+    with pytest.raises(BlueprintError, match="needs keep_history"):
+        load_blueprint(file, allow=[__name__])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from blueprint_kit import fixed, found, looked_at, rules
 
-from flujo_actors._blueprint.project import Project
-from flujo_actors._blueprint.rules import RULES
+from flujo_actors._blueprint.lint.rules import RULES
+from flujo_actors._blueprint.parser.project import Project
 
 AGENTS = (
     "agents:\n"
@@ -278,7 +278,7 @@ def test_a_body_sees_outer_steps_and_nobody_sees_into_a_body(project: Project) -
     )
     hits = [each for each in found(project, text) if each.rule == "V-T4"]
     assert len(hits) == 1
-    assert "nobody sees into a body" in hits[0].message
+    assert "inside a body or a branch are not visible" in hits[0].message
 
 
 def test_a_default_covers_what_may_be_missing(project: Project) -> None:
@@ -350,6 +350,25 @@ def test_two_writers_are_fine_where_the_strategy_says_who_wins(project: Project,
 
 
 # --- keys
+
+
+@pytest.mark.parametrize("key", ["agent_options", "deps", "guard", "confidence"])
+def test_a_key_of_an_option_that_only_python_has_says_so(project: Project, key: str) -> None:
+    """With the reason, and without a suggestion that would change what is meant."""
+    text = f"steps:\n  - name: one\n    uses: builtins.passthrough\n    {key}: {{}}\n"
+    [hit] = [each for each in found(project, text) if each.severity == "error"]
+    called = f"`{key}` can only be set in Python: `Step(…, {key}=…)`; a blueprint names the step by `uses` (it holds"
+    assert (hit.rule, hit.message[: len(called)], hit.fix) == ("V-K5", called, None)
+
+
+@pytest.mark.parametrize("key", ["hooks", "resources"])
+def test_an_option_of_the_run_names_flujo(project: Project, key: str) -> None:
+    """At the top of a blueprint, too, with the reason."""
+    [hit] = [each for each in found(project, f"{key}: []\n{RULES['V-K5'].good}") if each.severity == "error"]
+    assert (hit.rule, f"`{key}` can only be set in Python: `Flujo(…, {key}=…)` (they are" in hit.message) == (
+        "V-K5",
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -599,3 +618,65 @@ def test_a_misspelt_key_is_all_that_is_told_of_what_it_should_have_said(project:
     """`use` is no second finding that there is nothing to run."""
     assert rules(project, "steps: [{name: a, use: builtins.passthrough}]") == ["V-K1"]
     assert rules(project, "steps: [{name: a, input: 3}]") == ["V-A1"]
+
+
+@pytest.mark.parametrize(
+    ("model", "hint"),
+    [
+        ("opnai:gpt-4o", "did you mean `openai:gpt-4o`?"),
+        ("gpt-4o", "write `provider:name`"),
+        ("openai:", "write `provider:name`"),
+    ],
+)
+def test_a_model_without_a_known_provider_is_a_warning(project: Project, model: str, hint: str) -> None:
+    """The first run would fail; a provider that is newer than the linter still loads."""
+    text = f"agents:\n  a:\n    model: '{model}'\nsteps:\n  - {{name: s, uses: agents.a}}\n"
+    (found,) = [each for each in looked_at(project, text).findings if each.rule == "V-A6"]
+    assert (found.severity, found.line, hint in found.message) == ("warning", 3, True)
+
+
+@pytest.mark.parametrize("model", ["test", "openai:gpt-4o", "gateway/openai:gpt-4o", "bedrock:us.amazon.nova-v1:0"])
+def test_a_model_with_its_provider_is_fine(project: Project, model: str) -> None:
+    """Also through a gateway."""
+    assert "V-A6" not in rules(project, f"agents: {{a: {{model: '{model}'}}}}\nsteps: [{{name: s, uses: agents.a}}]\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "meant"), [("str", "string"), ("int", "integer"), ("dict", "object"), ("strng", "string")]
+)
+def test_a_wrong_type_is_reported_on_its_line(project: Project, kind: str, meant: str) -> None:
+    """With the type that is meant."""
+    text = (
+        "agents:\n  a:\n    model: test\n    output_schema:\n      type: object\n      properties:\n        n:\n"
+        f"          type: {kind}\nsteps:\n  - {{name: s, uses: agents.a}}\n"
+    )
+    (found,) = [each for each in looked_at(project, text).findings if each.rule == "V-S1"]
+    assert (found.line, found.message) == (8, f"this is not a JSON Schema: there is no type `{kind}`: write `{meant}`")
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("{{ x }", "`{{ x }` ends with one brace: write `}}` at its end"),
+        ("{{ input }} and {{ x }", "`{{ x }` ends with one brace: write `}}` at its end"),
+        ("{{ input", "`{{ input` is not closed: write `}}` at its end"),
+    ],
+)
+def test_braces_that_are_not_closed_are_named(project: Project, template: str, told: str) -> None:
+    """Instead of the parser's view of the rest of the text."""
+    text = f'steps:\n  - name: s\n    uses: builtins.passthrough\n    input: "{template}"\n'
+    (found,) = [each for each in looked_at(project, text).findings if each.rule == "V-T6"]
+    assert found.message.endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("key", "found"), [("topc", ["V-T5"]), ("topic", []), ("draft", []), ("drft", ["V-T5"]), ("user_id", [])]
+)
+def test_a_misspelled_key_of_a_context_is_found_without_a_schema(project: Project, key: str, found: list[str]) -> None:
+    """Among the keys that the file names; others may be given to the run."""
+    text = (
+        "context:\n  initial: {topic: tides}\nsteps:\n"
+        "  - {name: a, uses: builtins.passthrough, sink_to: draft}\n"
+        f'  - {{name: b, uses: builtins.passthrough, input: "{{{{ previous_step }}}} {{{{ context.{key} }}}}"}}\n'
+    )
+    assert [rule for rule in rules(project, text) if rule == "V-T5"] == found

@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from flujo_actors import Flujo, MemoryStore, Pipeline, Step
-from flujo_actors._bridge.arrivals import way_in
 from flujo_actors._bridge.guest import current_guest
-from flujo_actors._core.records import RunQuery
+from flujo_actors._bridge.threads import way_in
+from flujo_actors._core.records.records import RunQuery
 
 STEPS = 20
 
@@ -79,7 +79,7 @@ def test_an_answer_of_the_store_is_not_lost_with_the_loop(answers: str) -> None:
 
         def append(self, batch: Any) -> Any:
             silent.set()
-            assert speaks.wait(20)
+            assert speaks.wait(120)
             try:
                 return super().append(batch)
             finally:
@@ -97,7 +97,7 @@ def test_an_answer_of_the_store_is_not_lost_with_the_loop(answers: str) -> None:
     loop.run_until_complete(begin())
     if answers.startswith("before"):
         speaks.set()
-        assert answered.wait(20)
+        assert answered.wait(120)
     loop.close()
     speaks.set()
     assert FLUJO.run(1).output == 1

@@ -298,7 +298,7 @@ def test_a_task_cancelled_by_others_before_it_began_comes_back_too() -> None:
     async def main() -> None:
         log: list[str] = []
         for _ in range(20):
-            with trio.fail_after(5):
+            with trio.fail_after(120):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_calling, never, log)
                     loop.loop.call_soon_threadsafe(cancel_newcomers)

@@ -15,9 +15,10 @@ import trio
 from embedding_hosts import HostCase, come_down_to, each_asyncio_host, living
 
 from flujo_actors import Flujo, Step
-from flujo_actors._bridge import guest_rounds, parked_guest
-from flujo_actors._bridge.eager_tasks import begin_task
-from flujo_actors._bridge.host import current_host
+from flujo_actors._bridge import guest_scheduler
+from flujo_actors._bridge import guest_scheduler as parked_guest
+from flujo_actors._bridge.host_loop import current_host
+from flujo_actors._bridge.loop_call import start_task
 from flujo_actors._bridge.to_asyncio import AsyncioLoop
 
 color: contextvars.ContextVar[str] = contextvars.ContextVar("color", default="none")
@@ -80,7 +81,7 @@ def test_a_coroutine_that_never_waits_sees_asyncio_and_no_trio(host: HostCase, w
     async def look() -> None:
         with anyio.CancelScope() as scope:
             scope.cancel()
-        async with asyncio.timeout(10), asyncio.TaskGroup():
+        async with asyncio.timeout(120), asyncio.TaskGroup():
             seen.extend((sniffio.current_async_library(), trio.lowlevel.in_trio_task()))
 
     async def main(call: Call) -> None:
@@ -247,7 +248,7 @@ def test_a_call_that_a_closed_loop_left_behind_is_collected_in_any_order(first: 
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         tasks: list[asyncio.Task[None]] = []
-        loop.call_soon(lambda: tasks.append(begin_task(loop, waits, contextvars.copy_context())))
+        loop.call_soon(lambda: tasks.append(start_task(loop, waits, contextvars.copy_context())))
         for _ in range(3):
             runner.run(_nothing())
         whole: Any = tasks[0].get_coro()
@@ -362,7 +363,7 @@ def idle_guest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture(params=[0.0, 60.0], ids=["short turns", "long turns"])
 def turns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns of the loop that end after each round, as a slow machine may end them, and turns that it cannot end."""
-    monkeypatch.setattr(guest_rounds, "TURN_S", request.param)
+    monkeypatch.setattr(guest_scheduler, "TURN_S", request.param)
 
 
 def _run_nested(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

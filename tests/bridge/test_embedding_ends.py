@@ -178,7 +178,7 @@ def test_a_loop_closed_in_the_middle_of_a_trio_task_frees_its_thread() -> None:
 
 def test_two_loops_in_two_threads_run_at_once() -> None:
     """A guest belongs to its thread: two hosts meet in the middle of their runs."""
-    meeting, outputs = threading.Barrier(2, timeout=10), []
+    meeting, outputs = threading.Barrier(2, timeout=120), []
 
     def meet(x: int) -> int:
         meeting.wait()
@@ -196,7 +196,7 @@ def test_two_loops_in_two_threads_run_at_once() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(120)
     assert outputs == [6, 6]
 
 
@@ -219,7 +219,7 @@ def test_everybody_learns_when_the_guest_cannot_start() -> None:
             host_uses_signal_set_wakeup_fd=True,
         )
         runs = (FLUJO.run_async(1)._result() for _ in range(3))
-        refused = await asyncio.wait_for(asyncio.gather(*runs, return_exceptions=True), 5)
+        refused = await asyncio.wait_for(asyncio.gather(*runs, return_exceptions=True), 120)
         stop.cancel()
         await done.wait()
         return [*refused, (await FLUJO.run_async(1)).output]

@@ -11,7 +11,7 @@ import pytest
 from embedding_hosts import HostCase, each_host
 
 from flujo_actors import Flujo, RunExists, Step, StoreError, UsageLimitExceededError
-from flujo_actors.stores._memory import MemoryStore
+from flujo_actors.stores._memory_store import MemoryStore
 
 
 async def same(data: Any) -> Any:
@@ -122,7 +122,7 @@ def test_leaving_the_block_of_a_run_that_goes_well_raises_nothing(host: HostCase
 def test_a_handle_that_nobody_used_warns(start: str) -> None:
     """The run that its author expects has never begun."""
     flujo = Flujo(Step("s", same))
-    with pytest.warns(ResourceWarning, match="never started: nobody awaited, iterated or entered"):
+    with pytest.warns(ResourceWarning, match="never started: await, iterate or enter"):
         getattr(flujo, start)("data")
 
 
@@ -153,3 +153,22 @@ def test_asking_a_handle_for_its_result_says_to_await_it_first(name: str) -> Non
         getattr(run, name)
     with pytest.raises(AttributeError, match="'RunHandle' object has no attribute 'nothing'"):
         run.nothing
+
+
+@each_host
+def test_a_task_group_of_anyio_starts_runs(host: HostCase) -> None:
+    """`start_soon` takes `run_async` as it takes any async function, with the lowest anyio that is allowed, too."""
+    done: list[int] = []
+
+    async def note(data: int) -> int:
+        done.append(data)
+        return data
+
+    async def main() -> None:
+        flujo = Flujo(Step("s", note))
+        async with anyio.create_task_group() as group:
+            group.start_soon(flujo.run_async, 1)
+            group.start_soon(flujo.run_async, 2)
+
+    host.run(main)
+    assert sorted(done) == [1, 2]

@@ -12,7 +12,7 @@ import trio.testing
 from embedding_hosts import HostCase, each_asyncio_host
 
 from flujo_actors import Flujo, Step
-from flujo_actors._bridge import parked_guest
+from flujo_actors._bridge import guest_scheduler
 from flujo_actors._bridge.guest import current_guest
 
 WAITS = 50
@@ -39,8 +39,8 @@ class BlindLoop(asyncio.SelectorEventLoop):
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The rounds of guest runs, as they happen."""
     taken: list[object] = []
-    take = parked_guest.ParkedGuest.round
-    monkeypatch.setattr(parked_guest.ParkedGuest, "round", lambda guest: (taken.append(guest), take(guest))[1])
+    take = guest_scheduler.ParkedGuest.round
+    monkeypatch.setattr(guest_scheduler.ParkedGuest, "round", lambda guest: (taken.append(guest), take(guest))[1])
     return taken
 
 
@@ -135,13 +135,13 @@ def test_a_trio_of_another_make_drives_itself() -> None:
     """Where the parts of trio's own driver are not those that are known, it is left alone."""
     asked: list[object] = []
     with asyncio.Runner() as runner:
-        assert parked_guest.watched_by_loop(lambda: None, runner.get_loop(), asked.append) is None
+        assert guest_scheduler.watched_by_loop(lambda: None, runner.get_loop(), asked.append) is None
     assert not asked
 
 
 def test_a_trio_that_nobody_has_tried_drives_itself(monkeypatch: pytest.MonkeyPatch, rounds: list[object]) -> None:
     """A newer release may have changed inside: runs then go the way that trio documents."""
-    monkeypatch.setattr(parked_guest, "NEWEST_KNOWN", (0, 0))
+    monkeypatch.setattr(guest_scheduler, "NEWEST_KNOWN", (0, 0))
 
     async def main() -> Any:
         return (await Flujo(Step("waiting", waiting)).run_async(1)).output

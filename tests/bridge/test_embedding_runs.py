@@ -214,7 +214,7 @@ async def on_asyncio(x: int) -> int:
         await asyncio.sleep(0.001)
         await queue.put(x)
 
-    async with asyncio.TaskGroup() as group, asyncio.timeout(10):
+    async with asyncio.TaskGroup() as group, asyncio.timeout(120):
         group.create_task(put())
         return await queue.get() + 1
 
@@ -224,7 +224,7 @@ async def on_trio(x: int) -> int:
     send, receive = trio.open_memory_channel[int](0)
     async with trio.open_nursery() as nursery, send, receive:
         nursery.start_soon(send.send, x)
-        with trio.fail_after(10):
+        with trio.fail_after(120):
             return await receive.receive() + 1
 
 
@@ -233,7 +233,7 @@ async def on_anyio(x: int) -> int:
     send, receive = anyio.create_memory_object_stream[int]()
     async with anyio.create_task_group() as group, send, receive:
         group.start_soon(send.send, x)
-        with anyio.fail_after(10):
+        with anyio.fail_after(120):
             return await receive.receive() + 1
 
 
@@ -337,7 +337,7 @@ def test_a_sync_step_cannot_block_the_loop(host: HostCase) -> None:
         beats, enough = 0, threading.Event()
 
         def stubborn(x: int) -> bool:
-            return enough.wait(10)
+            return enough.wait(120)
 
         async def beat() -> None:
             nonlocal beats
@@ -365,7 +365,7 @@ def test_sync_steps_have_a_limit_of_their_own(host: HostCase) -> None:
             now += 1
             most = max(most, now)
         if n < SYNC_STEP_THREADS:
-            full.wait(10)
+            full.wait(120)
         with lock:
             now -= 1
         return n

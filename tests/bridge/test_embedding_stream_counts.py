@@ -15,8 +15,9 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from flujo_actors import Chunk, Flujo, Step, Success, make_agent_async
-from flujo_actors._bridge.asyncio_stream import CROSSING_S, STREAM_BUFFER
-from flujo_actors._handle import OUTCOME_BUFFER
+from flujo_actors._api.handle import OUTCOME_BUFFER
+from flujo_actors._bridge.to_asyncio import CROSSING_S, STREAM_BUFFER
+from flujo_actors._runtime.calls.aggregator import INBOX
 
 PIECES = 1_000
 
@@ -97,14 +98,30 @@ def counted(step: Step[Any, Any], counts: Counts, *, slowly: bool = False) -> tu
 @each_kind
 @pytest.mark.parametrize("slowly", [False, True], ids=["quick", "slow"])
 def test_a_thousand_pieces_take_no_round_of_trio_in_an_asyncio_program(kind: str, slowly: bool) -> None:
-    """The step is woken when its stream has ended; each piece goes from the task that reads it to its reader."""
+    """The step is woken when its stream has ended; each piece goes from the task that reads it to its reader.
+
+    Only the aggregator of a structured step is a task of trio: it is woken for each piece that comes alone.
+    """
     counts = Counts()
     outcomes, tasks = counted(KINDS[kind], counts, slowly=slowly)
     assert [each.seq for each in outcomes if isinstance(each, Chunk)] == list(range(PIECES))
     assert isinstance(outcomes[-1], Success)
-    assert counts.steps < 60
+    assert counts.steps < 60 + (PIECES if kind == "structured" else 0)
     assert counts.spawned < 20
     assert tasks < 30
+
+
+def test_pieces_of_a_structured_stream_that_come_together_take_one_round_per_batch() -> None:
+    """The inbox of the aggregator holds 64 pieces; a batch of them wakes it once."""
+
+    async def at_once(data: Any) -> AsyncIterator[str]:
+        for _ in range(PIECES):
+            yield "1"
+
+    counts = Counts()
+    outcomes, _ = counted(Step("say", at_once, processing={"schema": {"type": "integer"}}), counts)
+    assert [each.seq for each in outcomes if isinstance(each, Chunk)] == list(range(PIECES))
+    assert counts.steps <= 3 * PIECES / INBOX + 60
 
 
 @pytest.mark.trio
@@ -213,7 +230,7 @@ def test_a_source_that_goes_on_after_its_cancellation_is_left_at_its_next_piece(
             yield made
 
     async def main() -> None:
-        run = Flujo(Step("say", deaf, timeout_s=0.05)).run_async("x")
+        run = Flujo(Step("say", deaf, timeout_s=0.5)).run_async("x")
         result = await run if not watched else [each async for each in run][-1].step_result
         assert not result.success
 

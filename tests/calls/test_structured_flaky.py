@@ -14,7 +14,7 @@ from flaky_runs import SHAPES, Case, endings
 pytestmark = pytest.mark.slow
 
 ALL = 2_000
-SEEDS = range(ALL) if os.environ.get("TEST_ALL_FLAKY_RUNS") else range(0, ALL, 5)
+SEEDS = range(ALL) if os.environ.get("TEST_ALL_FLAKY_RUNS") else range(0, ALL, 7)
 
 
 @pytest.fixture

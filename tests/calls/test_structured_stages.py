@@ -31,7 +31,9 @@ LACKING = '{"name": "Lima"}'
 
 
 def agent_step(played, output_type=City, **config):
-    return Step("say", Agent(played.model, output_type=output_type, system_prompt="You are SECRET."), **config)
+    return Step(
+        "say", Agent(played.model, output_type=output_type, system_prompt="You are SECRET.", retries=0), **config
+    )
 
 
 def aros(**settings):

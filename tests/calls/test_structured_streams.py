@@ -298,7 +298,7 @@ def test_time_is_linear_in_the_number_of_chunks():
     """Four times the chunks take about four times as long."""
     cpu_seconds(many(1000, 10))
     few, lots = cpu_seconds(many(20_000, 10)), cpu_seconds(many(80_000, 10))
-    assert lots < 8 * few
+    assert lots < 12 * few  # the square would be sixteen times
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pydantic_ai import Agent
 from said_by_models import CITY_SCHEMA, LIMA, LIMA_JSON, NOISY, PROSE, Call, City, CityAttrs, Played, noted, run, says
 
 from flujo_actors import DeclarationError, Settings, Step, load_settings, make_agent_async
-from flujo_actors._dsl.processing import Processing
+from flujo_actors._dsl.output_options import Processing
 
 
 @pytest.mark.trio

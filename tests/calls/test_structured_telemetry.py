@@ -40,7 +40,7 @@ async def test_a_deterministic_repair_is_told():
 async def test_repairs_by_the_model_are_told():
     """Each failure with its reason, then the success."""
     played = Played(Call('{"name": "Lima"}'), PROSE, LIMA_JSON)
-    heard = await heard_of(Step("say", Agent(played.model, output_type=City)))
+    heard = await heard_of(Step("say", Agent(played.model, output_type=City, retries=0)))
     assert heard.stages == [
         ("aros.repair.started", "deterministic"),
         ("aros.repair.failed", "deterministic"),
@@ -99,7 +99,7 @@ async def test_every_stage_that_begins_ends(make, simplify):
 async def test_a_stage_that_a_limit_cuts_short_is_told_as_ended():
     """The error passes through the repair, and the repair has ended all the same."""
     heard, played = Heard(), Played(PROSE)
-    step = Step("say", Agent(played.model, output_type=City))
+    step = Step("say", Agent(played.model, output_type=City, retries=0))
     with pytest.raises(UsageLimitExceededError):
         await run(step, usage_limits=UsageLimits(total_tokens_limit=35), settings={"telemetry": {"sinks": [heard]}})
     assert len(played.asked) == 1

@@ -8,19 +8,18 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
 from flujo_actors import errors
-from flujo_actors._cli import entry
-from flujo_actors._cli.commands import COMMANDS
-from flujo_actors._cli.exits import exit_code
-from flujo_actors._cli.group import flujo_actors
-from flujo_actors._cli.printing import printable, wants_color
+from flujo_actors._api.cli import entry
+from flujo_actors._api.cli.command_group import COMMANDS, flujo_actors
+from flujo_actors._api.cli.output import exit_code, printable, wants_color
 
 
 def run(*arguments: str, script: str | None = None) -> subprocess.CompletedProcess[str]:
     call = ["-c", script] if script else ["-m", "flujo_actors"]
-    return subprocess.run([sys.executable, *call, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, *call, *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_the_module_is_the_command() -> None:
@@ -50,7 +49,7 @@ def test_help_loads_no_runtime() -> None:
     """Neither trio nor pydantic-ai nor rich, nor what reads blueprints."""
     script = (
         "import sys\n"
-        "from flujo_actors._cli.entry import main\n"
+        "from flujo_actors._api.cli.entry import main\n"
         "main(['--help'])\n"
         "heavy = {'trio', 'pydantic_ai', 'pydantic', 'rich', 'yaml', 'jinja2', 'asyncio', 'sqlite3'}\n"
         "sys.exit(repr(sorted(heavy & set(sys.modules))) if heavy & set(sys.modules) else 0)\n"
@@ -69,7 +68,7 @@ def test_a_wrong_command_is_usage_with_the_nearest_one() -> None:
 def test_without_its_extra_the_script_says_which_one_is_missing() -> None:
     """It is there for everybody who installed the package."""
     done = run(
-        script="import sys; sys.modules['click'] = None\nfrom flujo_actors._cli.entry import main\nsys.exit(main([]))"
+        script="import sys; sys.modules['click'] = None\nfrom flujo_actors._api.cli.entry import main\nsys.exit(main([]))"  # noqa: E501
     )
     assert done.returncode == 2
     assert "pip install 'flujo-actors[cli]'" in done.stderr
@@ -81,11 +80,57 @@ def test_a_defect_is_a_line_and_with_vv_a_traceback(
 ) -> None:
     """What nobody expected is said to be a defect."""
     monkeypatch.setattr(sys, "argv", ["flujo-actors", "run"])
-    entry._defect(ValueError, ValueError("bad\x1b[31m"), None)
+    entry._unexpected(ValueError, ValueError("bad\x1b[31m"), None)
     assert "this is a defect of flujo-actors: ValueError: bad\\x1b[31m" in capsys.readouterr().err
     monkeypatch.setattr(sys, "argv", ["flujo-actors", "run", "-vv"])
-    entry._defect(ValueError, ValueError("bad"), None)
+    entry._unexpected(ValueError, ValueError("bad"), None)
     assert capsys.readouterr().err == "ValueError: bad\n"
+
+
+CRASHING = """
+import trio
+from flujo_actors import Step
+
+async def meddles(data):
+    manager = trio.open_nursery()
+    nursery = await manager.__aenter__()
+    nursery.start_soon(trio.sleep, 0)
+    trio.lowlevel.spawn_system_task(manager.__aexit__, None, None, None)  # another task ends the block
+    while True:
+        await trio.lowlevel.checkpoint()
+
+pipeline = Step("before", lambda data: data) >> Step("meddles", meddles)
+"""
+
+
+def test_a_crash_of_the_event_loop_names_the_step_and_blames_no_library(tmp_path: Path) -> None:
+    """A nursery that is left in one task and closed in another crashes trio's scheduler."""
+    app = tmp_path / "app.py"
+    app.write_text(CRASHING)
+    done = run("run", f"{app}:pipeline", "--input", "x")
+    assert done.returncode == 1
+    said = next(line for line in done.stderr.splitlines() if line.startswith("flujo-actors: "))
+    assert "code of step 'meddles'" in said
+    assert "aclosing" in said
+    assert "defect" not in said
+
+
+def test_only_a_defect_is_called_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the user's module, of the system or of a driver says whose it is."""
+    monkeypatch.setattr(sys, "argv", ["flujo-actors", "run"])
+    try:
+        raise KeyError("id")
+    except KeyError as error:
+        raised: BaseException = error
+    for unexpected, whose in (
+        (raised, f"your code raised, at {__file__}"),
+        (ConnectionRefusedError("no server"), "the system or an installed package refused: ConnectionRefusedError"),
+        (click.ClickException("odd"), "click raised: ClickException: odd"),
+    ):
+        entry._unexpected(type(unexpected), unexpected, unexpected.__traceback__)
+        told = capsys.readouterr().err
+        assert whose in told
+        assert "a defect of" not in told
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -103,7 +148,7 @@ def test_a_closed_pipe_ends_quietly() -> None:
         shell=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.stderr == ""
 

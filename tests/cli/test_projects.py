@@ -12,7 +12,7 @@ import pytest
 
 from cli.test_validate import code, run
 from flujo_actors import Flujo, lint, load_blueprint
-from flujo_actors._cli.entry import main
+from flujo_actors._api.cli.entry import main
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_the_test_of_a_new_project_passes(place: Path) -> None:
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "demo"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         cwd=place,
     )
     assert done.returncode == 0, done.stdout
@@ -110,6 +110,9 @@ def test_resolved_shows_what_was_promoted(place: Path) -> None:
         "steps:\n  - {name: read, uses: agents.clerk}\n"
     )
     assert "[auto: " in run("show", "p.yaml", "--resolved").stdout
+    (step,) = json.loads(run("show", "p.yaml", "--resolved", "--format", "json").stdout)["steps"]
+    assert step["processing"]["schema"] == {"type": "object", "properties": {"n": {"type": "integer"}}}
+    assert "processing" not in run("show", "p.yaml", "--format", "json").stdout
     shown = run("show", "p.yaml", "--resolved", "--format", "yaml").stdout
     assert "structured_output: auto" in shown
     assert shown.count("type: integer") == 2

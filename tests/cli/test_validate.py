@@ -12,10 +12,9 @@ from typing import Any
 import click.testing
 import pytest
 
-from flujo_actors._cli import checked_files
-from flujo_actors._cli.call import Call
-from flujo_actors._cli.entry import main
-from flujo_actors._cli.group import flujo_actors
+from flujo_actors._api.cli import validate_command as checked_files
+from flujo_actors._api.cli.command_group import Invocation, flujo_actors
+from flujo_actors._api.cli.entry import main
 
 GOOD = "steps:\n  - {name: one, uses: builtins.passthrough}\n"
 FIXABLE = (
@@ -35,7 +34,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(*arguments: str, stdin: str | bytes = "") -> Any:
     runner = click.testing.CliRunner()
     content = stdin if isinstance(stdin, bytes) else stdin.encode()
-    return runner.invoke(flujo_actors(), list(arguments), input=content, obj=Call(), standalone_mode=False)
+    return runner.invoke(flujo_actors(), list(arguments), input=content, obj=Invocation(), standalone_mode=False)
 
 
 def code(result: Any) -> int:
@@ -95,7 +94,7 @@ def test_sarif_declares_every_rule_and_carries_fixes(place: Path) -> None:
     said = json.loads(run("validate", "p.yaml", "--format", "sarif").stdout)
     (only,) = said["runs"]
     assert said["version"] == "2.1.0"
-    assert len(only["tool"]["driver"]["rules"]) == 39
+    assert len(only["tool"]["driver"]["rules"]) == 42
     assert only["results"][0]["fixes"][0]["artifactChanges"][0]["replacements"]
 
 
@@ -161,7 +160,7 @@ def test_a_file_that_changed_meanwhile_is_not_written(place: Path, monkeypatch: 
     """Somebody's work is not overwritten."""
     file = place / "p.yaml"
     file.write_text(FIXABLE)
-    checked = checked_files.CheckedFile.of("p.yaml", checked_files.Wanted())
+    checked = checked_files.CheckedFile.of("p.yaml", checked_files.ValidateOptions())
     checked.fix()
     file.write_text("steps: []\n")
     with pytest.raises(Exception, match="changed while it was looked at"):
@@ -228,12 +227,12 @@ def test_validate_loads_no_runtime(place: Path) -> None:
     (place / "p.yaml").write_text(FIXABLE)
     script = (
         "import sys\n"
-        "from flujo_actors._cli.entry import main\n"
+        "from flujo_actors._api.cli.entry import main\n"
         "main(['validate', 'p.yaml'])\n"
         "heavy = {'trio', 'pydantic_ai', 'pydantic', 'rich', 'asyncio', 'sqlite3', 'shop'}\n"
         "sys.exit(repr(sorted(heavy & set(sys.modules))) if heavy & set(sys.modules) else 0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=place)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, cwd=place)
     assert done.returncode == 0, done.stderr
 
 
@@ -245,7 +244,7 @@ def test_explain_says_why_with_examples(place: Path) -> None:
     assert "Good:" in said
     one = json.loads(run("explain", "v-a5", "--json").stdout)
     assert one["rules"][0]["id"] == "V-A5"
-    assert len(json.loads(run("explain", "--all", "--json").stdout)["rules"]) == 39
+    assert len(json.loads(run("explain", "--all", "--json").stdout)["rules"]) == 42
     assert main(["explain", "V-A55"]) == 2
 
 
@@ -261,9 +260,149 @@ def test_watch_looks_again_until_it_is_interrupted(place: Path, monkeypatch: pyt
             raise KeyboardInterrupt
         change()
 
-    from flujo_actors._cli import validate
+    from flujo_actors._api.cli import validate_command
 
-    monkeypatch.setattr(validate.time, "sleep", sleep)
+    monkeypatch.setattr(validate_command.time, "sleep", sleep)
     result = run("validate", "p.yaml", "--watch")
     assert result.stdout.count("V-A6") == 1
     assert code(result) == 0
+
+
+NOT_UTF_8 = {
+    "latin1.yaml": FIXABLE.replace("keep me", "caf\u00e9").encode("latin-1"),
+    "utf16.yaml": FIXABLE.encode("utf-16"),
+    "below/big.yml": FIXABLE.encode() + b"# " + b"x" * 1_100_000 + b"\n",
+    "below/broken.yaml": b"steps: [\n",
+}
+
+
+def test_a_file_that_cannot_be_read_keeps_its_bytes(place: Path) -> None:
+    """`--fix` of a directory writes only files with an applied fix."""
+    (place / "below").mkdir()
+    for name, content in NOT_UTF_8.items():
+        (place / name).write_bytes(content)
+    (place / "good.yaml").write_text(FIXABLE)
+    result = run("validate", "--fix", ".")
+    assert code(result) == 1
+    assert {name: (place / name).read_bytes() for name in NOT_UTF_8} == NOT_UTF_8
+    assert all(name in result.stdout for name in NOT_UTF_8)
+    assert (place / "good.yaml").read_text() == MENDED
+
+
+@pytest.mark.parametrize("name", NOT_UTF_8)
+def test_standard_input_that_cannot_be_read_is_written_as_it_came(place: Path, name: str) -> None:
+    """A filter such as `validate --fix - < old > new` loses no byte."""
+    assert run("validate", "-", "--fix", stdin=NOT_UTF_8[name]).stdout_bytes == NOT_UTF_8[name]
+
+
+def test_a_link_out_of_the_directory_is_not_followed(place: Path) -> None:
+    """The file behind it is fixed only if it is named, not its link."""
+    (place / "inside").mkdir()
+    (place / "outside.yaml").write_text(FIXABLE)
+    (place / "inside" / "link.yaml").symlink_to(place / "outside.yaml")
+    for named in ("inside", "inside/link.yaml"):
+        result = run("validate", "--fix", named)
+        assert (code(result), (place / "outside.yaml").read_text()) == (1, FIXABLE)
+        assert "link.yaml is a link out of its directory and was not fixed; name the file itself" in result.stderr
+    assert code(run("validate", "--fix", "outside.yaml")) == 0
+    assert (place / "outside.yaml").read_text() == MENDED
+
+
+def test_hard_links_stay_one_file(place: Path) -> None:
+    """The file is written in place, and no temporary file is left."""
+    (place / "one.yaml").write_text(FIXABLE)
+    os.link(place / "one.yaml", place / "two.yaml")
+    assert code(run("validate", "--fix", "one.yaml")) == 0
+    assert (place / "two.yaml").read_text() == MENDED
+    assert sorted(os.listdir(place)) == ["one.yaml", "two.yaml"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another owner")
+def test_the_owner_of_a_fixed_file_stays(place: Path) -> None:
+    """Also if another user runs the command."""
+    file = place / "p.yaml"
+    file.write_text(FIXABLE)
+    os.chown(file, 1234, 4321)
+    assert code(run("validate", "--fix", "p.yaml")) == 0
+    assert (file.stat().st_uid, file.stat().st_gid, file.read_text()) == (1234, 4321, MENDED)
+
+
+def test_a_full_disk_leaves_the_old_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other files are written, the report is printed, and the error names the file."""
+
+    def no_space(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    (place / "p.yaml").write_text(FIXABLE)
+    monkeypatch.setattr(os, "fsync", no_space)
+    result = run("validate", "--fix", "p.yaml")
+    assert "p.yaml cannot be written: No space left on device" in str(result.exception)
+    assert (os.listdir(place), (place / "p.yaml").read_text()) == (["p.yaml"], FIXABLE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "steps:\n  - name: a\n    uses: builtins.passthrough\n    inputs: {b: 1}\n    input: c\n",
+        "steps:\n  - kind: loop\n    name: a\n    max_loop: {b: 1}\n    body: [{name: b, uses: builtins.passthrough}]\n"
+        "    exit_expression: previous_step\n    max_loops: 2\n",
+        "steps:\n  - kind: loop\n    name: a\n    loopz: {b: 1}\n    body: [{name: b, uses: builtins.passthrough}]\n"
+        "    exit_expression: previous_step\n    max_loop: [1]\n",
+    ],
+)
+def test_unsafe_fixes_never_trade_one_error_for_another(place: Path, text: str) -> None:
+    """A renamed key whose value does not fit is left as it was."""
+    (place / "p.yaml").write_text(text)
+    before = json.loads(run("validate", "--format", "json", "p.yaml").stdout)["findings"]
+    run("validate", "--fix", "--unsafe-fixes", "p.yaml")
+    after = json.loads(run("validate", "--format", "json", "p.yaml").stdout)["findings"]
+    errors = [sum(each["severity"] == "error" for each in found) for found in (before, after)]
+    assert errors[1] < errors[0] or (place / "p.yaml").read_text() == text
+
+
+@pytest.mark.parametrize("command", [["init", "--force"], ["schema", "-o", "pipeline.yaml"]])
+def test_other_commands_replace_a_file_without_breaking_its_links(place: Path, command: list[str]) -> None:
+    """Mode and hard links stay, and the content is complete."""
+    (place / "pipeline.yaml").write_text("old")
+    (place / "pipeline.yaml").chmod(0o600)
+    os.link(place / "pipeline.yaml", place / "also.yaml")
+    assert code(run(*command)) == 0
+    assert (place / "also.yaml").read_text() == (place / "pipeline.yaml").read_text() != "old"
+    assert (place / "pipeline.yaml").stat().st_mode & 0o777 == 0o600
+
+
+def test_init_writes_nothing_through_a_link_out_of_its_directory(place: Path) -> None:
+    """`init` refuses and names the file."""
+    (place / "project").mkdir()
+    (place / "project" / "steps.py").symlink_to(place / "other.py")
+    result = run("init", "project")
+    assert "steps.py is a link out of project and was not written" in str(result.exception)
+    assert not (place / "other.py").exists()
+
+
+def test_a_template_in_a_prompt_variable_is_reported_on_its_own_line(place: Path) -> None:
+    """Not on the line of `variables`."""
+    (place / "p.txt").write_text("Write.")
+    (place / "p.yaml").write_text(
+        "agents:\n  w:\n    model: test\n    system_prompt:\n      from_file: p.txt\n      variables:\n"
+        "        most: 5\n"
+        '        topic: "{{ context.topic }}"\n        author: "{{ previous_step.author }}"\n'
+        "steps:\n  - {name: a, uses: agents.w}\n"
+    )
+    found = json.loads(run("validate", "--format", "json", "p.yaml").stdout)["findings"]
+    assert [(each["rule"], each["line"]) for each in found if each["severity"] == "error"] == [("V-T6", 8), ("V-T6", 9)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [["--events"], ["--progress", "json"]])
+def test_lines_for_programs_are_json_to_the_last(place: Path, flags: list[str]) -> None:
+    """Also of a run that pauses: its question and its token are in them."""
+    (place / "p.yaml").write_text('steps:\n  - {kind: hitl, name: ask, message: "Publish?"}\n')
+    arguments = ["run", "p.yaml", "--input", "x", "--store", "sqlite:///r.db", *flags]
+    done = subprocess.run(
+        [sys.executable, "-m", "flujo_actors", *arguments], capture_output=True, text=True, timeout=60
+    )
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.returncode, done.stdout) == (3, "")
+    assert all(isinstance(line, dict) for line in lines)
+    assert "Publish?" in done.stderr

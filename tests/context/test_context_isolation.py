@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pydantic
@@ -12,8 +12,8 @@ import pytest
 from context_models import KINDS
 
 from flujo_actors import Backoff, Context, Flujo, Step
-from flujo_actors._context.isolation import isolated, make_context, values_of
-from flujo_actors._context.merging import updated
+from flujo_actors._runtime.context.copies import isolated, make_context, values_of
+from flujo_actors._runtime.context.merge import updated
 from flujo_actors.errors import ContextError, DeclarationError
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -283,3 +283,27 @@ def test_the_free_form_context_behaves_like_an_object_and_says_what_it_has() -> 
         context.c
     with pytest.raises(TypeError, match="unhashable"):
         hash(context)
+
+
+class Logged(Context):
+    log: list[int] = []
+    steps: int = 0
+    LEVELS: ClassVar[list[str]] = ["info"]
+
+
+class Tagged(Logged):
+    tags = {"new"}
+
+
+def test_defaults_of_a_context_class_are_not_shared_between_runs() -> None:
+    """Each run begins with copies of them, and they are values of the context like any other."""
+
+    def note(number: int, *, context: Logged) -> list[int]:
+        context.log.append(number)
+        return context.log
+
+    flujo = Flujo(Step("note", note), context_model=Logged)
+    assert [flujo.run(number).output for number in (1, 2)] == [[1], [2]]
+    assert (Logged.log, vars(Tagged(steps=4))) == ([], {"log": [], "steps": 4, "tags": {"new"}})
+    assert Tagged().tags is not Tagged.tags
+    assert Tagged.LEVELS is Logged.LEVELS

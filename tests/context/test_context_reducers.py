@@ -142,7 +142,7 @@ def test_appending_refuses_a_list_whose_beginning_was_changed() -> None:
 
     step = Step.map_over("each", Step("one", replace), items=["a", "b"])
     result = Flujo(step, context_model=Pydantic, initial_context_data={"notes": ["first"]}).run()
-    assert "a branch changed what was there before" in (result.feedback or "")
+    assert "a branch changed the previous items" in (result.feedback or "")
 
 
 @pytest.mark.parametrize("reducer", [operator.add, len])

@@ -1,4 +1,4 @@
-"""What happens after an attempt: the numbered rules of `_core.decisions`, for any history."""
+"""What happens after an attempt: the numbered rules of `_core.retry_decisions`, for any history."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flujo_actors import Aborted, Backoff, ErrorInfo, Paused
-from flujo_actors._core.attempts import Done, Failed, Stopped, escalating
-from flujo_actors._core.decisions import Accept, Decision, Escalate, HandOver, Restart, UseFallback, decide
+from flujo_actors._core.attempt_results import AttemptFailed, AttemptStopped, AttemptSucceeded, escalating
+from flujo_actors._core.retry_decisions import Accept, Decision, RedirectTo, RetryAttempt, StopRun, UseFallback, decide
 from flujo_actors.errors import (
     InfiniteRedirectError,
     MissingAgentError,
@@ -34,7 +34,7 @@ counts = st.integers(1, 50)
 retries = st.integers(0, 50)
 controls = st.sampled_from(CONTROL).map(lambda cls: cls("stop"))
 plain_errors = st.sampled_from([None, ValueError("x"), ErrorInfo(type_name="E", message="m"), TimeoutError()])
-plain_failures = st.builds(Failed, error=plain_errors, feedback=st.just("f"))
+plain_failures = st.builds(AttemptFailed, error=plain_errors, feedback=st.just("f"))
 
 
 def decided(ended: Any, failures: int, max_retries: int, has_fallback: bool = False) -> Decision:
@@ -57,17 +57,17 @@ def test_rule_1_a_control_error_escalates_whatever_else_there_is(
     wrapped = error
     for _ in range(depth):
         wrapped = BaseExceptionGroup("several", [ValueError("other"), wrapped])
-    ended = Failed(error=wrapped, feedback="f", redirect=object())
-    assert decided(ended, failures, max_retries, has_fallback) == Escalate(error=error)
+    ended = AttemptFailed(error=wrapped, feedback="f", redirect=object())
+    assert decided(ended, failures, max_retries, has_fallback) == StopRun(error=error)
 
 
 @settings(deadline=None)
 @given(
     st.sampled_from(
         [
-            Done(output=1, context=None),
-            Stopped(outcome=Paused(message="?")),
-            Stopped(outcome=Aborted(reason="late")),
+            AttemptSucceeded(output=1, context=None),
+            AttemptStopped(outcome=Paused(message="?")),
+            AttemptStopped(outcome=Aborted(reason="late")),
         ]
     ),
     counts,
@@ -88,26 +88,28 @@ def test_rule_3_a_failure_that_names_another_agent_goes_there(
 ) -> None:
     """A redirect comes before retries and before the fallback."""
     agent = object()
-    decision = decided(Failed(error=None, feedback="f", redirect=agent), failures, max_retries, has_fallback)
-    assert isinstance(decision, HandOver)
+    decision = decided(AttemptFailed(error=None, feedback="f", redirect=agent), failures, max_retries, has_fallback)
+    assert isinstance(decision, RedirectTo)
     assert decision.to is agent
 
 
 @settings(deadline=None)
 @given(plain_failures, counts, retries, st.booleans())
 def test_rule_4_a_failure_is_tried_again_while_retries_are_left(
-    ended: Failed, failures: int, max_retries: int, has_fallback: bool
+    ended: AttemptFailed, failures: int, max_retries: int, has_fallback: bool
 ) -> None:
     """With retries left, and only then, the step starts again after its backoff."""
     decision = decided(ended, failures, max_retries, has_fallback)
-    assert isinstance(decision, Restart) is (failures <= max_retries)
-    if isinstance(decision, Restart):
+    assert isinstance(decision, RetryAttempt) is (failures <= max_retries)
+    if isinstance(decision, RetryAttempt):
         assert decision.after == BACKOFF.delay(failures, lambda: 0.5)
 
 
 @settings(deadline=None)
 @given(plain_failures, retries, st.integers(1, 50))
-def test_rules_5_and_6_without_retries_the_fallback_decides(ended: Failed, max_retries: int, beyond: int) -> None:
+def test_rules_5_and_6_without_retries_the_fallback_decides(
+    ended: AttemptFailed, max_retries: int, beyond: int
+) -> None:
     """The fallback is used if there is one; otherwise the failure stands."""
     assert decided(ended, max_retries + beyond, max_retries, has_fallback=True) == UseFallback()
     assert decided(ended, max_retries + beyond, max_retries) == Accept()
@@ -115,10 +117,10 @@ def test_rules_5_and_6_without_retries_the_fallback_decides(ended: Failed, max_r
 
 @settings(deadline=None)
 @given(plain_failures, retries)
-def test_a_step_that_always_fails_makes_one_call_more_than_its_retries(ended: Failed, max_retries: int) -> None:
+def test_a_step_that_always_fails_makes_one_call_more_than_its_retries(ended: AttemptFailed, max_retries: int) -> None:
     """Following the decisions ends, after exactly `max_retries + 1` attempts."""
     calls = 1
-    while isinstance(decided(ended, calls, max_retries), Restart):
+    while isinstance(decided(ended, calls, max_retries), RetryAttempt):
         calls += 1
     assert calls == max_retries + 1
 

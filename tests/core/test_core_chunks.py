@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from flujo_actors import Chunk
-from flujo_actors._core.chunks import chunk_maker
+from flujo_actors._core.outcomes import chunk_maker
 
 
 def test_a_made_chunk_is_the_chunk_that_the_constructor_gives() -> None:

@@ -15,7 +15,7 @@ import pydantic
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sample_models import Counter, Document, Dog, Leaf, Note, Point, texts, values
+from sample_models import Color, Counter, Document, Dog, Leaf, Note, Point, texts, values
 
 from flujo_actors import (
     Aborted,
@@ -334,7 +334,7 @@ def test_a_hundred_nested_results_can_be_kept() -> None:
 )
 def test_damaged_data_is_a_typed_error_that_says_why(text: str, reason: str) -> None:
     """Alone or inside a message, what cannot be read is named."""
-    round_trip([Leaf(1), Document(), Note("")])
+    round_trip([Leaf(1), Document(), Note(""), Color.RED])  # a class is known once a value of it was written
     with pytest.raises(NotSerializable, match=reason.replace("(", r"\(")):
         from_json(text, Leaf if "sample" in text else Any)
     if text.startswith("{"):
@@ -381,3 +381,14 @@ def test_a_context_is_stored_under_its_public_name_and_read_by_its_former_one() 
     assert '"flujo_actors.Context"' in stored
     before = stored.replace("flujo_actors.Context", "flujo_actors.context.freeform.Context")
     assert from_json(before, Context) == Context(a=1)
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_the_same_depth_is_read_and_written_by_every_interpreter(opening: str, closing: str) -> None:
+    """249 levels, whatever the recursion limit is."""
+    middle = "1" if closing == "}" else ""
+    text = opening * 249 + middle + closing * 249
+    assert to_json(from_json(text, list if closing == "]" else dict)) == text
+    for levels in (250, 500, 5_000, 50_000):
+        with pytest.raises(NotSerializable, match="nested too deeply to be read"):
+            from_json(opening * levels + middle + closing * levels, list)

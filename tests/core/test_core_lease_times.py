@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flujo_actors._core.lease_times import LeaseTimes
+from flujo_actors._durable.leases import LeaseTimes
 
 
 def times(**known: float) -> LeaseTimes:
@@ -17,6 +17,13 @@ def test_leases_are_renewed_three_times_per_lease() -> None:
     assert not times().is_due(109.9)
     assert times().is_due(110.0)
     assert not times(asking=True).is_due(200.0)
+
+
+def test_a_failed_renewal_is_repeated_soon() -> None:
+    """A thirtieth of a lease after it was sent; the reply to a pending one is checked as often."""
+    assert not times(failed=True).is_due(100.9)
+    assert times(failed=True).is_due(101.0)
+    assert times(asking=True).next_look([], 100.0) == 101.0
 
 
 def test_a_lease_that_may_still_last_is_never_given_up() -> None:

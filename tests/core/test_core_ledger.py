@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from flujo_actors._core.ledger import Ledger
-from flujo_actors._core.paths import ROOT, StepPath
+from flujo_actors._core.step_paths import ROOT, StepPath
 from flujo_actors.errors import ProtocolError, UnsettledSteps
 
 A, B, AB = StepPath("a"), StepPath("b"), StepPath("a/b")

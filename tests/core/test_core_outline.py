@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flujo_actors import Backoff, Flujo, LightRecord, MemoryStore, Outline, Pipeline, RunClient, Step, StepResult
-from flujo_actors._core.light_records import gist_of, light, light_of
-from flujo_actors._core.path_names import step_around
-from flujo_actors._core.paths import ROOT, StepPath, tried
+from flujo_actors._core.step_paths import ROOT, StepPath, step_around, tried
+from flujo_actors._core.views.record_summaries import gist_of, light, light_of
 from flujo_actors.stores import Record
 
 

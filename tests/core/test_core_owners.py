@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from flujo_actors._core.owners import GONE, Process, fate_of, process_of
+from flujo_actors._durable.leases import GONE, Process, fate_of, process_of
 
 HERE = Process(host="box", pid=7, boot="boot-1", spaces="11.12", started="500")
 OTHER = attrs.evolve(HERE, pid=8, started="600")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flujo_actors._core import paths
+from flujo_actors._core import step_paths
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._core.paths import ROOT, StepPath
-from flujo_actors._core.pause_tokens import approval_hash, idempotency_key, make_token, parse_token
+from flujo_actors._core.records.pause_tokens import approval_hash, idempotency_key, make_token, parse_token
+from flujo_actors._core.step_paths import ROOT, StepPath
 from flujo_actors.errors import NotPaused
 
 names = st.text(st.sampled_from("ab~/i01f:%"), min_size=1, max_size=5)
@@ -29,13 +29,13 @@ def path_of(place: list[tuple[str, Any]]) -> StepPath:
     for kind, what in place:
         match kind:
             case "named":
-                path = paths.named(path, what)
+                path = step_paths.named(path, what)
             case "item":
-                path = paths.item(path, what)
+                path = step_paths.item(path, what)
             case "attempt":
-                path = paths.attempt(path, what)
+                path = step_paths.attempt(path, what)
             case _:
-                path = paths.fallback(path)
+                path = step_paths.fallback(path)
     return path
 
 
@@ -64,15 +64,15 @@ def test_two_steps_never_share_an_idempotency_key(one: str, other: str, here: li
 
 ways = st.lists(
     st.one_of(
-        st.builds(paths.Named, names),
-        st.builds(paths.Item, st.none() | st.integers(0, 12)),
-        st.builds(paths.Retry, st.integers(2, 12)),
-        st.builds(paths.Handler, st.integers(1, 12)),
-        st.builds(paths.Compensation, st.none() | names),
-        st.builds(paths.Again, st.integers(2, 12)),
-        st.builds(paths.Doubt, st.integers(1, 12)),
-        st.builds(paths.Conversation, st.integers(0, 3), st.integers(1, 3), st.none() | st.integers(1, 3)),
-        st.sampled_from(paths.Mark),
+        st.builds(step_paths.Named, names),
+        st.builds(step_paths.Item, st.none() | st.integers(0, 12)),
+        st.builds(step_paths.Retry, st.integers(2, 12)),
+        st.builds(step_paths.Handler, st.integers(1, 12)),
+        st.builds(step_paths.Compensation, st.none() | names),
+        st.builds(step_paths.Again, st.integers(2, 12)),
+        st.builds(step_paths.Doubt, st.integers(1, 12)),
+        st.builds(step_paths.Conversation, st.integers(0, 3), st.integers(1, 3), st.none() | st.integers(1, 3)),
+        st.sampled_from(step_paths.Mark),
     ),
     max_size=5,
 )
@@ -80,48 +80,51 @@ ways = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(ways, st.none() | st.text(st.sampled_from("ab~/u:%")))
-@example([paths.Named("~u1"), paths.Compensation("a/~c")], "0:/~u1")
-def test_a_path_is_its_segments(way: list[paths.Segment], unit: str | None) -> None:
+@example([step_paths.Named("~u1"), step_paths.Compensation("a/~c")], "0:/~u1")
+def test_a_path_is_its_segments(way: list[step_paths.Segment], unit: str | None) -> None:
     """What is formatted can be parsed, whatever users call their steps and models their calls."""
     if unit is not None:
-        way = [paths.Named("agent"), *way, paths.Unit(unit)]
-    assert list(paths.parse(paths.formatted(way))) == way
+        way = [step_paths.Named("agent"), *way, step_paths.UnitSegment(unit)]
+    assert list(step_paths.parse(step_paths.formatted(way))) == way
 
 
 @pytest.mark.parametrize("text", ["~", "~x", "~a", "~ione", "~h", "~g1", "~g1.x", "~defaults"])
 def test_what_is_no_segment_is_refused(text: str) -> None:
     """A letter that stands for nothing, or a number that is none."""
     with pytest.raises(ValueError, match="is no segment of a path"):
-        paths.parse(f"a/{text}")
-    assert paths.known_segment(text) is None
-    assert paths.in_declaration(StepPath(f"a/{text}")) is None
+        step_paths.parse(f"a/{text}")
+    assert step_paths.known_segment(text) is None
+    assert step_paths.in_declaration(StepPath(f"a/{text}")) is None
 
 
 def test_handlers_compensations_and_escalations_have_places_of_their_own() -> None:
     """They stand beside all attempts of their step."""
-    step = paths.named(ROOT, "pay")
+    step = step_paths.named(ROOT, "pay")
     found = [
-        paths.handler(step, 1),
-        paths.compensation(step),
-        paths.compensation(step, "0:a/b"),
-        paths.escalation(step),
+        step_paths.handler(step, 1),
+        step_paths.compensation(step),
+        step_paths.compensation(step, "0:a/b"),
+        step_paths.escalation(step),
     ]
     assert found == ["pay/~h1", "pay/~c", "pay/~c0:a~1b", "pay/~e"]
-    assert [paths.attempt_of(str(paths.below(step, each))) for each in found] == [None] * 4
-    assert [paths.attempt_of(way) for way in ("~f", "~a3/x", "~i1", "x")] == [None, 3, 1, 1]
+    assert [step_paths.attempt_of(str(step_paths.below(step, each))) for each in found] == [None] * 4
+    assert [step_paths.attempt_of(way) for way in ("~f", "~a3/x", "~i1", "x")] == [None, 3, 1, 1]
 
 
 def test_an_empty_branch_key_has_a_path_of_its_own() -> None:
     """Below a step, which always has a name, the empty text is a name like any other."""
-    step = paths.named(ROOT, "choose")
-    found = {paths.named(step, key) for key in ("", "a", "/", "~")} | {step, paths.named(paths.named(step, ""), "a")}
+    step = step_paths.named(ROOT, "choose")
+    found = {step_paths.named(step, key) for key in ("", "a", "/", "~")} | {
+        step,
+        step_paths.named(step_paths.named(step, ""), "a"),
+    }
     assert len(found) == 6
 
 
 def test_the_first_attempt_stands_where_its_step_stands() -> None:
     """A step that worked at once looks as if there were no attempts."""
-    assert paths.attempt(StepPath("a"), 1) == "a"
-    assert paths.attempt(StepPath("a"), 2) == "a/~a2"
+    assert step_paths.attempt(StepPath("a"), 1) == "a"
+    assert step_paths.attempt(StepPath("a"), 2) == "a/~a2"
 
 
 @settings(max_examples=200, deadline=None)
@@ -160,34 +163,34 @@ def test_what_is_no_token_is_refused(token: Any) -> None:
 
 def test_what_undoes_a_step_stands_beside_it_and_is_known_by_one_key() -> None:
     """However often it is run; it is no part of the step, and leads back to it."""
-    step = paths.named(paths.named(ROOT, "trip"), "hotel")
-    undoing = paths.compensation(step)
-    again = paths.again(undoing, 2)
+    step = step_paths.named(step_paths.named(ROOT, "trip"), "hotel")
+    undoing = step_paths.compensation(step)
+    again = step_paths.again(undoing, 2)
     assert (undoing, again) == ("trip/hotel/~c", "trip/hotel/~c/~r2")
-    assert paths.undone_by(undoing) == paths.undone_by(again) == step
-    assert paths.undone_by(step) is None
-    assert paths.known_outside(paths.named(again, "refund")) == paths.named(undoing, "refund")
-    assert list(paths.within_of(paths.named(undoing, "refund"))) == [undoing]
-    assert list(paths.within_of(undoing)) == []
-    assert paths.is_undoing(paths.doubt(undoing, 1))
-    assert not paths.is_undoing(paths.named(ROOT, "~c"))
+    assert step_paths.compensated_by(undoing) == step_paths.compensated_by(again) == step
+    assert step_paths.compensated_by(step) is None
+    assert step_paths.known_outside(step_paths.named(again, "refund")) == step_paths.named(undoing, "refund")
+    assert list(step_paths.within_of(step_paths.named(undoing, "refund"))) == [undoing]
+    assert list(step_paths.within_of(undoing)) == []
+    assert step_paths.is_undoing(step_paths.doubt(undoing, 1))
+    assert not step_paths.is_undoing(step_paths.named(ROOT, "~c"))
 
 
 def test_what_undoes_a_tool_call_leads_back_to_the_call() -> None:
     """Whatever the model has called it."""
-    step = paths.named(ROOT, "book")
-    call = paths.unit(paths.conversation(step, 1, 1), "2:call/~x")
-    undoing = paths.compensation(step, paths.below(step, call))
-    assert paths.undone_by(undoing) == call
-    assert paths.parse(undoing)[0] == paths.Named("book")
+    step = step_paths.named(ROOT, "book")
+    call = step_paths.unit(step_paths.conversation(step, 1, 1), "2:call/~x")
+    undoing = step_paths.compensation(step, step_paths.below(step, call))
+    assert step_paths.compensated_by(undoing) == call
+    assert step_paths.parse(undoing)[0] == step_paths.Named("book")
 
 
 def test_the_run_itself_may_be_what_stands_around() -> None:
     """What it undoes and asks is seen from there, too."""
-    tried = paths.tried(ROOT)
-    assert paths.whose(tried) == ROOT
-    assert paths.below(tried, StepPath("a/b")) == "a/b"
-    assert paths.inside(tried, "a/b") == "a/b"
-    assert paths.withdrawn_by(tried, [StepPath("a/ask"), StepPath("b/~c/sure")]) == ["a/ask"]
-    assert paths.is_top_level(StepPath("a"))
-    assert not paths.is_top_level(paths.handler(ROOT, 1))
+    tried = step_paths.tried(ROOT)
+    assert step_paths.whose(tried) == ROOT
+    assert step_paths.below(tried, StepPath("a/b")) == "a/b"
+    assert step_paths.inside(tried, "a/b") == "a/b"
+    assert step_paths.withdrawn_by(tried, [StepPath("a/ask"), StepPath("b/~c/sure")]) == ["a/ask"]
+    assert step_paths.is_top_level(StepPath("a"))
+    assert not step_paths.is_top_level(step_paths.handler(ROOT, 1))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flujo_actors import Failure, PipelineResult, StepResult, Success
-from flujo_actors._core import record_bodies
-from flujo_actors._core.plain_bodies import plain_body, plain_end, plain_text
+from flujo_actors._core.records import record_bodies
+from flujo_actors._core.records.record_bodies import plain_body, plain_end, plain_text
 from flujo_actors._core.usage import Usage
 
 texts = st.text(st.characters())

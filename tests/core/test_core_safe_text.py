@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flujo_actors import PipelineResult, StepResult
-from flujo_actors._core.safe_text import in_lines, last_words, one_line
+from flujo_actors._core.views.run_tree import in_lines, last_words, one_line
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._core.paths import ROOT, StepPath
+from flujo_actors._core.policies.shared_budgets import BudgetClaim, BudgetShare, BudgetSnapshot
 from flujo_actors._core.quota import NOTHING, Amount, Quota
-from flujo_actors._core.records import Lease
-from flujo_actors._core.shared_budgets import BudgetClaim, BudgetShare, BudgetTold
+from flujo_actors._core.records.records import Lease
+from flujo_actors._core.step_paths import ROOT, StepPath
 from flujo_actors._core.usage import Usage, UsageLimits
-from flujo_actors.stores._memory_budgets import MemoryBudgets
+from flujo_actors.stores._memory_store import MemoryBudgets
 
 CALL = Usage(input_tokens=10, requests=1)
 LIMITS = UsageLimits(total_tokens_limit=70, request_limit=7)
@@ -37,7 +37,7 @@ class Holder:
     def lease(self) -> Lease:
         return Lease(run_id=RunId(self.name), owner="o", epoch=self.epoch)
 
-    def draw(self, *, wants: bool) -> BudgetTold:
+    def draw(self, *, wants: bool) -> BudgetSnapshot:
         wanted = self.quota.wanted("caller", NOTHING) if wants else None
         [told] = self.budgets.draw(self.lease, [BudgetClaim(share=self.share(), wants=wanted, limits=LIMITS)])
         self.quota.see(told.others)

@@ -1,4 +1,4 @@
-"""What siblings come to, by the numbered rules of `_core.siblings`."""
+"""What siblings come to, by the numbered rules of `_core.retry_decisions`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flujo_actors import Aborted, Failure, Paused, StepResult, Success
-from flujo_actors._core.attempts import Failed, Stopped
+from flujo_actors._core.attempt_results import AttemptFailed, AttemptStopped
 from flujo_actors._core.outcomes import TerminalOutcome
-from flujo_actors._core.siblings import Survived, gathered, stops_siblings
+from flujo_actors._core.retry_decisions import ContinueWith, gathered, stops_siblings
 from flujo_actors.errors import UsageLimitExceededError
 
 
@@ -47,35 +47,35 @@ def test_the_gravest_report_decides(listed: list[TerminalOutcome]) -> None:
     gravest = next(each for each in (LIMIT, GONE, BROKEN, WAITING, WELL) if each in listed)
     match gravest:
         case Failure(error=error):
-            assert isinstance(found, Failed)
+            assert isinstance(found, AttemptFailed)
             assert error is found.error or listed.count(BROKEN) > 1
         case Success():
-            assert found == Survived(ignored={})
+            assert found == ContinueWith(ignored={})
         case _:
-            assert found == Stopped(outcome=gravest)
+            assert found == AttemptStopped(outcome=gravest)
 
 
 @given(st.lists(st.sampled_from([WELL, BROKEN, WAITING]), min_size=1, max_size=5))
 def test_whoever_ignores_failures_goes_on_with_one_that_lives(listed: list[TerminalOutcome]) -> None:
     """Rule 3: a success or a question is enough."""
     found = gathered("all", {str(n): Ended(each) for n, each in enumerate(listed)}, None, patient=True)
-    assert isinstance(found, Failed) is (set(map(id, listed)) == {id(BROKEN)})
+    assert isinstance(found, AttemptFailed) is (set(map(id, listed)) == {id(BROKEN)})
     if WAITING in listed:
-        assert found == Stopped(outcome=WAITING)
+        assert found == AttemptStopped(outcome=WAITING)
     elif WELL in listed:
-        assert found == Survived(ignored={str(n): "no" for n, each in enumerate(listed) if each is BROKEN})
+        assert found == ContinueWith(ignored={str(n): "no" for n, each in enumerate(listed) if each is BROKEN})
 
 
 def test_who_was_cut_short_says_nothing() -> None:
     """Rule 4: the failure that stopped the others is what is told."""
     found = gathered("all", {"a": Ended(GONE, cut_short=True), "b": Ended(BROKEN)}, None, patient=False)
-    assert isinstance(found, Failed)
+    assert isinstance(found, AttemptFailed)
     assert found.feedback == "branch 'b' of 'all' failed: no"
 
 
 def test_several_failures_are_a_group() -> None:
     """Nobody's exception is lost."""
     found = gathered("all", {"a": Ended(BROKEN), "b": Ended(BROKEN)}, None, patient=False)
-    assert isinstance(found, Failed)
+    assert isinstance(found, AttemptFailed)
     assert isinstance(found.error, BaseExceptionGroup)
     assert len(found.error.exceptions) == 2

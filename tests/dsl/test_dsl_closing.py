@@ -51,4 +51,4 @@ CASES = {
 def test_a_step_closes_what_is_around_it_if_nothing_is_done_after_it(case: str) -> None:
     """The last of a row, any branch of a choice or of a parallel step; not where a user's code comes after it."""
     declared, expected = CASES[case]
-    assert Pipeline.from_step(declared).closing_steps == expected
+    assert Pipeline.from_step(declared).coalesced_steps == expected

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from flujo_actors import Backoff, Flujo, Pipeline, Step, UsageLimits, step
-from flujo_actors._dsl.declared import Processors
+from flujo_actors._dsl.declared_step import Processors
 from flujo_actors.errors import ControlError, DeclarationError, MissingAgentError
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from flujo_actors import Flujo, Pipeline, Step
-from flujo_actors._core.paths import StepPath
+from flujo_actors._core.step_paths import StepPath
+from flujo_actors._dsl.declaration_tree import find_step, walk_places, walk_steps
 from flujo_actors._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel
-from flujo_actors._dsl.tree import find_step, walk_places, walk_steps
 from flujo_actors._durable.fingerprint import Fingerprint
 
 

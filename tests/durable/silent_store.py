@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from flujo_actors._core.records import RunQuery
-from flujo_actors.stores._memory import MemoryStore
+from flujo_actors._core.records.records import RunQuery
+from flujo_actors.stores._memory_store import MemoryStore
 
 
 class SilentStore:
@@ -15,7 +15,7 @@ class SilentStore:
     def __init__(self, *silent: str) -> None:
         self.inner = MemoryStore()
         self.silent = set(silent)
-        self.speaks = threading.Event()
+        self.asked, self.speaks = threading.Event(), threading.Event()
 
     def is_free(self, run_id: str, *, epoch: int) -> bool:
         """Whether the run exists, was claimed that often, and has no owner."""
@@ -28,7 +28,8 @@ class SilentStore:
             return method
 
         def wait(*args: Any, **named: Any) -> Any:
-            assert self.speaks.wait(60)
+            self.asked.set()
+            assert self.speaks.wait(120)
             return method(*args, **named)
 
         return wait

@@ -102,7 +102,7 @@ def test_an_agent_whose_context_cannot_be_stored_fails_instead_of_asking(tmp_pat
 
     failed = Flujo(Step("hold", hold), **place(tmp_path, "sqlite")).run("tea")
     assert failed.status == "failed"
-    assert "The step paused, but what it left cannot be stored" in str(failed.step_history[0].feedback)
+    assert "The step paused, but its context cannot be stored" in str(failed.step_history[0].feedback)
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_another_process_goes_on_with_what_was_written_before_the_question(tmp_p
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
     command = [sys.executable, str(program), f"sqlite:///{tmp_path}/runs.db"]
-    begun = subprocess.run([*command, "begin"], capture_output=True, text=True, timeout=60)
+    begun = subprocess.run([*command, "begin"], capture_output=True, text=True, timeout=240)
     assert begun.returncode == -signal.SIGKILL
-    done = subprocess.run([*command, begun.stdout.strip()], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, begun.stdout.strip()], capture_output=True, text=True, timeout=240)
     assert done.stdout.strip() == "yes: tea, noted before asking", done.stderr

@@ -12,6 +12,7 @@ from tour import Tour
 
 from flujo_actors import (
     Aborted,
+    DeclarationError,
     Failure,
     Flujo,
     NotPaused,
@@ -22,7 +23,7 @@ from flujo_actors import (
     Success,
     to_json,
 )
-from flujo_actors.stores._memory import MemoryStore
+from flujo_actors.stores._memory_store import MemoryStore
 from kit.durable_places import AN_HOUR_LATER, Place
 from kit.effects import Effects
 from kit.other_processes import KILLED, Points, in_another_process
@@ -42,7 +43,7 @@ def failing() -> Step:
 def test_runs_are_listed_by_status_pipeline_and_time(place: Place) -> None:
     """Latest change first."""
     store = place.open()
-    client = RunClient(store)
+    client = RunClient(store, allow_blocking=True)
     Flujo(failing(), store=store).run(0, run_id="failed")
     between = time.time()
     time.sleep(0.01)
@@ -54,6 +55,7 @@ def test_runs_are_listed_by_status_pipeline_and_time(place: Place) -> None:
     assert [run.run_id for run in client.list(updated_after=between)] == ["completed", "paused"]
     assert [run.run_id for run in client.list(updated_before=between)] == ["failed"]
     assert [run.run_id for run in client.list(limit=1)] == ["completed"]
+    assert [run.run_id for run in client.list(created_after=between)] == ["completed", "paused"]
     info = client.get("paused")
     assert (info.status, info.pipeline, info.message, info.abandoned) == ("paused", "work >> ask", "ask?", False)
     assert info.created_at <= info.updated_at
@@ -61,8 +63,10 @@ def test_runs_are_listed_by_status_pipeline_and_time(place: Place) -> None:
 
 def test_a_status_that_there_is_not_is_refused() -> None:
     """An empty list would say that no run has it yet."""
-    client = RunClient(MemoryStore())
-    with pytest.raises(ValueError, match="no status 'done'; a run is running, paused, completed, failed, aborted"):
+    client = RunClient(MemoryStore(), allow_blocking=True)
+    with pytest.raises(
+        ValueError, match="no status 'done'; a run is running, paused, sleeping, completed, failed, aborted"
+    ):
         client.list("done")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no status 'zz'"):
         client.forget(older_than_s=0, statuses=("completed", "zz"))  # type: ignore[arg-type]
@@ -72,18 +76,18 @@ def test_outcomes_are_known_by_path(place: Place) -> None:
     """Also those of steps inside others, and what went wrong, as text."""
     store = place.open()
     Flujo(Step.parallel("both", {"a": Step("x", lambda data: 1), "b": failing()}), store=store).run(0, run_id="run")
-    outcomes = RunClient(store).outcomes("run")
+    outcomes = RunClient(store, allow_blocking=True).outcomes("run")
     assert isinstance(outcomes["both"], Failure)
     assert isinstance(outcomes["both/b"], Failure)
     assert outcomes["both/b"].error.type_name == "ValueError"
     assert "both/a" not in outcomes or isinstance(outcomes["both/a"], Success)
     with pytest.raises(RunNotFound):
-        RunClient(store).outcomes("nobody")
+        RunClient(store, allow_blocking=True).outcomes("nobody")
 
 
 def test_a_run_that_nobody_works_on_can_be_cancelled_for_good(place: Place) -> None:
     """A paused one and an abandoned one; they end as aborted, and are neither resumed, recovered nor answered."""
-    client = RunClient(place.open(AN_HOUR_LATER))
+    client = RunClient(place.open(AN_HOUR_LATER), allow_blocking=True)
     points = Points(name="here")
     dying = Flujo(Step("die", lambda data: points("here")), store=place.open())
     assert in_another_process(lambda: dying.run(0, run_id="abandoned")) == KILLED
@@ -105,17 +109,17 @@ def test_a_run_that_has_ended_cannot_be_cancelled(place: Place) -> None:
     store = place.open()
     Flujo(Step("one", lambda data: data), store=store).run(0, run_id="run")
     with pytest.raises(NotPaused, match="has ended as completed"):
-        RunClient(store).cancel("run")
-    assert RunClient(store).get("run").status == "completed"
+        RunClient(store, allow_blocking=True).cancel("run")
+    assert RunClient(store, allow_blocking=True).get("run").status == "completed"
     with pytest.raises(RunNotFound):
-        RunClient(store).cancel("nobody")
+        RunClient(store, allow_blocking=True).cancel("nobody")
 
 
 @pytest.mark.trio
 async def test_a_run_under_way_cannot_be_deleted_from_outside() -> None:
     """It goes on."""
     store = MemoryStore()
-    client = RunClient(store)
+    client = RunClient(store, allow_blocking=True)
 
     async def work(data: int) -> int:
         assert not client.delete("run")
@@ -130,7 +134,7 @@ async def test_a_run_under_way_cannot_be_deleted_from_outside() -> None:
 def test_old_runs_are_forgotten_by_age_and_status(place: Place) -> None:
     """Only those that have ended, unless the caller says otherwise."""
     store = place.open()
-    client = RunClient(store)
+    client = RunClient(store, allow_blocking=True)
     Flujo(failing(), store=store).run(0, run_id="failed")
     Flujo(asking(), store=store).run(0, run_id="paused")
     assert client.forget(older_than_s=3600) == 0
@@ -148,7 +152,7 @@ def test_the_state_at_every_record_is_what_was_known_then(effects: Effects) -> N
     store = _Watched(MemoryStore())
     Tour(effects).complete(store, "run")
     assert len(store.seen) > 15
-    client = RunClient(store.inner)
+    client = RunClient(store.inner, allow_blocking=True)
     for seq, (state, status) in store.seen.items():
         later = client.state_at("run", seq)
         assert _comparable(later) == _comparable(state), seq
@@ -173,7 +177,7 @@ class _Watched:
         def call(*arguments: Any, **options: Any) -> Any:
             answer = method(*arguments, **options)
             if name in ("admit_all", "append", "answer"):
-                client = RunClient(self.inner)
+                client = RunClient(self.inner, allow_blocking=True)
                 state = client.state("run")
                 self.seen[state.seq] = state, client.get("run").status
             return answer
@@ -185,7 +189,7 @@ def test_the_state_grows_record_by_record(effects: Effects) -> None:
     """Nothing that was known is forgotten, usage never falls, and the last state is the run's result."""
     store = MemoryStore()
     result = Tour(effects).complete(store, "run")
-    client = RunClient(store)
+    client = RunClient(store, allow_blocking=True)
     states = [client.state_at("run", seq) for seq in range(1, len(store.read("run")) + 1)]
     assert [state.seq for state in states] == list(range(1, len(states) + 1))
     for earlier, later in itertools.pairwise(states):
@@ -204,7 +208,7 @@ def test_usage_is_known_in_the_middle_of_a_step_that_is_tried_again() -> None:
     store, seen = MemoryStore(), []
 
     async def flaky(data: int) -> Any:
-        seen.append(RunClient(store).state("run").usage.tokens)
+        seen.append(RunClient(store, allow_blocking=True).state("run").usage.tokens)
         result = StepResult(name="", success=len(seen) == 3, output=data, token_counts=5)
         return Success(step_result=result) if len(seen) == 3 else Failure(feedback="no", step_result=result)
 
@@ -213,14 +217,36 @@ def test_usage_is_known_in_the_middle_of_a_step_that_is_tried_again() -> None:
     result = Flujo(pipeline, store=store).run(1, run_id="run")
     assert (result.status, result.total_tokens) == ("completed", 15)
     assert seen == [0, 5, 10]
-    assert RunClient(store).state("run").usage.tokens == 15
+    assert RunClient(store, allow_blocking=True).state("run").usage.tokens == 15
+
+
+def test_a_list_in_created_order_does_not_move_with_changes(place: Place) -> None:
+    """Newest run first, also by state; a cursor of one order is refused by the other."""
+    store = place.open()
+    client = RunClient(store, allow_blocking=True)
+    flujo = Flujo(asking(), store=store)
+    for run_id in ("a", "b", "c"):
+        flujo.run(0, run_id=run_id)
+    client.answer(client.get("a").state_token, "yes")
+    assert flujo.resume("a").status == "completed"
+    assert [run.run_id for run in client.list()] == ["a", "c", "b"]
+    assert [run.run_id for run in client.list(order="created")] == ["c", "b", "a"]
+    assert [run.run_id for run in client.list(state=("waiting", "completed"), order="created")] == ["c", "b", "a"]
+    [first] = client.list(order="created", limit=1)
+    assert [run.run_id for run in client.list(order="created", cursor=first.cursor)] == ["b", "a"]
+    with pytest.raises(DeclarationError, match="this cursor belongs to order='created'"):
+        client.list(cursor=first.cursor)
+    with pytest.raises(DeclarationError, match="this cursor belongs to order='updated'"):
+        client.list(order="created", cursor=client.get("a").cursor)
+    with pytest.raises(DeclarationError, match="order must be 'updated' or 'created', not 'id'"):
+        client.list(order="id")  # type: ignore[arg-type]
 
 
 def test_an_aborted_run_is_listed_as_such() -> None:
     """A step that aborts ends the run; its reason is kept."""
     store = MemoryStore()
     Flujo(Step("stop", lambda data: Aborted(reason="enough")), store=store).run(0, run_id="run")
-    state = RunClient(store).state("run")
+    state = RunClient(store, allow_blocking=True).state("run")
     assert (state.status, state.feedback) == ("aborted", "enough")
 
 
@@ -243,7 +269,7 @@ def test_two_hundred_runs_share_their_commits() -> None:
     records = sum(len(store.read(str(number))) for number in range(200))
     assert records == 200 * 5  # an admission, three steps, an end
     assert counting.commits * 10 < records
-    assert {run.status for run in RunClient(store).list()} == {"completed"}
+    assert {run.status for run in RunClient(store, allow_blocking=True).list()} == {"completed"}
 
 
 async def _same(data: Any) -> Any:

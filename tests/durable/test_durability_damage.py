@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from flujo_actors import CorruptRecord, Flujo, Pipeline, RunClient, Step, Success
-from flujo_actors._core.paths import StepPath
+from flujo_actors import CorruptRecord, Flujo, Pipeline, RecordVersionError, RunClient, Step, Success
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._core.step_paths import StepPath
 from kit.durable_places import Place
 from kit.effects import Effects
 
@@ -78,7 +79,6 @@ def refused(place: Place, flujo: Flujo, seq: int, why: str) -> None:
     ("old", "new", "why"),
     [
         ('"success"', '"success', "JSON"),
-        ('{"v":2', '{"v":99', "version 99"),
         ('{"v":2', '{"v":"2"', "version '2'"),
         ('"output":"small"', '"output":{"$":"pickle","value":"gASV"}', "unknown type tag 'pickle'"),
         ('"success"', '"triumph"', "triumph"),
@@ -88,7 +88,6 @@ def refused(place: Place, flujo: Flujo, seq: int, why: str) -> None:
     ],
     ids=[
         "not JSON",
-        "unknown version",
         "odd version",
         "unknown tag",
         "unknown outcome",
@@ -168,3 +167,19 @@ def test_a_damaged_question_is_named_and_takes_no_answer(place: Place, effects: 
     with pytest.raises(CorruptRecord, match=f"record {seq} of run 'run'"):
         flujo.resume("run")
     assert RunClient(place.open()).get("run").state_token is not None
+
+
+def test_a_newer_record_is_no_damage(place: Place, effects: Effects) -> None:
+    """The run waits for a newer process; other runs are readable."""
+    flujo = two_runs(place, effects)
+    seq, body = body_of(place, "settled")
+    change(place, seq, "body", body.replace('{"v":2', '{"v":99', 1))
+    said = rf"^record {seq} of run 'run' has format 99, this process reads up to 3: upgrade it$"
+    for look in (lambda: flujo.resume("run"), lambda: RunClient(place.open()).outcomes("run")):
+        with pytest.raises(RecordVersionError, match=said):
+            look()
+    change(place, seq, "kind", "magic")
+    with pytest.raises(RecordVersionError, match=said):
+        place.open().read(RunId("run"))
+    assert RunClient(place.open()).outcomes("other")
+    assert "run" in {run.run_id for run in RunClient(place.open()).list()}

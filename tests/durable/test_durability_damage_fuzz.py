@@ -25,6 +25,7 @@ from flujo_actors import (
     Flujo,
     NotPaused,
     Pipeline,
+    RecordVersionError,
     RunClient,
     Step,
     StepResult,
@@ -32,7 +33,7 @@ from flujo_actors import (
 from flujo_actors.stores.sqlite._store import SqliteStore
 
 CASES = 150
-TYPED = (CorruptRecord, FingerprintMismatch, NotPaused)
+TYPED = (CorruptRecord, FingerprintMismatch, NotPaused, RecordVersionError)
 
 ODD_VALUES: list[Any] = [
     *(None, True, -1, 1.5, 10**400, "", "x", "~aX", [], {}, [[[]]], {"kind": 5}),

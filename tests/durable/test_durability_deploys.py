@@ -16,11 +16,10 @@ from pydantic_ai.models.test import TestModel
 
 from flujo_actors import FingerprintMismatch, Flujo, MemoryStore, Pipeline, RunClient, Step
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._core.paths import StepPath, conversation, tried, unit
-from flujo_actors._core.records import Record
-from flujo_actors._durable.changes import changes_between, steps_done
-from flujo_actors._durable.expressions import is_same
-from flujo_actors._durable.fingerprint import Fingerprint, form_of, read_fingerprint
+from flujo_actors._core.records.records import Record
+from flujo_actors._core.step_paths import StepPath, conversation, tried, unit
+from flujo_actors._durable.fingerprint import Fingerprint, form_of, is_same, read_fingerprint
+from flujo_actors._durable.pipeline_diff import changes_between, steps_done
 
 APP = """
 import dataclasses, functools, sys

@@ -15,8 +15,8 @@ from tour import Tour, gone_on_to
 
 from flujo_actors import Flujo, RunClient, Step
 from flujo_actors.errors import NotPaused, RunNotFound, StoreError
-from flujo_actors.stores._clock import ManualClock
-from flujo_actors.stores._memory import MemoryStore
+from flujo_actors.stores._lease_clock import ManualClock
+from flujo_actors.stores._memory_store import MemoryStore
 from flujo_actors.stores.sqlite._store import SqliteStore
 from flujo_actors.testing.faulty_store import FaultyStore, store_faults
 from kit.durable_places import AN_HOUR_LATER, PostgresPlace, SqlitePlace

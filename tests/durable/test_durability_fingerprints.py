@@ -12,10 +12,10 @@ from pydantic_ai.models.test import TestModel
 
 from flujo_actors import FingerprintMismatch, Flujo, Pipeline, RunClient, Step
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._core.paths import StepPath
-from flujo_actors._durable.changes import changes_between
+from flujo_actors._core.step_paths import StepPath
 from flujo_actors._durable.fingerprint import Fingerprint, read_fingerprint
-from flujo_actors.stores._memory import MemoryStore
+from flujo_actors._durable.pipeline_diff import changes_between
+from flujo_actors.stores._memory_store import MemoryStore
 
 
 async def one(data: Any) -> Any:

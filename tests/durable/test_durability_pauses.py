@@ -64,7 +64,7 @@ def asking(effects: Effects, schema: Any = None, message: Any = "May I?") -> Pip
 def paused(place: Place, pipeline: Pipeline, run_id: str = "run") -> str:
     """Run in another process until it asks; the token."""
     assert in_another_process(lambda: Flujo(pipeline, store=place.open()).run("data", run_id=run_id)) == 0
-    token = RunClient(place.open()).get(run_id).state_token
+    token = RunClient(place.open(), allow_blocking=True).get(run_id).state_token
     assert token is not None
     return token
 
@@ -78,7 +78,7 @@ def test_of_eight_processes_that_answer_one_wins(place: Place, effects: Effects,
         store = place.open()
         try:
             if by == "client":
-                RunClient(store).answer(token, number)
+                RunClient(store, allow_blocking=True).answer(token, number)
             else:
                 Flujo(asking(effects), store=store).resume(token, number)
         except AlreadyAnswered:
@@ -90,10 +90,10 @@ def test_of_eight_processes_that_answer_one_wins(place: Place, effects: Effects,
     store = place.open()
     if by == "client":
         Flujo(asking(effects), store=store).resume("run")
-    assert RunClient(store).state("run").output == repr(codes.index(ANSWERED))
+    assert RunClient(store, allow_blocking=True).state("run").output == repr(codes.index(ANSWERED))
     assert effects.counted() == {"use": 1}
     with pytest.raises(AlreadyAnswered):
-        RunClient(store).answer(token, 9)
+        RunClient(store, allow_blocking=True).answer(token, 9)
     with pytest.raises(AlreadyAnswered):
         Flujo(asking(effects), store=store).resume(token, 9)
 
@@ -105,7 +105,7 @@ def test_an_answer_is_reused_if_the_process_dies_after_giving_it(place: Place, e
     dying = Flujo(asking(effects), store=PointedStore(place.open(), points))
     assert in_another_process(lambda: dying.resume(token, "yes")) == KILLED
     assert effects.counted() == {}
-    assert RunClient(place.open()).prompts() == []
+    assert RunClient(place.open(), allow_blocking=True).prompts() == []
     assert Flujo(asking(effects), store=place.open(AN_HOUR_LATER)).resume("run").output == "'yes'"
 
 
@@ -114,7 +114,7 @@ def test_a_token_of_an_earlier_question_is_refused(place: Place, effects: Effect
     token = paused(place, asking(effects, message="Pay 10?"))
     stale = token.replace(token.split(":")[1], "0" * 16)
     for attempt in (
-        lambda: RunClient(place.open()).answer(stale, "yes"),
+        lambda: RunClient(place.open(), allow_blocking=True).answer(stale, "yes"),
         lambda: Flujo(asking(effects, message="Pay 10?"), store=place.open()).resume(stale, "yes"),
     ):
         with pytest.raises(NotPaused):
@@ -152,7 +152,7 @@ def test_an_answer_that_does_not_fit_leaves_the_pause_open(
     """Whoever answers, with or without the pipeline at hand; what fits is what the schema makes of it."""
     token = paused(place, asking(effects, schema))
     store = place.open()
-    flujo, client = Flujo(asking(effects, schema), store=store), RunClient(store)
+    flujo, client = Flujo(asking(effects, schema), store=store), RunClient(store, allow_blocking=True)
     with pytest.raises(InvalidAnswer):
         client.answer(token, bad) if by == "client" else flujo.resume(token, bad)
     assert client.get("run").state_token == token
@@ -165,7 +165,7 @@ def test_an_answer_that_does_not_fit_leaves_the_pause_open(
 def test_an_answer_that_only_the_pipeline_can_refuse_fails_its_step(place: Place, effects: Effects) -> None:
     """A JSON Schema cannot say everything: what it lets through and the step refuses is a failure that says so."""
     token = paused(place, asking(effects, Approval))
-    RunClient(place.open()).answer(token, {"yes": True, "reason": "damn"})
+    RunClient(place.open(), allow_blocking=True).answer(token, {"yes": True, "reason": "damn"})
     result = Flujo(asking(effects, Approval), store=place.open()).resume("run")
     assert result.status == "failed"
     assert "be polite" in (result.feedback or "")
@@ -199,7 +199,7 @@ def test_a_refused_answer_goes_to_the_fallback_in_another_process(place: Place, 
     token = paused(place, picky(effects))
     flujo = Flujo(picky(effects), store=place.open())
     if by == "client":
-        RunClient(place.open()).answer(token, "bad")
+        RunClient(place.open(), allow_blocking=True).answer(token, "bad")
     result = flujo.resume("run") if by == "client" else flujo.resume(token, "bad")
     assert (result.status, result.output) == ("completed", "instead of data")
     assert not hasattr(result.final_context, "seen")
@@ -213,7 +213,7 @@ def test_a_question_that_is_asked_again_survives_its_process(place: Place, effec
     for answer in ("bad", "worse"):
         resume = functools.partial(Flujo(pipeline, store=place.open()).resume, tokens[-1], answer)
         assert in_another_process(resume) == 0
-        tokens.append(RunClient(place.open()).get("run").state_token or "")
+        tokens.append(RunClient(place.open(), allow_blocking=True).get("run").state_token or "")
     assert len(set(tokens)) == 3
     flujo = Flujo(pipeline, store=place.open())
     with pytest.raises(NotPaused):
@@ -250,7 +250,7 @@ def test_a_changed_pipeline_takes_no_answer(place: Place, effects: Effects) -> N
     longer = asking(effects) >> Step("more", lambda data: data)
     with pytest.raises(FingerprintMismatch, match="step 'more' was added"):
         Flujo(longer, store=place.open()).resume(token, "yes")
-    assert RunClient(place.open()).get("run").status == "paused"
+    assert RunClient(place.open(), allow_blocking=True).get("run").status == "paused"
     assert Flujo(longer, store=place.open()).resume(token, "yes", mode="compat").status == "completed"
 
 
@@ -259,7 +259,7 @@ def test_questions_side_by_side_are_answered_in_any_order(place: Place) -> None:
     branches = {name: Step.human_in_the_loop(f"ask {name}", f"{name}?") for name in ("left", "right")}
     pipeline = Pipeline.from_step(Step.parallel("both", branches))
     Flujo(pipeline, store=place.open()).run(0, run_id="run")
-    client = RunClient(place.open())
+    client = RunClient(place.open(), allow_blocking=True)
     tokens = {prompt.message: prompt.state_token for prompt in client.prompts()}
     assert set(tokens) == {"left?", "right?"}
     client.answer(tokens["right?"], "R")
@@ -275,9 +275,9 @@ def test_a_question_is_answered_once_while_the_run_goes_on_with_another_answer(p
     store, taken = place.open(), []
 
     async def after_left(data: str) -> str:
-        RunClient(store).answer(tokens["right?"], "R")
+        RunClient(store, allow_blocking=True).answer(tokens["right?"], "R")
         with pytest.raises(AlreadyAnswered):
-            RunClient(store).answer(tokens["right?"], "too late")
+            RunClient(store, allow_blocking=True).answer(tokens["right?"], "too late")
         taken.append(data)
         return data
 
@@ -286,7 +286,7 @@ def test_a_question_is_answered_once_while_the_run_goes_on_with_another_answer(p
         Step.parallel("both", {"left": ask_left, "right": Step.human_in_the_loop("ask right", "right?")})
     )
     Flujo(pipeline, store=store).run(0, run_id="run")
-    tokens = {prompt.message: prompt.state_token for prompt in RunClient(store).prompts()}
+    tokens = {prompt.message: prompt.state_token for prompt in RunClient(store, allow_blocking=True).prompts()}
     assert Flujo(pipeline, store=store).resume(tokens["left?"], "L").status == "paused"
     assert taken == ["L"]
     assert Flujo(pipeline, store=store).resume("run").output == {"left": "L", "right": "R"}
@@ -297,4 +297,16 @@ def test_a_run_that_is_resumed_without_an_answer_still_asks(place: Place, effect
     token = paused(place, asking(effects))
     again = Flujo(asking(effects), store=place.open()).resume("run")
     assert (again.status, again.state_token) == ("paused", token)
-    assert [prompt.state_token for prompt in RunClient(place.open()).prompts()] == [token]
+    assert [prompt.state_token for prompt in RunClient(place.open(), allow_blocking=True).prompts()] == [token]
+
+
+def test_prompts_are_read_in_pages(place: Place) -> None:
+    """Latest first; the cursor of the last prompt of a page requests the next one."""
+    store = place.open()
+    client = RunClient(store, allow_blocking=True)
+    for number in range(3):
+        Flujo(Step.human_in_the_loop("ask", f"{number}?"), store=store).run(0, run_id=f"run {number}")
+    first = client.prompts(limit=2)
+    assert [prompt.message for prompt in first] == ["2?", "1?"]
+    assert [prompt.run_id for prompt in client.prompts(limit=2, cursor=first[-1].cursor)] == ["run 0"]
+    assert len(client.prompts()) == 3

@@ -11,7 +11,7 @@ from tour import Tour
 
 from flujo_actors import Flujo, MemoryStore, Pipeline, RunClient, Step, StepResult, Usage
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._core.records import Admission, Append, Record
+from flujo_actors._core.records.records import Admission, Append, Record
 from flujo_actors._durable.fingerprint import Fingerprint
 from flujo_actors.errors import CorruptRecord
 from kit.durable_places import Place

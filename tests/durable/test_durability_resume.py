@@ -19,9 +19,9 @@ from flujo_actors import (
     UsageLimitExceededError,
     UsageLimits,
 )
-from flujo_actors._dsl.redirect import Redirect
+from flujo_actors._dsl.output_options import Redirect
 from flujo_actors.errors import NotSerializable, RunExists, RunNotFound
-from flujo_actors.stores._memory import MemoryStore
+from flujo_actors.stores._memory_store import MemoryStore
 from kit.durable_places import AN_HOUR_LATER, ON_TIME, LateClock, Place, SqlitePlace
 from kit.effects import Effects
 from kit.other_processes import KILLED, Points, in_another_process

@@ -126,7 +126,7 @@ def test_hooks_are_told_of_nothing_that_is_not_stored() -> None:
 
 def test_a_run_that_is_cut_short_leaves_what_was_held() -> None:
     """A branch had ended, and waited for the commit of another, when the caller left: it is not done again."""
-    held_up, done, let_go = threading.Event(), [], threading.Event()
+    held_up, done, resumed = threading.Event(), [], threading.Event()
 
     class Slow(Commits):
         """Takes its time for the first branch that ends."""
@@ -134,7 +134,7 @@ def test_a_run_that_is_cut_short_leaves_what_was_held() -> None:
         def append(self, batch: Any) -> Any:
             if not held_up.is_set():
                 held_up.set()
-                assert let_go.wait(20)
+                assert resumed.wait(120)
             return super().append(batch)
 
     async def late(data: int) -> int:
@@ -150,7 +150,7 @@ def test_a_run_that_is_cut_short_leaves_what_was_held() -> None:
                 await trio.sleep(0.001)
             await trio.testing.wait_all_tasks_blocked(0.01)
             nursery.cancel_scope.cancel()
-            let_go.set()
+            resumed.set()
 
     store = Slow()
     flujo = Flujo(Step.parallel("both", {"early": step("e"), "late": Step("l", late)}) >> step("end"), store=store)
@@ -162,6 +162,6 @@ def test_a_run_that_is_cut_short_leaves_what_was_held() -> None:
 
 
 def _all() -> Any:
-    from flujo_actors._core.records import RunQuery
+    from flujo_actors._core.records.records import RunQuery
 
     return RunQuery()

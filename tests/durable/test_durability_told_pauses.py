@@ -25,8 +25,8 @@ from flujo_actors import (
     RunLeased,
     Step,
 )
-from flujo_actors._core.paths import StepPath, at_or_below
-from flujo_actors._durable import claiming
+from flujo_actors._core.step_paths import StepPath, at_or_below
+from flujo_actors._durable import claims
 from kit.durable_places import Place
 
 ASK = Step.human_in_the_loop("ask", "Publish?")
@@ -73,7 +73,7 @@ def test_a_reader_that_leaves_at_a_pause_leaves_a_paused_run(on_host: Any, store
                 if isinstance(outcome, Paused):
                     break
         if store is not None:
-            assert RunClient(store).get("run").status == "paused"
+            assert RunClient(store, allow_blocking=True).get("run").status == "paused"
         assert (await flujo.resume_async(outcome.state_token, "yes")).status == "completed"
 
     on_host(main)
@@ -115,7 +115,7 @@ def test_a_hook_may_answer_the_pause_it_is_told_of(on_host: Any, store: Any, sha
 
 def test_a_run_is_paused_when_its_hooks_are_told_so(place: Place) -> None:
     """The listing says so, a client can answer, and the run goes on with that."""
-    client, seen = RunClient(place.open()), []
+    client, seen = RunClient(place.open(), allow_blocking=True), []
 
     def answer(payload: OnPause) -> None:
         seen.append(client.get(payload.run_id).status)
@@ -155,7 +155,7 @@ def test_another_process_may_finish_a_run_that_is_still_telling_of_its_pause(tmp
     token = first.stdout.readline().strip()
     second = [sys.executable, "program.py", url, token]
     assert subprocess.run(second, cwd=tmp_path, capture_output=True, text=True).stdout == "completed\n"
-    assert first.communicate("go on\n", timeout=60)[0] == "paused\n"
+    assert first.communicate("go on\n", timeout=120)[0] == "paused\n"
 
 
 # --- beside other work --------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_who_goes_on_with_a_run_waits_for_siblings_at_work(
     on_host: Any, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is taken at once, and used when they are done; who does not want to wait is told before that."""
-    monkeypatch.setattr(claiming, "_CLEANUP_S", 0.0)  # what others are given who want a run of this process
+    monkeypatch.setattr(claims, "_CLEANUP_S", 0.0)  # what others are given who want a run of this process
     results = []
 
     async def main() -> None:
@@ -191,7 +191,7 @@ def test_who_goes_on_with_a_run_waits_for_siblings_at_work(
                     with pytest.raises(RunLeased):
                         await flujo.resume_async(outcome.state_token, "no", wait=False)
                     group.start_soon(go_on, outcome.state_token)
-                    while store is not None and RunClient(store).prompts():
+                    while store is not None and RunClient(store, allow_blocking=True).prompts():
                         await anyio.sleep(0.01)
                     await anyio.sleep(0.05)
                     told.set()
@@ -203,7 +203,7 @@ def test_who_goes_on_with_a_run_waits_for_siblings_at_work(
 
 def test_a_client_may_answer_while_siblings_are_at_work(on_host: Any, place: Place) -> None:
     """The answer is kept, and used by whoever goes on with the run."""
-    client = RunClient(place.open())
+    client = RunClient(place.open(), allow_blocking=True)
 
     async def main() -> None:
         told = anyio.Event()
@@ -235,7 +235,9 @@ def test_a_reader_may_leave_at_a_pause_while_siblings_are_at_work(on_host: Any, 
                 if isinstance(outcome, Paused):
                     break
         if store is not None:
-            assert [each.state_token for each in RunClient(store).prompts()] == [outcome.state_token]
+            assert [each.state_token for each in RunClient(store, allow_blocking=True).prompts()] == [
+                outcome.state_token
+            ]
         result = await flujo.resume_async(outcome.state_token, "yes")
         assert result.output == {"x": "yes", "y": "slow"}
 
@@ -260,7 +262,7 @@ def test_questions_of_an_attempt_that_failed_are_withdrawn(place: Place) -> None
             told.extend([outcome.state_token] if isinstance(outcome, Paused) else [])
 
     trio.run(main)
-    [prompt] = RunClient(place.open()).prompts()
+    [prompt] = RunClient(place.open(), allow_blocking=True).prompts()
     assert set(told) == {prompt.state_token}
     assert flujo.resume(prompt.state_token, "yes").output == {"x": "yes", "y": "there"}
 
@@ -281,7 +283,7 @@ def test_a_hook_may_end_a_run_that_rests_at_a_pause(on_host: Any, store: Any) ->
 
     on_host(main)
     if store is not None:
-        assert RunClient(store).get("run").status == "aborted"
+        assert RunClient(store, allow_blocking=True).get("run").status == "aborted"
 
 
 def test_a_resume_that_is_cancelled_does_not_lose_the_run(on_host: Any, store: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from flujo_actors import Backoff, DeclarationError, Flujo, LeaseLost, Pipeline, RunClient, Step
-from flujo_actors.stores._memory import MemoryStore
+from flujo_actors.stores._memory_store import MemoryStore
 from kit.durable_places import AN_HOUR_LATER, Place
 from kit.effects import Effects
 from kit.other_processes import KILLED, PointedStore, Points, ended, forked

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from flujo_actors import Flujo, LightRecord, MemoryStore, Pipeline, Projector, RunClient, RunNotFound, SqliteStore, Step
-from flujo_actors._durable import watching
+from flujo_actors._durable import watch_poller
 from flujo_actors.errors import DeclarationError
 from flujo_actors.stores import RunQuery
 from kit.durable_places import Place, SqlitePlace
@@ -166,11 +166,11 @@ def test_a_watcher_is_told_of_a_commit_of_its_own_process_at_once() -> None:
         assert last.at is not None
         return time.time() - last.at
 
-    before, watching.POLL_S = watching.POLL_S, 60.0
+    before, watch_poller.POLL_S = watch_poller.POLL_S, 60.0
     try:
         assert trio.run(main) < 30
     finally:
-        watching.POLL_S = before
+        watch_poller.POLL_S = before
 
 
 def test_who_leaves_a_watch_leaves_the_run_alone(place: Place) -> None:
@@ -194,7 +194,7 @@ def test_a_result_is_waited_for(place: Place) -> None:
     thread = threading.Thread(target=lambda: results.append(Flujo(CHAIN, store=store).run(4, run_id="r")))
     thread.start()
     _wait_until(lambda: bool(store.find(RunQuery())))
-    waited = RunClient(store).wait("r", timeout=60)
+    waited = RunClient(store).wait("r", timeout=120)
     thread.join()
     assert (waited.status, waited.output) == ("completed", 9)
     assert [step.output for step in waited.step_history] == [step.output for step in results[0].step_history]
@@ -205,7 +205,7 @@ def test_waiting_has_an_end(place: Place) -> None:
     store = place.open()
     flujo = Flujo(Step.human_in_the_loop("ask", "Well?"), store=store)
     token = flujo.run(run_id="asks").state_token
-    waited = RunClient(store).wait("asks", timeout=60)
+    waited = RunClient(store).wait("asks", timeout=120)
     assert (waited.status, waited.state_token) == ("paused", token)
     RunClient(store).answer(str(token), "yes")
     with pytest.raises(TimeoutError, match="asks"):
@@ -254,7 +254,7 @@ def test_a_slow_step_is_one_more_commit() -> None:
     _, start, end, _ = store.scan("r")
     assert start.kind == "started"
     began = (start.at or 0) - start.latency_s
-    assert abs((end.at or 0) - end.latency_s - began) < 0.2
+    assert abs((end.at or 0) - end.latency_s - began) < 0.9  # the step took a second
 
 
 # --- the fold ---

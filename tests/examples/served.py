@@ -23,12 +23,12 @@ def served(app: Any, *, loop: str = "asyncio") -> Iterator[str]:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(timeout=15)
+            thread.join(timeout=120)
         assert not thread.is_alive(), "the server did not stop"
 
 
 def _wait_until_started(server: uvicorn.Server, thread: threading.Thread) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 120
     while not server.started:
         assert thread.is_alive(), "the server died while starting"
         assert time.monotonic() < deadline, "the server did not start"

@@ -6,6 +6,7 @@ The snippets of one document share their names, so a later one may use what an e
 
 import logging
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
-FENCED = re.compile(r"^```python(?P<marks>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(
+    r"^(?P<indent> *)```python(?P<marks>[^\n]*)\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
+)
 LINK = re.compile(r"\]\((?!https?:|#)(?P<target>[^)#]+)")
 
 
@@ -30,7 +33,7 @@ def snippets(document: Path) -> Iterator[Snippet]:
     for found in FENCED.finditer(text):
         line = text.count("\n", 0, found.start("code"))
         whole = "compile-only" not in found["marks"]
-        yield Snippet(found["code"], line, runs=whole)
+        yield Snippet(textwrap.dedent(found["code"]), line, runs=whole)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

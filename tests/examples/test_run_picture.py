@@ -28,3 +28,12 @@ def test_every_step_is_written_before_it_is_told(script: dict[str, Any]) -> None
     told = [path for what, path in noticed if what == "Success"]
     assert told == ["plan", "gather/search", "gather/read", "gather", "write"]
     assert all(noticed.index(("settled", path)) < noticed.index(("Success", path)) for path in told)
+
+
+@pytest.mark.parametrize("name", ["durable-crash", "pause-and-resume", "fleet", "structured-stages"])
+def test_a_diagram_is_drawn_from_its_table(name: str) -> None:
+    """If this fails, run `make docs`."""
+    diagrams = runpy.run_path(str(DOCS / "diagrams.py"))
+    assert (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8") == diagrams["drawn"](
+        diagrams["DIAGRAMS"][name]
+    )

@@ -20,7 +20,7 @@ def run(name: str, *arguments: str, complaint: str = "") -> str:
         capture_output=True,
         encoding="utf-8",
         env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(complaint, done.stderr)
@@ -68,6 +68,20 @@ def test_the_plain_script_prices_asks_and_fails_as_it_should() -> None:
     )
 
 
+def test_the_steered_agent_gets_its_messages_and_continues_its_conversation() -> None:
+    """Each message is in the next request, one more turn follows, and the second run knows the first."""
+    assert run("steered_agent.py").splitlines() == [
+        "the first run:",
+        "  the model reads: A journey to Lima",
+        "  the model reads: A journey to Lima / By train, please",
+        "  the model reads: A journey to Lima / By train, please / And a hotel",
+        "  => Noted: And a hotel.",
+        "the second run:",
+        "  the model reads: A journey to Lima / By train, please / And a hotel / What was it about?",
+        "  => Noted: What was it about?.",
+    ]
+
+
 def test_the_trio_program_runs_many_and_stops_one() -> None:
     """Concurrent runs share a `Flujo`; a deadline reaches the step and waits for its cleanup."""
     assert run("trio_program.py").splitlines() == [
@@ -97,7 +111,8 @@ def test_the_saga_undoes_what_was_booked_also_after_a_power_cut() -> None:
     said = run("saga.py")
     first, second = said.strip().split("\n\n")
     for trip, text in (("trip-1", first), ("trip-2", second)):
-        assert text.startswith(f"{trip} failed: no cars left")
+        assert text.startswith(f"{trip} failed: ")
+        assert text.splitlines()[0].endswith("no cars left")
         assert text.count("booked    flight") == text.count("booked    hotel") == 1
         assert text.index("told      car") < text.index("asked for the car that was perhaps rented")
         assert text.index(f"cancelled hotel  under the key {trip}:") < text.index("cancelled flight under the key")
@@ -112,3 +127,11 @@ def test_the_router_learns_which_model_to_ask(tmp_path: Path) -> None:
     learned, in_turn = (float(line.split("halfway,")[1].split()[0]) for line in said.splitlines()[:2])
     assert learned < in_turn * 0.8
     assert (tmp_path / "regret.svg").read_text(encoding="utf-8").count("<polyline") >= 2
+
+
+def test_orders_beyond_the_budget_of_a_tenant_wait_for_the_next_day() -> None:
+    """The third order of a tenant sleeps at noon, and completes after midnight."""
+    noon, midnight = run("tenant_budgets.py").split("After midnight")
+    assert "order 3 of acme: sleeping" in noon
+    assert "order 4 of globex: completed" in noon
+    assert "order 3 of acme: completed" in midnight

@@ -60,6 +60,6 @@ def test_ctrl_c_undoes_what_was_done_and_then_interrupts(way: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGINT)
-        said, complained = process.communicate(timeout=30)
+        said, complained = process.communicate(timeout=120)
     assert said.split("\n") == ["undo slow False", "undo a True", "interrupted", ""], complained
     assert (process.returncode, complained) == (0, "")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flujo_actors._core.failure_info import HALT, State, ToUndo, Undoable, When, could_not, in_order, left_by
 from flujo_actors._core.outcomes import Undone
-from flujo_actors._core.paths import StepPath
-from flujo_actors._core.undoing import HALT, State, ToUndo, Undoable, When, could_not, in_order, left_by
+from flujo_actors._core.step_paths import StepPath
 
 
 @attrs.frozen

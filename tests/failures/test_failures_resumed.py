@@ -176,3 +176,44 @@ def test_a_run_that_recovered_does_so_again_when_it_is_resumed(tmp_path: Path) -
     assert (result.status, result.output) == ("completed", "ship!")
     assert trip.log == ["pay", "desk: pay pay broke 1 go", "ship", "ship"]
     assert result.step_history[0].output == {"paid": "cash"}
+
+
+@pytest.mark.parametrize("handles", ["step", "pipeline", "branch"])
+def test_a_handler_that_is_repeated_hears_the_same_time(handles: str) -> None:
+    """The time of a failure is stored with it, so a resumed run does not fail again."""
+    heard: list[Any] = []
+    trip = Trip(cut_at="told")
+
+    async def handler(failure: Any) -> None:
+        heard.append((failure.at, failure.step_name, failure.attempts))
+        await trip.passes("told")
+
+    def pipeline() -> Any:
+        mine = [handler] if handles == "step" else ()
+        pay = Step("pay", trip.agent("pay", raises=True), on_failure=mine)
+        if handles == "branch":
+            return Step.parallel("both", {"pay": pay, "mail": trip.step("mail")}, on_failure=handler)
+        return Pipeline([trip.step("book"), pay], on_failure=handler if handles == "pipeline" else ())
+
+    trip.other = pipeline
+    _played(trip, MemoryStore())
+    assert len(heard) == 2
+    assert heard[0] == heard[1]
+
+
+def test_a_compensation_that_is_repeated_hears_the_same_time() -> None:
+    """What failed is part of what a compensation is given."""
+    heard: list[Any] = []
+    trip = Trip(cut_at="told")
+
+    async def undo(undo: Undo) -> None:
+        assert undo.failure is not None
+        heard.append(undo.failure.at)
+        await trip.passes("told")
+
+    trip.other = lambda: (
+        Step("book", trip.agent("book"), compensate=undo) >> Step("pay", trip.agent("pay", raises=True))
+    )
+    _played(trip, MemoryStore())
+    assert len(heard) == 2
+    assert heard[0] == heard[1]

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from flujo_actors import Flujo
-from flujo_actors._core.events import RunEnded, StepEnded, StepStarted, StepUnstoppable
-from flujo_actors._core.settings import Settings, TelemetrySettings
+from flujo_actors._core.settings_model import Settings, TelemetrySettings
+from flujo_actors._core.telemetry_events import RunEndedEvent, StepEnded, StepStarted, StepUnstoppable
 from flujo_actors.telemetry._sinks import MemorySink
 
 
@@ -36,7 +36,7 @@ class Watched:
         ended = Counter(event.path for event in self.sink.of(StepEnded))
         assert started == ended
         assert set(started.values()) <= {1}
-        assert len(self.sink.of(RunEnded)) <= 1
+        assert len(self.sink.of(RunEndedEvent)) <= 1
 
 
 def watched(pipeline: Any, **config: Any) -> Watched:

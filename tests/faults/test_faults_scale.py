@@ -14,7 +14,7 @@ import trio.testing
 from fault_watch import Main, both_hosts, run_to_result, watched
 
 from flujo_actors import Chunk, Context, Flujo, Paused, Pipeline, Step, Success
-from flujo_actors._handle import OUTCOME_BUFFER
+from flujo_actors._api.handle import OUTCOME_BUFFER
 
 pytestmark = pytest.mark.slow
 

@@ -133,10 +133,10 @@ def test_a_sync_step_that_never_returns_is_left_behind_and_reported(
     free, ended = threading.Event(), threading.Event()
 
     def stuck(x: Any) -> None:
-        free.wait(30)
+        free.wait(120)
         ended.set()
 
-    watch = watched(Step("stuck", stuck, timeout_s=0.1, fallback=Step("rescue", _answer)))
+    watch = watched(Step("stuck", stuck, timeout_s=0.5, fallback=Step("rescue", _answer)))
     with caplog.at_level(logging.WARNING, logger="flujo_actors"):
         result = run_to_result(run_main, watch.flujo)
     assert result.output == "an answer"
@@ -144,7 +144,7 @@ def test_a_sync_step_that_never_returns_is_left_behind_and_reported(
     assert "'stuck' was cancelled, but its thread cannot be stopped" in caplog.text
     watch.assert_settled()
     free.set()
-    assert ended.wait(10)
+    assert ended.wait(120)
     while abandoned_threads():
         pass
 
@@ -160,7 +160,7 @@ def test_a_sync_step_cancelled_while_it_waits_for_a_thread_never_begins(run_main
 
     def stuck(x: int) -> None:
         begun.append(x)
-        free.wait(30)
+        free.wait(120)
 
     settings = {"sync_step_threads": 1}
     flujo = Flujo(Step.map_over("all", Step("stuck", stuck), items=[1, 2, 3]), settings=settings)
@@ -373,7 +373,7 @@ class _SilentAgent:
 @both_hosts
 def test_an_agent_that_never_answers_is_ended_by_its_timeout(run_main: Host, agent: Any, partial: Any) -> None:
     """The step fails with `StepTimeout`, keeps what was streamed, and is not run for ever."""
-    watch = watched(Step("silent", agent, timeout_s=0.1))
+    watch = watched(Step("silent", agent, timeout_s=0.5))
 
     async def main() -> Any:
         return [outcome async for outcome in watch.flujo.run_async(1)]

@@ -11,7 +11,7 @@ from fleet_app import history, log
 
 from flujo_actors import Flujo, Pipeline, Step, current_unit
 
-SETTINGS: dict[str, Any] = {"durability": {"lease_s": 4}, "fleet": {"look_s": 0.3, "unclaimed_s": 2.0}}
+SETTINGS: dict[str, Any] = {"durability": {"lease_s": 60}, "fleet": {"look_s": 0.3, "unclaimed_s": 2.0}}
 
 
 def die() -> None:

@@ -12,7 +12,8 @@ import trio
 from flujo_actors import Flujo, Pipeline, Step
 
 LOG = os.environ.get("FLEET_LOG", "")
-LEASE_S = float(os.environ.get("FLEET_LEASE_S", "2"))
+LEASE_S = float(os.environ.get("FLEET_LEASE_S", "60"))
+"""Longer than a slow machine takes for anything. Dead owners of this machine are found without it."""
 
 
 def log(*words: object) -> None:
@@ -31,7 +32,7 @@ async def first(data: Any) -> Any:
 
 
 async def second(data: Any) -> Any:
-    """Waits, dies or blocks, as its data says, the first so many times."""
+    """Waits, dies or blocks until a file exists, as its data says, the first so many times."""
     log("second", data["name"])
     times = sum(words[1:] == ["second", data["name"]] for words in history())
     if times <= data.get("times", 1):
@@ -41,7 +42,11 @@ async def second(data: Any) -> Any:
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "block":
-                time.sleep(data["seconds"])
+                while not os.path.exists(data["gate"]):
+                    time.sleep(0.01)
+            case "gate":
+                while not os.path.exists(data["gate"]):
+                    await trio.sleep(0.01)
     log("done", data["name"])
     return data["name"]
 

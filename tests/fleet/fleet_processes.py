@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import psycopg
+from fleet_waiting import PATIENCE_S, until
 
 HERE = Path(__file__).parent
 
@@ -24,12 +29,12 @@ class Worker:
         named = {
             "FLEET_STORE": url,
             "FLEET_LOG": str(log),
-            "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent))),
+            "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent), *sys.path)),
         }
         self.process = subprocess.Popen(
             self.command or command, env={**os.environ, **named, **environ}, stderr=subprocess.PIPE, text=True, cwd=HERE
         )
-        self.said: list[str] = []
+        self.url, self.said = url, list[str]()
 
     def ready(self) -> Worker:
         """Wait until it plays."""
@@ -43,7 +48,12 @@ class Worker:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def ended(self, seconds: float = 30) -> int:
+    def freeze(self) -> None:
+        """Stop it without its knowledge, and end its leases as if their time was over."""
+        self.send(signal.SIGSTOP)
+        until(lambda: _expired(self.url, self.process.pid))
+
+    def ended(self, seconds: float = PATIENCE_S) -> int:
         """Its exit code."""
         _, said = self.process.communicate(timeout=seconds)
         self.said.append(said)
@@ -59,6 +69,19 @@ class Worker:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
         self.process.communicate()
+
+
+def _expired(url: str, pid: int) -> bool:
+    """Expire the leases of a process; whether all of them are: a row may be locked by the process itself."""
+    owned, pattern = "owner LIKE %(owner)s AND lease_until > 0", {"owner": f"%:{pid}:%"}
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=PATIENCE_S)) as db, db:
+            db.execute(f"UPDATE flujo_runs SET lease_until = 0 WHERE {owned.replace('%(owner)s', ':owner')}", pattern)
+        return True
+    with psycopg.connect(url, autocommit=True) as db:
+        free = f"SELECT id FROM flujo_runs WHERE {owned} FOR UPDATE SKIP LOCKED"
+        db.execute(f"UPDATE flujo_runs SET lease_until = 0 WHERE id IN ({free})".encode(), pattern)
+        return db.execute(f"SELECT 1 FROM flujo_runs WHERE {owned}".encode(), pattern).fetchone() is None
 
 
 class Caller(Worker):

@@ -13,7 +13,7 @@ from flujo_actors import RunClient, RunInfo
 
 T = TypeVar("T")
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def until(look: Callable[[], T], seconds: float = PATIENCE_S) -> T:
@@ -25,8 +25,19 @@ def until(look: Callable[[], T], seconds: float = PATIENCE_S) -> T:
     return found
 
 
+def until_while_it_moves(look: Callable[[], T], moved: Callable[[], object], seconds: float = PATIENCE_S) -> T:
+    """The true result of `look`; waits for as long as what `moved` returns changes now and then."""
+    seen, since = moved(), time.monotonic()
+    while not (found := look()):
+        now = moved()
+        seen, since = now, since if now == seen else time.monotonic()
+        assert time.monotonic() < since + seconds, f"nothing has moved for {seconds:g} s: {now}"
+        time.sleep(0.05)
+    return found
+
+
 @contextlib.asynccontextmanager
-async def while_it_moves(look: Callable[[], object], seconds: float = 3 * PATIENCE_S) -> AsyncIterator[None]:
+async def while_it_moves(look: Callable[[], object], seconds: float = PATIENCE_S) -> AsyncIterator[None]:
     """Leaves the block its time, for as long as what `look` sees changes now and then."""
 
     async def watch() -> None:

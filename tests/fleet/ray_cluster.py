@@ -46,7 +46,7 @@ class Head:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        until(lambda: is_open(self.port), 60)
+        until(lambda: is_open(self.port), 120)
         return self
 
     def kill(self) -> None:
@@ -57,7 +57,7 @@ class Head:
                     os.kill(pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
-            until(lambda: not is_open(self.port), 60)
+            until(lambda: not is_open(self.port), 120)
 
     def remove(self) -> None:
         self.kill()

@@ -29,7 +29,7 @@ class TemporalServer:
         command = [PROGRAM, "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(self._port)]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen([*command, "--log-level", "never"], **quiet)
-        until(lambda: is_open(self._port), 30)
+        until(lambda: is_open(self._port), 120)
         return self
 
     def kill(self) -> None:

@@ -49,7 +49,7 @@ def pipeline() -> Pipeline[Any, Any]:
 def run(flujo: Flujo[Any, Any, Any], data: Any, **options: Any) -> Any:
     async def main() -> Any:
         async with fleet(flujo):
-            with trio.fail_after(40):
+            with trio.fail_after(120):
                 return await flujo.run_async(data, **options)
 
     return trio.run(main)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import configparser
+import functools
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,9 @@ import click
 import pytest
 import yaml
 
-from flujo_actors._cli.worker import worker
+from flujo_actors import RunClient
+from flujo_actors._api.cli.worker_process import worker
+from kit.postgres_server import session_server
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 
@@ -48,6 +53,28 @@ def test_the_image_starts_a_worker_that_there_is() -> None:
     assert "http://127.0.0.1:8080/health" in text
 
 
+def test_the_image_is_built_of_files_that_there_are() -> None:
+    """The build context is the directory of the Dockerfile, also for compose."""
+    context = DEPLOY / "docker"
+    copied = re.findall(r"^COPY (.*) \S+$", (context / "Dockerfile").read_text(), re.MULTILINE)
+    assert copied
+    assert all((context / name).is_file() for names in copied for name in names.split())
+    services = yaml.safe_load((context / "compose.yaml").read_text())["services"].values()
+    assert {service["build"] for service in services if "build" in service} == {"."}
+
+
+@pytest.mark.slow
+def test_the_application_of_the_image_is_executed_by_its_workers() -> None:
+    """A worker of both queues executes a run to its end."""
+    url = session_server().fresh_url()
+    environ = {**os.environ, "FLUJO_STORE": url, "PYTHONPATH": os.pathsep.join(sys.path)}
+    submit = "import app; app.flujo.submit_sync('tea', run_id='run')"
+    run = functools.partial(subprocess.run, env=environ, cwd=DEPLOY / "docker", check=True, timeout=120)
+    run([sys.executable, "-c", submit])
+    run([sys.executable, "-m", "flujo_actors", "worker", "app:flujo", "--queue", "default", "--queue", "gpu", "--once"])
+    assert RunClient(url).state("run").output == "A letter about tea. (with a picture)"
+
+
 def containers() -> list[Any]:
     services = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())["services"].values()
     return [service["command"] for service in services if "command" in service]
@@ -77,5 +104,5 @@ def test_their_own_linters_agree(linter: str, file: str) -> None:
     command = shlex.split(linter)
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed here, so {file} is checked by the other tests alone")
-    done = subprocess.run([*command, str(DEPLOY / file)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, str(DEPLOY / file)], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

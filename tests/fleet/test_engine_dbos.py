@@ -12,8 +12,8 @@ import pytest
 from fleet_waiting import until
 
 from flujo_actors import Ticket
-from flujo_actors._fleet.port import Engine
-from flujo_actors.testing.engine_conformance import EngineConformance, EnginePlace, Played, serving
+from flujo_actors._fleet.engine_port import Engine
+from flujo_actors.testing.engine_conformance import EngineConformance, EnginePlace, RemoteOutcome, serving
 from kit.postgres_server import session_server
 
 pytestmark = [
@@ -29,7 +29,7 @@ class DbosPlace(EnginePlace):
         self.url = session_server().fresh_url()
 
     def open(self) -> Engine:
-        from flujo_actors._fleet.dbos_engine import DbosEngine
+        from flujo_actors._fleet.contrib.dbos_engine import DbosEngine
 
         return DbosEngine(self.url, retry_s=0.2)
 
@@ -60,10 +60,10 @@ class TestDbos(EngineConformance):
 
     def test_workers_that_start_together_make_the_tables_once(self, place: DbosPlace) -> None:
         """Who builds an index concurrently waits for every statement, and so for whoever would wait for a lock."""
-        make = f"from flujo_actors._fleet.dbos_engine import DbosEngine; DbosEngine({place.url!r}).prepare()"
+        make = f"from flujo_actors._fleet.contrib.dbos_engine import DbosEngine; DbosEngine({place.url!r}).prepare()"
         started = [subprocess.Popen([sys.executable, "-c", make]) for _ in range(3)]
         try:
-            assert [each.wait(timeout=90) for each in started] == [0, 0, 0]
+            assert [each.wait(timeout=120) for each in started] == [0, 0, 0]
         finally:
             for each in started:
                 each.kill()
@@ -73,7 +73,7 @@ class TestDbos(EngineConformance):
         """No workflow, whatever became of the run: the store says that."""
         engine = place.open()
         engine.prepare()
-        played = Played(place, engine)
+        played = RemoteOutcome(place, engine)
         with serving(place, played):
             engine.submit([Ticket(run_id="one")])
             played.wait([Ticket(run_id="one")])

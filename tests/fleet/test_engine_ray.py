@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ray_cluster import ray_head
 
-from flujo_actors._fleet.port import Engine, Ticket
+from flujo_actors._fleet.engine_port import Engine, Ticket
 from flujo_actors.testing.engine_conformance import EngineConformance, EnginePlace
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ class RayPlace(EnginePlace):
 
 @functools.cache
 def shared_engine(address: str) -> Any:
-    from flujo_actors._fleet.ray_engine import RayEngine
+    from flujo_actors._fleet.contrib.ray_engine import RayEngine
 
     engine = RayEngine(address, patience_s=60.0)
     engine.prepare()
@@ -57,7 +57,7 @@ class TestRay(EngineConformance):
 
     def test_a_caller_lets_go_of_a_head_that_was_replaced(self, place: EnginePlace) -> None:
         """Also if it has nothing to ask: its process ends, and the next ticket starts another one."""
-        from flujo_actors._fleet.ray_engine import RayEngine
+        from flujo_actors._fleet.contrib.ray_engine import RayEngine
 
         engine = RayEngine(ray_head().address, patience_s=60.0)
         engine.prepare()

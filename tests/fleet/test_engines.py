@@ -15,12 +15,19 @@ import psycopg
 import pytest
 from temporal_server import temporal_server
 
-from flujo_actors._fleet.port import Engine, Play, Ticket
+from flujo_actors._fleet.engine_port import Engine, Play, Ticket
 from flujo_actors._fleet.procrastinate_engine import ProcrastinateEngine
 from flujo_actors.testing.engine_conformance import EngineConformance, EnginePlace
 from kit.postgres_server import session_server
 
 pytestmark = pytest.mark.slow
+
+
+_LOSE = """
+    UPDATE procrastinate_jobs SET status = 'doing', worker_id = (
+        SELECT worker_id FROM procrastinate_jobs WHERE status = 'doing'
+    ) WHERE status = 'todo'"""
+"""Takes what waits for the worker that executes something now."""
 
 
 class PostgresPlace(EnginePlace):
@@ -70,6 +77,27 @@ class TestProcrastinate(EngineConformance):
         assert played.is_set()
         assert waiting(place, status="%") == 0
 
+    def test_a_job_that_its_worker_has_lost_is_delivered_again(self, place: PostgresPlace) -> None:
+        """Its connection broke at the fetch: the worker lives, so no other one would put the job back."""
+        engine = ProcrastinateEngine(place.url, retry_s=0.2, polling_s=0.5, stalled_s=1.0)
+        engine.prepare()
+        engine.submit([Ticket(run_id="one")])
+        stopping, played = threading.Event(), queue.Queue[str]()
+
+        def play(run_id: str) -> None:
+            if run_id == "one":
+                engine.submit([Ticket(run_id="lost")])
+                with psycopg.connect(place.url) as db:
+                    db.execute(_LOSE)
+            played.put(run_id)
+
+        thread = threading.Thread(target=engine.serve, args=(("default",), 1, play, stopping))
+        thread.start()
+        assert [played.get(timeout=120), played.get(timeout=120)] == ["one", "lost"]
+        stopping.set()
+        thread.join()
+        assert waiting(place, status="%") == 0
+
     def test_no_notice_is_missed(self, place: PostgresPlace) -> None:
         """Neither one that comes before the worker listens, nor one that comes while it looks at the queue."""
         engine = ProcrastinateEngine(place.url, polling_s=3600)
@@ -80,10 +108,10 @@ class TestProcrastinate(EngineConformance):
             try:
                 for number in range(200):
                     engine.submit([Ticket(run_id=f"run-{number}")])
-                    assert played.get(timeout=60) == f"run-{number}"
+                    assert played.get(timeout=120) == f"run-{number}"
             finally:
                 stopping.set()
-            serving.result(timeout=60)
+            serving.result(timeout=120)
 
 
 def waiting(place: PostgresPlace, status: str = "todo") -> int:
@@ -208,6 +236,6 @@ def test_an_engine_that_cannot_be_asked_again_is_none() -> None:
 
 
 def played_on(place: EnginePlace, engine: Engine) -> Any:
-    from flujo_actors.testing.engine_conformance import Played
+    from flujo_actors.testing.engine_conformance import RemoteOutcome
 
-    return Played(place, engine)
+    return RemoteOutcome(place, engine)

@@ -55,17 +55,17 @@ async def echo(text: str) -> str:
 def test_nothing_but_names_is_told_to_an_engine(engine: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A big value goes in and out; what the engine was told of it is less than 1 kB, without a word of the input."""
     told: list[str] = []
-    from flujo_actors._fleet import sidecar
+    from flujo_actors._fleet import sidecar_process
 
-    tell = sidecar.Sidecar.tell
-    monkeypatch.setattr(sidecar.Sidecar, "tell", lambda me, **it: (told.append(json.dumps(it)), tell(me, **it)))
+    tell = sidecar_process.Sidecar.tell
+    monkeypatch.setattr(sidecar_process.Sidecar, "tell", lambda me, **it: (told.append(json.dumps(it)), tell(me, **it)))
     queue, named, url = f"gpu-{uuid.uuid4().hex[:6]}", engine(), session_server().fresh_url()
     flujo = Flujo(Step("echo", echo, runs_on=queue), store=url, engine=named)
     given = CANARY * 200_000
 
     async def main() -> Any:
         async with flujo.worker(queue, slots=4, grace_s=0):
-            with trio.fail_after(60):
+            with trio.fail_after(120):
                 return await flujo.run_async(given)
 
     assert trio.run(main).output == given + "!"
@@ -110,7 +110,7 @@ class Scene:
         fleet_app.LOG = str(log)
 
     def worker(self, **environ: str) -> Worker:
-        given = {"FLEET_ENGINE": self.engine, "FLEET_LEASE_S": "2", "FLEET_WORK_S": "0.2", **environ}
+        given = {"FLEET_ENGINE": self.engine, "FLEET_WORK_S": "0.2", **environ}
         return Worker(self.url, self.log, "--queue", "cores", "--slots", "2", target="fleet_app:remote", **given)
 
     def worked(self) -> int:
@@ -120,13 +120,13 @@ class Scene:
         """The result of a map; something happens when a quarter of its items are done."""
 
         def watch() -> None:
-            until(lambda: self.worked() >= items // 4, 60)
+            until(lambda: self.worked() >= items // 4, 120)
             then()
 
         watching = threading.Thread(target=watch, daemon=True)
         watching.start()
         result = self.app.make_map(self.url, engine=self.engine).run(list(range(items)))
-        watching.join(60)
+        watching.join(120)
         return result
 
     def committed(self) -> int:
@@ -177,7 +177,7 @@ def test_what_is_missing_is_said(engine: str, extra: str, monkeypatch: pytest.Mo
     """With the command that installs it."""
     import sys
 
-    monkeypatch.setitem(sys.modules, f"flujo_actors._fleet.{extra}_engine", None)
+    monkeypatch.setitem(sys.modules, f"flujo_actors._fleet.contrib.{extra}_engine", None)
     store = "postgresql://nobody@127.0.0.1:1/nothing"
     with pytest.raises(DeclarationError, match=rf"pip install flujo-actors\[{extra}\]"):
         Flujo(Step("echo", echo), store=store, engine=engine)
@@ -205,7 +205,7 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
     """At once, and not after the minutes that Ray itself would wait."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed: the Ray engine is NOT tested here")
-    from flujo_actors._fleet.ray_engine import RayEngine
+    from flujo_actors._fleet.contrib.ray_engine import RayEngine
 
     with pytest.raises(ConnectionError, match=r"127.0.0.1:1 does not answer.*refused"):
         RayEngine("127.0.0.1:1").prepare()

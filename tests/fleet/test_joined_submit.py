@@ -38,7 +38,7 @@ def dies_after(owner, name):
 if sys.argv[2] == "before the commit":
     dies_after(ProcrastinateEngine, "submit")
 else:
-    dies_after(PostgresStore, "admit_told")
+    dies_after(PostgresStore, "admit_and_notify")
 make(sys.argv[1]).submit_sync(20, run_id="r")
 """
 
@@ -49,7 +49,7 @@ async def double(number: int) -> int:
 
 def make(url: str) -> Flujo[Any, Any, Any]:
     """Nobody looks at the store in the time of a test: only tickets tell."""
-    settings = {"durability": {"lease_s": 3}, "fleet": {"look_s": 600.0, "unclaimed_s": 600.0}}
+    settings = {"durability": {"lease_s": 60}, "fleet": {"look_s": 600.0, "unclaimed_s": 600.0}}
     return Flujo(Step("double", double, runs_on="gpu"), store=url, engine="postgres", settings=settings)
 
 
@@ -60,7 +60,7 @@ def rows(url: str, statement: Any) -> list[Any]:
 
 def die(url: str, when: str) -> None:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent)))}
-    ended = subprocess.run([sys.executable, "-c", DYING, url, when], env=environ, cwd=HERE, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", DYING, url, when], env=environ, cwd=HERE, timeout=240, check=False)
     assert ended.returncode == -signal.SIGKILL
 
 
@@ -83,7 +83,7 @@ def test_who_dies_after_the_commit_leaves_a_run_that_is_played_at_once() -> None
     async def main() -> None:
         async with make(url).worker(queues=["default", "gpu"], grace_s=0):
             client = RunClient(url)
-            with trio.fail_after(30):
+            with trio.fail_after(120):
                 await trio.to_thread.run_sync(lambda: until(lambda: client.get("r").status == "completed"))
 
     trio.run(main)
@@ -105,3 +105,35 @@ def test_an_engine_that_fails_in_the_transaction_keeps_no_run_from_existing(monk
     flujo.submit_sync(2, run_id="second")
     assert tried == [True, False]
     assert RunClient(url).get("second").status == "running"
+
+
+def test_a_submission_is_made_again_when_its_connection_is_lost(monkeypatch: Any) -> None:
+    """The transaction wrote nothing, so the run and its ticket are there once."""
+    url = session_server().fresh_url()
+    flujo, submit, lost = make(url), ProcrastinateEngine.submit, [1, 2]
+
+    def losing(engine: Any, tickets: Any, connection: Any = None) -> None:
+        submit(engine, tickets, connection)
+        if lost:
+            lost.pop()
+            with psycopg.connect(url, autocommit=True) as db:
+                db.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
+            connection.execute("SELECT 1")
+
+    monkeypatch.setattr(ProcrastinateEngine, "submit", losing)
+    flujo.submit_sync(20, run_id="r")
+    assert not lost
+    assert (
+        rows(url, "SELECT count(*) FROM flujo_runs") == rows(url, "SELECT count(*) FROM procrastinate_jobs") == [(1,)]
+    )
+
+
+def test_an_engine_is_prepared_once_for_many_submissions(monkeypatch: Any) -> None:
+    """Preparing costs a connection, so only the first submission of a `Flujo` does it."""
+    prepared: list[None] = []
+    prepare = ProcrastinateEngine.prepare
+    monkeypatch.setattr(ProcrastinateEngine, "prepare", lambda engine: (prepared.append(None), prepare(engine)))
+    flujo = make(session_server().fresh_url())
+    for number in range(3):
+        flujo.submit_sync(number, queue="q")
+    assert len(prepared) == 1

@@ -128,7 +128,7 @@ def test_a_worker_that_stops_leaves_the_rest_of_a_paused_step_to_others(url: str
     inner = Step.parallel("inner", {"asks": Step.human_in_the_loop("asks", "May I?"), "works": Step("works", long)})
     remote = Step.loop_until("remote", inner, lambda output, context: True, runs_on="gpu")
     flujo = make(remote, url)
-    client = RunClient(url)
+    client = RunClient(url, allow_blocking=True)
 
     async def main() -> Any:
         results: list[Any] = []
@@ -137,7 +137,7 @@ def test_a_worker_that_stops_leaves_the_rest_of_a_paused_step_to_others(url: str
             results.append(await flujo.run_async("x", run_id="r"))
             nursery.cancel_scope.cancel()
 
-        with trio.fail_after(40):
+        with trio.fail_after(120):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(call)
                 async with fleet(flujo):
@@ -183,11 +183,11 @@ def test_a_worker_undoes_a_run_that_was_cancelled(url: str) -> None:
         Step("c", waits, runs_on="gpu"),
     ]
     flujo = make(Pipeline(steps, name="undone"), url)
-    client = RunClient(url)
+    client = RunClient(url, allow_blocking=True)
 
     async def main() -> None:
         await flujo.submit(1, run_id="r")
-        with trio.fail_after(40):
+        with trio.fail_after(120):
             async with flujo.worker(queues=["default", "gpu"], grace_s=0):
                 await begun.wait()
             client.cancel("r", "not wanted")
@@ -236,9 +236,9 @@ def test_the_items_of_a_map_are_handed_in_together(url: str) -> None:
             await trio.sleep(0.1)
 
     with pytest.MonkeyPatch.context() as patch:
-        count_calls(patch, calls, "admit_told")
+        count_calls(patch, calls, "admit_and_notify")
         assert trio.run(main).output == list(range(300))
-    assert calls["admit_told"] < 150  # those that are asked for in one round go together
+    assert calls["admit_and_notify"] < 150  # those that are asked for in one round go together
     assert most <= 100
 
 
@@ -254,10 +254,10 @@ def test_an_item_alone_asks_the_store_for_little(url: str) -> None:
                 return await flujo.run_async(list(range(100)))
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("take_new", "claim", "get", "read", "read_all"):
+        for name in ("claim_next", "claim", "get", "read", "read_all"):
             count_calls(patch, calls, name)
         assert trio.run(main).output == list(range(100))
-    assert calls["take_new"] == 100
+    assert calls["claim_next"] <= 100 + 100  # some are claimed together, and polls find nothing
     assert calls["claim"] + calls["get"] == 0
     assert calls["read"] + calls["read_all"] <= 100
 

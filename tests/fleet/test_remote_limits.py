@@ -45,7 +45,7 @@ def url() -> str:
 def run(flujo: Flujo[Any, Any, Any], data: Any, **options: Any) -> Any:
     async def main() -> Any:
         async with fleet(flujo):
-            with trio.fail_after(40):
+            with trio.fail_after(120):
                 return await flujo.run_async(data, **options)
 
     return trio.run(main)
@@ -150,13 +150,13 @@ def test_a_limit_asks_from_where_it_was_reached(url: str, answer: Any) -> None:
     flujo = make(stage, url, usage_limits=limits)
     result = run(flujo, "go", run_id="r")
     assert (result.status, len(model.asked)) == ("paused", 2)
-    [prompt, *_] = RunClient(url).prompts()
+    [prompt, *_] = RunClient(url, allow_blocking=True).prompts()
     assert "2 of 2 requests (request_limit)" in prompt.message
 
     async def go_on() -> PipelineResult[Any]:
         async with fleet(flujo):
-            with trio.fail_after(40):
-                RunClient(url).answer(prompt.state_token, answer)
+            with trio.fail_after(120):
+                RunClient(url, allow_blocking=True).answer(prompt.state_token, answer)
                 return await flujo.resume_async("r")
 
     if answer is False:
@@ -174,7 +174,7 @@ def test_a_worker_that_dies_inside_a_call_holds_back_nothing(url: str, tmp_path:
     log.touch()
     monkeypatch.setattr(fleet_app, "LOG", str(log))
     options = ("--queue", "cores", "--slots", "3")
-    limited = {"target": "fleet_app:limited", "FLEET_LIMITED": "6", "FLEET_LEASE_S": "4"}
+    limited = {"target": "fleet_app:limited", "FLEET_LIMITED": "6"}
     with ExitStack() as workers:
         dying = workers.enter_context(Worker(url, log, *options, FLEET_DIES="1", **limited))
 
@@ -200,5 +200,45 @@ def test_budgets_go_with_their_run(url: str) -> None:
     flujo = make(Step.parallel("race", branches(2, model)), url, usage_limits=UsageLimits(request_limit=9))
     run(flujo, "go", run_id="r")
     assert rows(url, "SELECT count(*) FROM flujo_budgets") == [(1,)]
-    RunClient(url).delete("r")
+    RunClient(url, allow_blocking=True).delete("r")
     assert rows(url, "SELECT count(*) FROM flujo_budgets") == rows(url, "SELECT count(*) FROM flujo_shares") == [(0,)]
+
+
+def test_a_window_counts_the_requests_of_remote_steps_once(url: str) -> None:
+    """Each session has its own share: neither the caller nor a second run repeats it."""
+    model = scripted_model("ok", forever=True, usage=TEN)
+    limits = UsageLimits(request_limit=5, window="month", name="team")
+    flujo = make(Step.parallel("race", branches(3, model)), url, usage_limits=limits)
+    assert run(flujo, "go", run_id="a").total_tokens == 30
+    [found] = RunClient(url, allow_blocking=True).budgets("team")
+    assert (found.spent.requests, found.spent.tokens, found.reserved.requests) == (3, 30, 0)
+    with pytest.raises(UsageLimitExceededError, match="budget 'team' of this month has used 5 of 5 requests"):
+        run(flujo, "go", run_id="b")
+    [found] = RunClient(url, allow_blocking=True).budgets("team")
+    assert (found.spent.requests, len(model.asked)) == (5, 5)
+
+
+def test_a_remote_step_waits_for_the_next_window_without_a_worker(url: str) -> None:
+    """The run sleeps until the window ends; a higher limit and a wake let it complete."""
+    model = scripted_model("ok", forever=True, usage=TEN)
+
+    def flujo(most: int) -> Any:
+        limits = UsageLimits(request_limit=most, window="month", when_reached="wait")
+        both = Step("a", make_agent_async(model), runs_on="gpu") >> Step("b", make_agent_async(model), runs_on="gpu")
+        return make(both, url, usage_limits=limits)
+
+    result = run(flujo(1), "go", run_id="r")
+    client = RunClient(url, allow_blocking=True)
+    assert (result.status, [each.kind for each in client.get("r").waits]) == ("sleeping", ["budget"])
+    assert result.wakes_at == client.budgets()[0].ends_at
+    assert client.wake("r")
+    more = flujo(2)
+
+    async def go_on() -> PipelineResult[Any]:
+        async with fleet(more):
+            with trio.fail_after(120):
+                return await more.resume_async("r")
+
+    resumed = trio.run(go_on)
+    assert (resumed.status, resumed.total_tokens, len(model.asked)) == ("completed", 20, 2)
+    assert [each.spent.requests for each in client.budgets()] == [2]

@@ -29,7 +29,7 @@ from kit.postgres_server import session_server
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {"durability": {"lease_s": 3}, "fleet": {"look_s": 0.3, "unclaimed_s": 3.0}}
+SETTINGS = {"durability": {"lease_s": 60}, "fleet": {"look_s": 0.3, "unclaimed_s": 3.0}}
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def test_a_step_runs_elsewhere(url: str) -> None:
 
     async def main() -> None:
         async with fleet(flujo):
-            with trio.fail_after(20):
+            with trio.fail_after(120):
                 result = await flujo.run_async(21, run_id="root")
         assert (result.status, result.output) == ("completed", 42 * 42)
         assert [each.name for each in result.step_history] == ["double", "square"]
 
     trio.run(main)
-    client = RunClient(url)
+    client = RunClient(url, allow_blocking=True)
     assert [info.run_id for info in client.list()] == ["root"]
     assert rows(url, "SELECT run_id, status FROM flujo_runs ORDER BY id") == [
         ("root", "completed"),
@@ -77,6 +77,25 @@ def test_a_step_runs_elsewhere(url: str) -> None:
     client.delete("root")
     assert rows(url, "SELECT run_id FROM flujo_runs") == []
     assert rows(url, "SELECT id FROM procrastinate_jobs") == []
+
+
+def test_a_remote_step_reads_the_labels_of_its_run(url: str) -> None:
+    """It is not listed by them itself."""
+
+    async def tenant(number: int, *, labels: Any) -> str:
+        return f"{number} of {labels['tenant']}"
+
+    flujo = make(Step.map_over("all", Step("tenant", tenant), runs_on="gpu"), url)
+
+    async def main() -> Any:
+        async with fleet(flujo):
+            with trio.fail_after(120):
+                return await flujo.run_async([1, 2], run_id="root", labels={"tenant": "7"})
+
+    assert trio.run(main).output == ["1 of 7", "2 of 7"]
+    client = RunClient(url, allow_blocking=True)
+    assert [info.run_id for info in client.list(labels={"tenant": "7"})] == ["root"]
+    assert rows(url, "SELECT name, value FROM flujo_labels") == [("tenant", "7")]
 
 
 def rows(url: str, statement: str) -> list[Any]:
@@ -90,7 +109,7 @@ def test_the_items_of_a_map_that_runs_elsewhere_do(url: str) -> None:
 
     async def main() -> Any:
         async with fleet(flujo):
-            with trio.fail_after(20):
+            with trio.fail_after(120):
                 return await flujo.run_async([1, 2], run_id="root")
 
     assert trio.run(main).output == [2, 4]
@@ -165,7 +184,7 @@ def test_the_items_of_a_map_run_elsewhere(url: str) -> None:
 
         async def main(flujo: Flujo[Any, Any, Any] = flujo, number: int = number) -> Any:
             async with fleet(flujo):
-                with trio.fail_after(30):
+                with trio.fail_after(120):
                     return await flujo.run_async(list(range(30)), run_id=f"map {number}")
 
         factor = 2 if number == 3 else 1
@@ -233,8 +252,10 @@ def shape(result: Any) -> Any:
 def test_a_control_error_ends_the_whole_run(url: str) -> None:
     """Raised at the caller, with the partial result; siblings are stopped."""
     cleaned: list[str] = []
+    begun = trio.Event()
 
     async def endless(data: int) -> int:
+        begun.set()
         try:
             await trio.sleep_forever()
         finally:
@@ -242,6 +263,7 @@ def test_a_control_error_ends_the_whole_run(url: str) -> None:
         return data
 
     async def spend(data: int) -> int:
+        await begun.wait()
         raise UsageLimitExceededError("too much")
 
     branches = {"a": Step("a", endless, runs_on="gpu"), "b": Step("b", spend, runs_on="gpu")}
@@ -289,8 +311,8 @@ def test_a_question_asked_elsewhere_is_the_runs_own(url: str) -> None:
         async with fleet(flujo):
             paused = await flujo.run_async("tea", run_id="r")
             assert (paused.status, paused.feedback) == ("paused", "May I?")
-            assert RunClient(url).get("r").state_token == paused.state_token
-            await trio.to_thread.run_sync(RunClient(url).answer, paused.state_token, "yes")
+            assert RunClient(url, allow_blocking=True).get("r").state_token == paused.state_token
+            await trio.to_thread.run_sync(RunClient(url, allow_blocking=True).answer, paused.state_token, "yes")
             return await flujo.resume_async("r")
 
     assert trio.run(main).output == "YES"
@@ -365,14 +387,16 @@ def test_a_run_that_waits_for_others_needs_no_slot(url: str) -> None:
     async def main() -> Any:
         async with flujo.worker(queues=["gpu", "default"], slots=1, grace_s=0):
             run_id = await flujo.submit([1, 2, 3])
-            await trio.to_thread.run_sync(until, lambda: RunClient(url).get(run_id).status != "running")
-            return RunClient(url).state(run_id)
+            await trio.to_thread.run_sync(
+                until, lambda: RunClient(url, allow_blocking=True).get(run_id).status != "running"
+            )
+            return RunClient(url, allow_blocking=True).state(run_id)
 
     flujo2 = make(Step.map_over("outer", inner, runs_on="gpu"), url)
 
     async def nested() -> Any:
         async with flujo2.worker(queues=["gpu"], slots=1, grace_s=0):
-            with trio.fail_after(30):
+            with trio.fail_after(120):
                 return await flujo2.run_async([[1, 2], [3]])
 
     assert trio.run(nested).output == [[2, 4], [6]]
@@ -411,7 +435,7 @@ def test_chunks_come_in_order_and_none_twice(url: str) -> None:
 
     async def main() -> tuple[list[Any], Any]:
         async with fleet(flujo):
-            with trio.fail_after(40):
+            with trio.fail_after(120):
                 return await outcomes_of(flujo.run_async("go"))
 
     chunks, rest = trio.run(main)
@@ -428,7 +452,7 @@ def test_a_remote_step_that_nobody_sees_is_not_streamed(url: str) -> None:
 
     async def main() -> tuple[list[Any], Any]:
         async with fleet(flujo):
-            with trio.fail_after(40):
+            with trio.fail_after(120):
                 return await outcomes_of(flujo.run_async("go", chunks=["a"]))
 
     chunks, rest = trio.run(main)
@@ -511,6 +535,33 @@ def test_an_asyncio_program_calls_and_plays(url: str) -> None:
 
     async def main() -> Any:
         async with flujo.worker("gpu", slots=4, grace_s=0):
-            return await asyncio.wait_for(flujo.run_async([1, 2, 3]), 30)
+            return await asyncio.wait_for(flujo.run_async([1, 2, 3]), 120)
 
     assert asyncio.run(main()).output == [2, 3, 4]
+
+
+class Tasks(trio.abc.Instrument):
+    """Lists the names of the tasks that are spawned."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.names.append(task.name)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_remote_step_is_a_task_of_its_caller_and_one_of_its_worker(url: str, batch: int) -> None:
+    """Both are named by its path: the worker performs it by the same gate."""
+    items = Step.map_over("items", Step("double", double, runs_on="gpu"), batch=batch)
+    flujo, tasks = make(items, url), Tasks()
+
+    async def main() -> None:
+        async with fleet(flujo):
+            with trio.fail_after(120):
+                result = await flujo.run_async([1, 2, 3])
+        assert result.output == [2, 4, 6]
+
+    trio.run(main, instruments=[tasks])
+    assert [tasks.names.count(f"items/~i{number}") for number in range(3)] == [2, 2, 2]
+    assert tasks.names.count("items") == 1

@@ -168,7 +168,7 @@ def undoing(desk: Desk) -> list[str]:
 
 def played(flujo: Flujo[Any, Any, Any], desk: Desk) -> Any:
     async def main() -> Any:
-        with trio.fail_after(60):
+        with trio.fail_after(120):
             if desk.queue is None:
                 return await flujo.run_async("x")
             async with fleet(flujo):
@@ -195,7 +195,7 @@ def test_a_run_that_is_cancelled_undoes_what_remote_steps_had_done(url: str, aga
     desk = Desk("gpu")
     half = desk.away("half", [desk.step("x"), desk.waits("y"), desk.step("never")])
     flujo = make(Pipeline([desk.step("a"), half], name="cancelled"), url)
-    client = RunClient(url)
+    client = RunClient(url, allow_blocking=True)
 
     async def over() -> None:
         while client.get("r").status in ("running", "paused"):
@@ -203,7 +203,7 @@ def test_a_run_that_is_cancelled_undoes_what_remote_steps_had_done(url: str, aga
 
     async def main() -> None:
         await flujo.submit("x", run_id="r")
-        with trio.fail_after(60):
+        with trio.fail_after(120):
             async with flujo.worker(queues=["default", "gpu"], grace_s=0):
                 await desk.begun.wait()
                 if not again:
@@ -235,7 +235,7 @@ def test_whoever_goes_on_with_a_run_knows_what_was_undone_elsewhere(url: str) ->
 
     async def main() -> Any:
         async with fleet(flujo):
-            with trio.fail_after(60):
+            with trio.fail_after(120):
                 return await flujo.run_async("x", run_id="r")
 
     with pytest.raises(KeyboardInterrupt):
@@ -251,7 +251,7 @@ def test_what_a_worker_did_that_was_killed_is_undone(url: str, tmp_path: Path, m
     log = tmp_path / "log"
     log.touch()
     monkeypatch.setattr(fleet_app, "LOG", str(log))
-    client, flujo = RunClient(url), cases_app.make_trip(url, engine="postgres")
+    client, flujo = RunClient(url, allow_blocking=True), cases_app.make_trip(url, engine="postgres")
     options: Any = (url, log, "--queue", "default", "--queue", "cores")
 
     def said(word: str) -> list[str]:
@@ -259,12 +259,12 @@ def test_what_a_worker_did_that_was_killed_is_undone(url: str, tmp_path: Path, m
 
     with Worker(*options, target="cases_app:trip", CASES="trip").ready() as killed:
         flujo.submit_sync("x", run_id="r")
-        until(lambda: "hotel" in said("book"), 60)
+        until(lambda: "hotel" in said("book"), 120)
         killed.process.kill()
         killed.process.wait()
     client.cancel("r", "not wanted")
     with Worker(*options, target="cases_app:trip", CASES="trip").ready():
-        until(lambda: client.get("r").status == "aborted", 60)
+        until(lambda: client.get("r").status == "aborted", 120)
     assert said("undo") == ["hotel False", "train True", "flight True"]
 
 

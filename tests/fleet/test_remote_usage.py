@@ -36,7 +36,7 @@ def url() -> str:
 def run(flujo: Flujo[Any, Any, Any], data: Any) -> Any:
     async def main() -> Any:
         async with fleet(flujo):
-            with trio.fail_after(40):
+            with trio.fail_after(120):
                 return await flujo.run_async(data)
 
     return trio.run(main)

@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from flujo_actors import (
     Step,
     UsageLimitExceededError,
 )
-from flujo_actors._durable.stored_runs import StoredRuns
-from flujo_actors._fleet import worker
+from flujo_actors._durable.durable_run_registry import DurableRunRegistry
+from flujo_actors._fleet import worker_loop
 from flujo_actors.errors import StoreError
 from flujo_actors.testing import MemorySink
 from kit.postgres_server import session_server
@@ -75,7 +76,7 @@ async def in_thread(fn: Callable[..., Any], *args: Any) -> Any:
 def test_a_worker_plays_what_was_submitted(store: Any, run: Callable[[Main], Any]) -> None:
     """On every store, in trio and asyncio programs; the result is where every stored run's is."""
     flujo = Flujo(Step("double", double), store=store)
-    client = RunClient(store)
+    client = RunClient(store, allow_blocking=True)
 
     async def main() -> None:
         run_id = await flujo.submit(21)
@@ -91,10 +92,10 @@ def test_a_worker_plays_what_was_submitted(store: Any, run: Callable[[Main], Any
 def test_a_run_is_there_when_submit_returns(url: str) -> None:
     """It waits for a worker: its listing names the queue, and since when; nobody abandoned it."""
     run_id = Flujo(Step("double", double), store=url).submit_sync(21, run_id="mine", queue="gpu")
-    info = RunClient(url).get(run_id)
+    info = RunClient(url, allow_blocking=True).get(run_id)
     assert (info.run_id, info.status, info.queue, info.abandoned) == ("mine", "running", "gpu", False)
     assert info.waiting_since == info.created_at
-    assert [each.run_id for each in RunClient(url).list()] == ["mine"]
+    assert [each.run_id for each in RunClient(url, allow_blocking=True).list()] == ["mine"]
 
 
 def test_a_taken_id_is_refused(url: str) -> None:
@@ -115,7 +116,8 @@ def test_submit_needs_a_store_that_others_can_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"queues": ()}, {"queues": ""}, {"slots": 0}, {"slots": True}, {"grace_s": -1}, {"health": ""}]
+    "wrong",
+    [{"queues": ()}, {"queues": ""}, {"queues": "a,b"}, {"slots": 0}, {"slots": True}, {"grace_s": -1}, {"health": ""}],
 )
 def test_a_worker_that_makes_no_sense_is_refused(url: str, wrong: dict[str, Any]) -> None:
     """When it is made."""
@@ -123,12 +125,12 @@ def test_a_worker_that_makes_no_sense_is_refused(url: str, wrong: dict[str, Any]
         Flujo(Step("double", double), store=url).worker(**wrong)
 
 
-@pytest.mark.parametrize("queue", ["", "x" * 101, "two\nlines", 3])
+@pytest.mark.parametrize("queue", ["", "x" * 101, "two\nlines", 3, "a,b", " a"])
 def test_a_queue_without_a_proper_name_is_refused(url: str, queue: Any) -> None:
     """Before anything is written."""
     with pytest.raises(DeclarationError, match="queue"):
         Flujo(Step("double", double), store=url).submit_sync(1, queue=queue)
-    assert RunClient(url).list() == []
+    assert RunClient(url, allow_blocking=True).list() == []
 
 
 def test_an_input_that_cannot_be_stored_is_refused(url: str) -> None:
@@ -173,7 +175,7 @@ def test_a_worker_plays_its_queues_and_no_more_at_once_than_it_has_slots(url: st
         return number
 
     flujo = Flujo(Step("slow", slow), store=url)
-    client = RunClient(url)
+    client = RunClient(url, allow_blocking=True)
 
     async def main() -> None:
         mine = [await flujo.submit(number, queue=queue) for number in range(3) for queue in ("a", "b")]
@@ -190,7 +192,7 @@ def test_a_worker_plays_its_queues_and_no_more_at_once_than_it_has_slots(url: st
 def test_a_paused_run_goes_on_when_it_was_answered(url: str) -> None:
     """By whoever answers, from anywhere; a worker takes it up again."""
     flujo = Flujo(Step.human_in_the_loop("ask", "May I?") >> Step("say", shouted), store=url)
-    client = RunClient(url)
+    client = RunClient(url, allow_blocking=True)
 
     async def main() -> None:
         run_id = await flujo.submit("x")
@@ -207,23 +209,25 @@ def test_a_paused_run_goes_on_when_it_was_answered(url: str) -> None:
 def test_a_run_that_cannot_be_played_is_not_tried_without_end(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While its store is away, say: again after a while, and not as fast as the machine can."""
     tried: list[str] = []
-    take = StoredRuns.take
+    read = DurableRunRegistry._read
 
-    async def fail_twice(runs: StoredRuns, run_id: Any) -> Any:
-        tried.append(run_id)
+    async def fail_twice(runs: DurableRunRegistry, lease: Any, *args: Any, **named: Any) -> Any:
+        tried.append(lease.run_id)
         if len(tried) < 3:
             raise StoreError("it is away")
-        return await take(runs, run_id)
+        return await read(runs, lease, *args, **named)
 
-    monkeypatch.setattr(StoredRuns, "take", fail_twice)
-    monkeypatch.setattr(worker, "TRY_AGAIN_S", 0.3)
+    monkeypatch.setattr(DurableRunRegistry, "_read", fail_twice)
+    monkeypatch.setattr(worker_loop, "TRY_AGAIN_S", 0.3)
     flujo = Flujo(Step("double", double), store=url)
 
     async def main() -> float:
         run_id = await flujo.submit(21)
         began = trio.current_time()
         async with flujo.worker(queues="default"):
-            await trio.to_thread.run_sync(until, lambda: RunClient(url).get(run_id).status == "completed")
+            await trio.to_thread.run_sync(
+                until, lambda: RunClient(url, allow_blocking=True).get(run_id).status == "completed"
+            )
             return trio.current_time() - began
 
     assert trio.run(main) >= 0.6
@@ -244,7 +248,7 @@ def test_a_run_that_is_played_can_be_cancelled(url: str) -> None:
         return number
 
     flujo = Flujo(Step("endless", endless), store=url)
-    client = RunClient(url)
+    client = RunClient(url, allow_blocking=True)
 
     async def main() -> None:
         run_id = await flujo.submit(0)
@@ -262,8 +266,8 @@ def test_a_run_that_waits_can_be_cancelled(url: str) -> None:
     """Nobody plays it then."""
     flujo = Flujo(Step("double", double), store=url)
     run_id = flujo.submit_sync(1)
-    RunClient(url).cancel(run_id)
-    assert RunClient(url).get(run_id).status == "aborted"
+    RunClient(url, allow_blocking=True).cancel(run_id)
+    assert RunClient(url, allow_blocking=True).get(run_id).status == "aborted"
 
 
 def test_whatever_a_run_raises_its_worker_goes_on(url: str) -> None:
@@ -280,7 +284,7 @@ def test_whatever_a_run_raises_its_worker_goes_on(url: str) -> None:
         return kind
 
     flujo = Flujo(Step("trouble", trouble), store=url)
-    client = RunClient(url)
+    client = RunClient(url, allow_blocking=True)
 
     async def main() -> None:
         ids = {kind: await flujo.submit(kind) for kind in ("error", "limit", "exit", "fine")}
@@ -308,7 +312,7 @@ def test_what_a_worker_cannot_finish_in_its_grace_is_given_up(url: str) -> None:
         return data
 
     flujo = Flujo(Step("first", first) >> Step("second", second), store=url)
-    client = RunClient(url)
+    client = RunClient(url, allow_blocking=True)
 
     async def main() -> None:
         run_id = await flujo.submit("x")
@@ -337,7 +341,7 @@ def test_a_worker_finishes_what_it_can(url: str) -> None:
             await in_thread(until, lambda: worker.busy)
         return run_id
 
-    assert RunClient(url).get(trio.run(main)).status == "completed"
+    assert RunClient(url, allow_blocking=True).get(trio.run(main)).status == "completed"
 
 
 @pytest.mark.slow
@@ -367,13 +371,13 @@ def test_whoever_is_cancelled_does_not_wait_for_the_grace(url: str, run: Callabl
                 await asyncio.wait_for(serve(), 1)
 
     run(main)
-    assert RunClient(url).list()[0].status == "running"
+    assert RunClient(url, allow_blocking=True).list()[0].status == "running"
 
 
 def test_workers_say_who_they_are(url: str) -> None:
     """While they are there: where, on what, and how much."""
     flujo = Flujo(Step("double", double), store=url)
-    client = RunClient(url)
+    client = RunClient(url, allow_blocking=True)
 
     async def main() -> None:
         async with flujo.worker(queues=["gpu", "default"], slots=3):
@@ -394,7 +398,7 @@ def test_telemetry_knows_how_long_runs_waited(url: str) -> None:
     async def main() -> str:
         run_id = await flujo.submit(1, queue="gpu")
         async with flujo.worker("gpu"):
-            await in_thread(ended, RunClient(url), run_id)
+            await in_thread(ended, RunClient(url, allow_blocking=True), run_id)
         return run_id
 
     run_id = trio.run(main)
@@ -408,7 +412,7 @@ def test_a_question_that_nobody_answers_in_time_is_ended_by_a_worker(url: str) -
     """Its run goes on with what was declared for that."""
     ask = Step.approval("ask", "May I?", timeout_s=0.05, on_timeout="approve")
     flujo = Flujo(ask >> Step("say", shouted), store=url)
-    client = RunClient(url)
+    client = RunClient(url, allow_blocking=True)
 
     async def main() -> None:
         run_id = await flujo.submit("x")
@@ -425,7 +429,7 @@ def test_the_health_of_a_worker_can_be_asked_for(url: str) -> None:
 
     def asked(port: int | None, path: str) -> tuple[int, dict[str, Any]]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=120) as response:
                 return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             with error:
@@ -459,7 +463,7 @@ def test_the_health_of_a_worker_can_be_a_file(url: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_another_version_of_the_pipeline_leaves_a_run_alone(url: str) -> None:
     """It is never played by guess, never fails, and its worker says why; the right version plays it."""
-    client = RunClient(url)
+    client = RunClient(url, allow_blocking=True)
 
     async def main() -> None:
         run_id = await Flujo(named(Step("double", double)), store=url).submit(1)
@@ -476,3 +480,55 @@ def test_another_version_of_the_pipeline_leaves_a_run_alone(url: str) -> None:
 def named(step: Step) -> Any:
     """A pipeline whose name stays when its steps change."""
     return Pipeline([step], name="reports")
+
+
+def test_a_submitted_run_carries_the_named_context_variables(store: Any, run: Callable[[Main], Any]) -> None:
+    """The worker's own value of the variable does not count, and each run has its own."""
+    tenant: ContextVar[str] = ContextVar("tenant")
+
+    async def look(text: str) -> str:
+        return f"{text} of {tenant.get('nobody')}"
+
+    flujo = Flujo(Step("look", look), store=store, carry=[tenant])
+
+    async def main() -> None:
+        for name in ("ada", "bob"):
+            tenant.set(name)
+            await flujo.submit("desk", run_id=name)
+        tenant.set("worker")
+        async with flujo.worker(slots=2):
+            for name in ("ada", "bob"):
+                await in_thread(ended, RunClient(store, allow_blocking=True), name)
+
+    run(main)
+    assert [RunClient(store, allow_blocking=True).state(name).output for name in ("ada", "bob")] == [
+        "desk of ada",
+        "desk of bob",
+    ]
+
+
+def test_a_carried_value_without_json_is_refused_by_submit(url: str) -> None:
+    """Before the run exists."""
+    tenant: ContextVar[object] = ContextVar("tenant")
+    flujo = Flujo(Step("double", double), store=url, carry=[tenant])
+
+    def submit() -> None:
+        tenant.set(object())
+        with pytest.raises(DeclarationError, match="carry: the value of 'tenant' is no JSON data"):
+            flujo.submit_sync(1)
+
+    copy_context().run(submit)
+    assert RunClient(url).list() == []
+
+
+@pytest.mark.parametrize("content", ["steps: []\n", '{"mine": 1}', "[1]"])
+def test_a_health_file_never_replaces_a_file_of_the_user(url: str, tmp_path: Path, content: str) -> None:
+    """A worker would delete it at its end; what a dead worker left is replaced."""
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(content)
+    flujo = Flujo(Step("double", double), store=url)
+    with pytest.raises(DeclarationError, match="is no health file of a worker"):
+        flujo.worker(health=file)
+    assert file.read_text() == content
+    file.write_text('{"state": "ready", "ready": true, "busy": 0, "name": "dead"}')
+    flujo.worker(health=file)

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flujo_actors._core.loops import Entry, LoopGuard, canonical, entry_of, find_loop
+from flujo_actors._core.policies.loop_detection import LoopGuard, LoopStep, canonical, entry_of, find_loop
 from flujo_actors.errors import DeclarationError
 
 
-def turns(text: str, *, failed: bool = False) -> list[Entry]:
+def turns(text: str, *, failed: bool = False) -> list[LoopStep]:
     """One turn per letter: the tool of that name, called with nothing, returning nothing."""
     return [entry for each in text if (entry := entry_of([(each, {}, None, failed)]))]
 
 
-def found_at(history: list[Entry], guard: LoopGuard | None = None) -> int | None:
+def found_at(history: list[LoopStep], guard: LoopGuard | None = None) -> int | None:
     """After which turn a loop is found first."""
     guard = guard or LoopGuard()
     return next((n for n in range(1, len(history) + 1) if find_loop(history[:n], guard)), None)

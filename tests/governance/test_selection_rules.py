@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flujo_actors._core.budgets import Budget
-from flujo_actors._core.by_budget import ByBudget
-from flujo_actors._core.selection import (
+from flujo_actors._core.policies.selection import (
     NO_BELIEF,
     Belief,
+    ByBudget,
     Evidence,
     ThompsonSampling,
     faded,
@@ -22,6 +21,7 @@ from flujo_actors._core.selection import (
     is_reward,
     learned,
 )
+from flujo_actors._core.usage import Budget
 from flujo_actors.errors import DeclarationError
 
 BUDGET = Budget()

@@ -134,6 +134,25 @@ def test_an_answer_that_says_nothing_is_refused(make: Any, tmp_path: Path) -> No
     assert done == [900]
 
 
+@each_kind
+@each_store
+@pytest.mark.parametrize("wrong", [{"amount": "many"}, {}, {"amount": 1, "currency": "eur"}])
+def test_arguments_that_the_tool_does_not_take_are_refused(
+    make: Any, stored: bool, wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    """The approver is told, the model is not; the run is still paused and takes a better answer."""
+    agent, model, done = refunding(REFUND, "done")
+    flujo = Flujo(make("help", agent), store=url(stored, tmp_path))
+    paused = flujo.run("I want my money back")
+    with pytest.raises(InvalidAnswer, match=r"the answer to .help.: arguments\..*the question is still open"):
+        flujo.resume(paused.state_token, {"option": "approve", "arguments": wrong})
+    if stored:
+        with pytest.raises(InvalidAnswer, match=r"the answer to .help.: arguments\..*the question is still open"):
+            RunClient(url(stored, tmp_path)).answer(paused.state_token, {"arguments": wrong})
+    result = flujo.resume(paused.state_token, {"option": "approve", "arguments": {"amount": 5}})
+    assert (result.output, done, len(model.asked)) == ("done", [5], 2)
+
+
 def test_an_agent_that_declares_deferred_requests_pauses_too() -> None:
     """As pydantic-ai's own documents write it."""
     agent, _, done = refunding(REFUND, "done", output_type=[str, DeferredToolRequests])

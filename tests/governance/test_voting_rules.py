@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flujo_actors._core.approvals import DEFAULT_OPTIONS, Decision, Option, as_options, checked_decision
-from flujo_actors._core.budgets import level_of, share_left
-from flujo_actors._core.votes import Vote, Votes, confidence_in, elect, field_of
+from flujo_actors._core.policies.approval_policy import DEFAULT_OPTIONS, Decision, Option, as_options, checked_decision
+from flujo_actors._core.policies.selection import Vote, Votes, confidence_in, elect, field_of
+from flujo_actors._core.usage import level_of, share_left
 from flujo_actors.errors import DeclarationError, InvalidAnswer
 
 

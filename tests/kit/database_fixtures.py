@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .durable_places import Place, PostgresPlace, SqlitePlace
-from .effects import Effects
-from .postgres_server import SessionServer, session_server
+from kit.durable_places import Place, PostgresPlace, SqlitePlace
+from kit.effects import Effects
+from kit.postgres_server import SessionServer, session_server
 
 
 @pytest.fixture(scope="session")

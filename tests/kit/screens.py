@@ -12,7 +12,7 @@ from typing import Any
 import pexpect
 import pyte
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 NOT_INHERITED = {"NO_COLOR", "CI", "FORCE_COLOR", "COLUMNS", "LINES"}
 """What would say how to draw; workers of the tests are told a size that is not this terminal's."""
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from examples.served import served
 
 T = TypeVar("T")
+
+expect.set_options(timeout=30_000)  # a slow machine draws late; a page that is right never waits this long
 
 HERE = ("http://127.0.0.1:", "about:")
 
@@ -36,7 +38,7 @@ def browser() -> Iterator[Browser]:
     if path is None:
         pytest.skip("NO BROWSER: the run page was not tested; install one with `apt-get install chromium`")
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        opened = playwright.chromium.launch(executable_path=path, args=FLAGS, timeout=120_000)
         yield opened
         opened.close()
 
@@ -46,6 +48,7 @@ def tab(browser: Browser) -> Iterator[Page]:
     """A fresh page; whatever goes wrong in it, or leaves its origin, fails the test."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     page = context.new_page()
+    page.set_default_timeout(60_000)
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
     page.on("console", lambda said: wrong.append(said.text) if "Content Security Policy" in said.text else None)
@@ -71,7 +74,7 @@ def place(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/runs.db"
 
 
-def apart(call: Callable[[], T]) -> T:
+def apart(call: Callable[[], T], *, timeout: float = 120) -> T:
     """Do something in a thread of its own: the browser's driver has a loop in this one."""
     got: list[Any] = []
 
@@ -83,7 +86,7 @@ def apart(call: Callable[[], T]) -> T:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(60)
+    thread.join(timeout)
     assert got, "it did not come back"
     value, error = got[0]
     if error is not None:

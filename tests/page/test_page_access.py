@@ -1,4 +1,4 @@
-"""The page for everybody: checked by axe in light and dark, without motion for who wants none, on every server."""
+"""The page without motion for readers who want none, and on every server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 import trio
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from flujo_actors import Flujo, Step
@@ -33,33 +32,6 @@ def several_runs(place: str) -> None:
         "tea", run_id="asks"
     )
     Flujo(Step("write", write) >> Step("fail", fail, max_retries=1), store=place).run("tea", run_id="failed")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(
-    "where",
-    [
-        "#",
-        "#run=asks",
-        "#run=failed&step=fail&tab=error",
-        "#run=failed&step=write&tab=context",
-        "#run=asks&other=failed",
-        "#run=asks&view=graph&step=write",
-        "#run=failed&view=graph&filter=failed",
-    ],
-)
-def test_axe_finds_nothing_serious(browser: Browser, place: str, scheme: Any, where: str):
-    """Contrast, names, roles and order, in light and dark."""
-    apart(lambda: several_runs(place))
-    context = browser.new_context(color_scheme=scheme, reduced_motion="reduce", bypass_csp=True)
-    tab = context.new_page()
-    with shown(tab, run_page(place)) as base:
-        tab.goto(f"{base}/{where}")
-        expect(tab.locator("main")).to_be_visible()
-        expect(tab.locator("text=loading …")).to_have_count(0)
-        found = Axe().run(tab).response["violations"]
-    context.close()
-    assert [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in ("serious", "critical")] == []
 
 
 def test_nothing_moves_for_those_who_want_no_motion(browser: Browser, place: str):
@@ -101,17 +73,17 @@ def on_hypercorn(app: Any) -> Iterator[str]:
     thread = threading.Thread(target=trio.run, args=(main,))
     thread.start()
     try:
-        assert bound.wait(20)
+        assert bound.wait(120)
         yield addresses[0]
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(120)
 
 
 def test_the_page_is_served_on_trio_too(place: str):
     """Hypercorn: the list, rows, and a live stream that ends with its run."""
     apart(lambda: several_runs(place))
-    with on_hypercorn(run_page(place)) as base, httpx.Client(base_url=base, timeout=20) as http:
+    with on_hypercorn(run_page(place)) as base, httpx.Client(base_url=base, timeout=120) as http:
         assert {run["run_id"] for run in http.get("/api/runs").json()["runs"]} == {"asks", "failed"}
         with http.stream("GET", "/api/events?run=failed&after=0") as answer:
             told = "".join(answer.iter_text())

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from flujo_actors._core.light_records import LightRecord
-from flujo_actors._core.outline import Outline
-from flujo_actors._core.paths import StepPath
+from flujo_actors._core.step_paths import StepPath
+from flujo_actors._core.views.record_summaries import RecordSummary
+from flujo_actors._core.views.run_tree import RunTree
 from flujo_actors.page import run_page
-from flujo_actors.page._rows import rows_of
+from flujo_actors.page._record_view import rows_of
 from flujo_actors.stores import MemoryStore
 from page.conftest import shown
 
@@ -58,19 +58,19 @@ NAMES = [
 ]
 
 
-def journal(seed: int) -> list[LightRecord]:
+def journal(seed: int) -> list[RecordSummary]:
     """Records in an order that may make no sense: nothing of them may confuse one fold and not the other."""
     chance = random.Random(seed)
-    return [LightRecord(1, "admitted", StepPath(""), 1.0), *(_record(seq, chance) for seq in range(2, 60))]
+    return [RecordSummary(1, "admitted", StepPath(""), 1.0), *(_record(seq, chance) for seq in range(2, 60))]
 
 
-def _record(seq: int, chance: random.Random) -> LightRecord:
+def _record(seq: int, chance: random.Random) -> RecordSummary:
     kind: Any = chance.choice(KINDS)
     path = "" if kind in ("ended", "resumed") else chance.choice(NAMES)
     status = {"settled": chance.choice(["success", "failure"]), "ended": chance.choice(["completed", "paused"])}.get(
         kind
     )
-    return LightRecord(
+    return RecordSummary(
         seq,
         kind,
         StepPath(path),
@@ -86,7 +86,7 @@ def _record(seq: int, chance: random.Random) -> LightRecord:
     )
 
 
-def told(outline: Outline) -> list[Any]:
+def told(outline: RunTree) -> list[Any]:
     """What the page says, of the library's fold."""
     nodes = [
         [
@@ -113,4 +113,4 @@ def test_the_page_folds_every_journal_as_the_library_does(tab: Page):
         tab.goto(base)
         for seed in range(40):
             records = journal(seed)
-            assert tab.evaluate(FOLD, rows_of(records, lambda text: text)) == told(Outline(records)), seed
+            assert tab.evaluate(FOLD, rows_of(records, lambda text: text)) == told(RunTree(records)), seed

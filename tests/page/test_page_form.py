@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+from decimal import Decimal
 from typing import Annotated, Any
 
 import pytest
@@ -86,9 +87,76 @@ def test_a_flat_model_is_a_field_for_each_of_its_own():
     assert {field["name"]: field["required"] for field in form["fields"]}["name"] is True
 
 
-@pytest.mark.parametrize("kind", [Nested, dict[str, int], list[Address], list[bool], int | str, tuple[int, str]])
-def test_whatever_has_more_to_it_is_a_box_for_json(kind: Any):
-    """With the schema beside it."""
+class Claim(BaseModel):
+    amount: Decimal
+    least: Decimal | None = None
+    address: Address
+    second: Address | None = None
+    extras: dict[str, int] = {}
+    itself: Claim | None = None
+
+
+def named(fields: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {field["name"]: field for field in fields}
+
+
+def test_one_value_that_no_field_can_hold_leaves_the_others_their_fields():
+    """Decimals are texts, nested objects have fields of their own, and only the rest is JSON."""
+    form = form_of(Claim)
+    assert form["whole"] is False
+    fields = named(form["fields"])
+    assert [fields[name]["kind"] for name in ("amount", "least", "extras")] == ["decimal", "decimal", "json"]
+    address, second = fields["address"], fields["second"]
+    assert (address["kind"], address["required"], second["kind"], second["required"]) == (
+        "object",
+        True,
+        "object",
+        False,
+    )
+    assert named(address["fields"])["street"]["required"] is True
+    assert second["nullable"] is True
+
+
+def test_a_model_that_contains_itself_ends_in_a_box_for_json():
+    """A few levels are fields."""
+    field = named(form_of(Claim)["fields"])["itself"]
+    kinds_inside = []
+    while field["kind"] == "object":
+        kinds_inside.append(field["kind"])
+        field = named(field["fields"])["itself"]
+    assert (kinds_inside, field["kind"]) == (["object"] * 3, "json")
+
+
+def test_a_list_has_a_field_for_its_rows():
+    """Rows of an object have its fields, rows of a value one."""
+    (rows,) = form_of(list[Address])["fields"]
+    assert (rows["kind"], rows["item"]["kind"], list(named(rows["item"]["fields"]))) == ("list", "object", ["street"])
+    (flags,) = form_of(list[bool])["fields"]
+    assert (flags["kind"], flags["item"]["kind"]) == ("list", "boolean")
+
+
+class Cash(BaseModel):
+    cents: int
+
+
+class Transfer(BaseModel):
+    account: str
+
+
+def test_a_union_has_a_field_for_each_alternative():
+    """Each is named by its title or type."""
+    (value,) = form_of(int | str)["fields"]
+    assert (value["kind"], [each["kind"] for each in value["choices"]]) == ("union", ["integer", "text"])
+    (payment,) = form_of(Cash | Transfer)["fields"]
+    assert [(each["label"], each["kind"]) for each in payment["choices"]] == [
+        ("Cash", "object"),
+        ("Transfer", "object"),
+    ]
+
+
+@pytest.mark.parametrize("kind", [dict[str, int], tuple[int, str]])
+def test_a_value_without_fields_is_a_box_for_json(kind: Any):
+    """With the schema next to it."""
     form = form_of(kind)
     assert (form["whole"], kinds(form)) == (True, {"answer": "json"})
     assert form["schema"]

@@ -106,7 +106,7 @@ def test_boxes_change_while_the_run_goes_on_and_a_link_shows_an_earlier_moment(t
         expect(box(tab, "two")).to_have_class("box success  ")
         tab.goto(f"{base}/#run=r&view=graph&seq=2")
         expect(box(tab, "two")).to_have_class("box pending  ")
-    run.join(20)
+    run.join(120)
 
 
 def test_thousands_of_items_are_one_body_with_counts(tab: Page, place: str):

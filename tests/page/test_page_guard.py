@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.authentication import SimpleUser
 from starlette.routing import Mount
 
 from flujo_actors import DeclarationError, Flujo, RunClient, Step
@@ -52,7 +53,7 @@ async def posted(
 
 
 def question(place: str) -> str:
-    return RunClient(place).prompts()[0].state_token
+    return RunClient(place, allow_blocking=True).prompts()[0].state_token
 
 
 @pytest.mark.parametrize("base", ["http://localhost", "http://127.0.0.1:8000", "http://[::1]:8000", "http://LOCALHOST"])
@@ -107,8 +108,8 @@ async def test_a_function_says_who_somebody_is_and_that_is_kept_with_the_answer(
     token = question(place)
     headers = {**SAME_ORIGIN, "x-user": "ada"}
     assert (await posted(page, "answer", {"token": token, "answer": True}, headers)).status_code == 204
-    record = next(each for each in RunClient(place).records("r") if each.kind == "answered")
-    assert json.loads(RunClient(place).record("r", record.seq).body)["by"] == "ada"
+    record = next(each for each in RunClient(place, allow_blocking=True).records("r") if each.kind == "answered")
+    assert json.loads(RunClient(place, allow_blocking=True).record("r", record.seq).body)["by"] == "ada"
 
 
 async def test_the_application_around_the_page_may_have_seen_to_it(place: str):
@@ -116,11 +117,80 @@ async def test_the_application_around_the_page_may_have_seen_to_it(place: str):
     assert (await asked(run_page(place, auth=HOST_APP), peer="10.0.0.7", base="http://shop.example")).status_code == 200
 
 
-@pytest.mark.parametrize("auth", ["", 5, b"token"])
+@pytest.mark.parametrize("auth", ["", "x", " " * 40, "seven77", 5, b"token", True])
 def test_an_auth_that_is_none_is_refused(place: str, auth: Any):
-    """An empty token would let everybody in."""
+    """An empty token would let everybody in, a short one can be guessed."""
     with pytest.raises(DeclarationError, match="auth must be"):
         run_page(place, auth=auth)
+
+
+class SignedOut:
+    """A user as frameworks keep one for requests without a session."""
+
+    is_authenticated = False
+    name = "anonymous"
+
+
+@pytest.mark.parametrize("user", [None, False, True, 0, 1, "", "  ", b"ada", [], {}, object(), SignedOut(), SignedOut])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_only_a_named_user_is_admitted(place: str, user: Any, is_async: bool):
+    """A check that returns a truth value, or an empty name, admits no one."""
+
+    async def who(_: object) -> Any:
+        return user
+
+    page = run_page(place, auth=who if is_async else lambda _: user)
+    assert (await asked(page)).status_code == 401
+    assert (await posted(page, "cancel", {"run": "r"})).status_code == 401
+    assert RunClient(place, allow_blocking=True).get("r").status == "paused"
+
+
+async def test_a_user_object_is_known_by_its_name(place: str):
+    """Its name is stored with the answer."""
+    page = run_page(place, auth=lambda _: SimpleUser("ada"))
+    assert (await posted(page, "answer", {"token": question(place), "answer": True})).status_code == 204
+    record = next(each for each in RunClient(place, allow_blocking=True).records("r") if each.kind == "answered")
+    assert json.loads(RunClient(place, allow_blocking=True).record("r", record.seq).body)["by"] == "ada"
+
+
+@pytest.mark.parametrize("header", ["x-forwarded-for", "x-real-ip", "forwarded", "x-forwarded-host", "via"])
+async def test_a_forwarded_request_is_refused_without_auth(place: str, header: str):
+    """Its peer may be any machine: the address comes from a header or belongs to the proxy."""
+    async with client(run_page(place)) as http:
+        answer = await http.get("/api/runs", headers={header: "127.0.0.1"})
+    assert answer.status_code == 403
+    assert "auth=" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "body", ["[" * 100_000, '{"a":' * 3_000 + "1" + "}" * 3_000, '{"answer":' + "[" * 300 + "]" * 300 + "}"]
+)
+async def test_json_that_is_nested_too_deeply_is_refused(place: str, body: str):
+    """Whatever the interpreter could take."""
+    async with client(run_page(place)) as http:
+        headers = {**SAME_ORIGIN, "content-type": "application/json"}
+        answer = await http.post("/api/answer", content=body, headers=headers)
+    assert answer.status_code == 422
+    assert "nested too deeply" in answer.json()["error"]
+
+
+def test_a_page_without_a_store_is_refused():
+    """A new store in memory would show no run, ever."""
+    with pytest.raises(DeclarationError, match="run_page needs a store: pass its URL"):
+        run_page(None)  # type: ignore[arg-type]
+
+
+def test_flujos_must_be_a_list_of_the_same_store(place: str, tmp_path: Path):
+    """Each refusal says what to pass."""
+    flujo, other = Flujo(Step("s", str), store=place), Flujo(Step("s", str), store=f"sqlite:///{tmp_path}/other.db")
+    run_page(place, flujos=[flujo])
+    for wrong in (flujo, [flujo.pipeline], "flujo"):
+        with pytest.raises(DeclarationError, match=r"flujos must be a list of Flujo objects, flujos=\[flujo\]"):
+            run_page(place, flujos=wrong)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="uses another store; pass the same store to both"):
+        run_page(place, flujos=[flujo, other])
+    with pytest.raises(DeclarationError, match="has no store; pass the same store to both"):
+        run_page(place, flujos=[Flujo(Step("s", str))])
 
 
 @pytest.mark.parametrize(
@@ -138,7 +208,7 @@ async def test_only_a_page_of_the_same_origin_may_change_something(place: str, h
     """A form of somebody else's, sent by a browser that is signed in, is refused; the question stays."""
     answer = await posted(run_page(place), "answer", {"token": question(place), "answer": True}, headers)
     assert answer.status_code == 403
-    assert RunClient(place).prompts()
+    assert RunClient(place, allow_blocking=True).prompts()
 
 
 async def test_what_is_no_json_or_too_long_is_refused(place: str):
@@ -232,9 +302,23 @@ async def test_the_list_is_paged_and_searched(place: str):
     await flujo.run_async(1, run_id="y-new")
     second = (await asked(page, f"/api/runs?limit=3&q=x&cursor={first['cursor']}")).json()
     assert [run["run_id"] for run in (*first["runs"], *second["runs"])] == ["x6", "x5", "x4", "x3", "x2", "x1"]
-    assert first["counts"]["paused"] == 1
+    assert first["counts"]["waiting"] == 1
     assert first["waiting"] == 1
     assert (await asked(page, "/api/runs?status=paused")).json()["runs"][0]["run_id"] == "r"
+
+
+async def test_the_list_and_the_run_have_the_states_of_the_client(place: str):
+    """A submitted run without a worker is blocked, with the reason; it was not abandoned by an owner."""
+    await Flujo(Step("one", lambda data: data), store=place).submit(1, run_id="s", queue="gpu")
+    page, reason = run_page(place), "no live worker serves queue 'gpu'"
+    listed = (await asked(page, "/api/runs")).json()
+    states = {run["run_id"]: (run["state"], run["reason"]) for run in listed["runs"]}
+    assert states == {"r": ("waiting", None), "s": ("blocked", reason)}
+    assert listed["counts"] == {"waiting": 1, "blocked": 1}
+    assert [run["run_id"] for run in (await asked(page, "/api/runs?status=blocked")).json()["runs"]] == ["s"]
+    assert (await asked(page, "/api/runs?status=abandoned")).json()["runs"] == []
+    run = (await asked(page, "/api/records?run=s")).json()["run"]
+    assert (run["state"], run["reason"]) == ("blocked", reason)
 
 
 async def test_rows_come_in_pages_and_hold_what_the_fold_needs(place: str):
@@ -285,8 +369,8 @@ async def test_a_cursor_that_is_none_and_an_answer_to_a_run_that_is_gone_are_ref
     """With a sentence and a status that says whose fault it is."""
     assert (await asked(run_page(place), "/api/runs?cursor=garbage")).status_code == 422
     token = question(place)
-    RunClient(place).cancel("r")
-    RunClient(place).delete("r")
+    RunClient(place, allow_blocking=True).cancel("r")
+    RunClient(place, allow_blocking=True).delete("r")
     assert (await posted(run_page(place), "answer", {"token": token, "answer": True})).status_code == 404
 
 

@@ -60,7 +60,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
 
 def test_a_retriever_keeps_the_port(make: Make) -> None:
     """All clauses of the conformance suite."""
-    assert len(retriever_conformance(lambda collection, passages: make(collection).add_many(passages))) == 11
+    assert len(retriever_conformance(lambda collection, passages: make(collection).add_many(passages))) == 12
 
 
 def test_a_passage_is_added_replaced_and_removed(make: Make) -> None:
@@ -77,6 +77,15 @@ def test_a_passage_is_added_replaced_and_removed(make: Make) -> None:
     assert not papers.remove("p1")
     assert len(papers) == 1
     assert [each.source_id for each in papers.search("espresso tea")] == ["p2"]
+
+
+@pytest.mark.parametrize("odd", ["p1\0", "p1\ud800"])
+def test_an_id_that_no_database_can_hold_is_not_found(make: Make, odd: str) -> None:
+    """Removing it removes nothing, and raises nothing."""
+    retriever = make(Papers)
+    retriever.add("green tea", id="p1")
+    assert not retriever.remove(odd)
+    assert len(retriever.search("green tea")) == 1
 
 
 def test_a_passage_without_an_id_is_known_by_its_text(make: Make) -> None:
@@ -344,7 +353,7 @@ def test_other_fields_and_missing_vectors_are_refused(postgres_url: str) -> None
 
 def test_a_filter_finds_exactly_what_it_lets_through_also_with_an_index(postgres_url: str, monkeypatch: Any) -> None:
     """One in a hundred of many passages, with the graph of vectors in place."""
-    import flujo_actors._retrieval.postgres_tables as tables
+    import flujo_actors._agents.retrieval.postgres_tables as tables
 
     monkeypatch.setattr(tables, "MANY", 100)
     papers = PostgresRetriever(postgres_url, Papers, HashingEmbedder(32))

@@ -137,7 +137,7 @@ def test_a_step_that_comes_later_is_not_in_sight() -> None:
 
 def test_a_function_that_asks_for_something_else_is_refused_when_it_is_declared() -> None:
     """The error says what there is to ask for."""
-    with pytest.raises(DeclarationError, match="item, run_input, steps"):
+    with pytest.raises(DeclarationError, match="item, run_input, scheduled_at, steps"):
         step("a", input=lambda previous, context, *, outputs: outputs)
 
 
@@ -189,7 +189,7 @@ def test_scopes_are_the_same_in_a_later_part_of_the_run(tmp_path: Path) -> None:
 
 def test_nothing_is_kept_if_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The outputs of a pipeline without such functions are not held on to."""
-    import flujo_actors._run.scope as scope
+    import flujo_actors._runtime.run.step_results as scope
 
     def fail(*_: object) -> None:
         raise AssertionError("somebody made a scope")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psycopg
 
-from flujo_actors.stores._memory import MemoryStore
-from flujo_actors.stores._port import Store
+from flujo_actors.stores._memory_store import MemoryStore
+from flujo_actors.stores._store_port import Store
 from flujo_actors.stores.postgres._store import PostgresStore
 from flujo_actors.stores.sqlite._store import SqliteStore
 from flujo_actors.testing.store_conformance import ManualClock, StorePlace

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._core.records import Append
+from flujo_actors._core.records.records import Append
 from flujo_actors.errors import RunNotFound, StoreError
-from flujo_actors.stores._memory import MemoryStore
-from flujo_actors.testing._store_clauses.samples import admit, bodies, record, write
+from flujo_actors.stores._memory_store import MemoryStore
+from flujo_actors.testing._store_clauses.store_target import admit, bodies, record, write
 from flujo_actors.testing.faulty_store import FaultyStore, store_faults
 from flujo_actors.testing.store_conformance import StoreConformance
 

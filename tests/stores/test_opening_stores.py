@@ -11,11 +11,10 @@ import pytest
 
 from flujo_actors import Flujo, RunClient, Step
 from flujo_actors.errors import DeclarationError
-from flujo_actors.stores._memory import MemoryStore
-from flujo_actors.stores._opening import open_store
+from flujo_actors.stores._memory_store import MemoryStore
+from flujo_actors.stores._store_factory import open_store
 from flujo_actors.stores.sqlite._store import SqliteStore
-from flujo_actors.testing._store_clauses.processes import all_at_once
-from flujo_actors.testing._store_clauses.samples import admit, bodies
+from flujo_actors.testing._store_clauses.store_target import admit, all_at_once, bodies
 
 
 def test_no_store_is_one_in_memory():
@@ -83,7 +82,7 @@ def test_a_child_gets_a_store_of_its_own(tmp_path):
 def test_drivers_are_imported_when_a_url_asks_for_them():
     """Importing the library costs no database driver."""
     code = (
-        "import sys, flujo_actors, flujo_actors.stores._opening as o; "
+        "import sys, flujo_actors, flujo_actors.stores._store_factory as o; "
         "assert not {'sqlite3', 'psycopg', 'psycopg_pool'} & set(sys.modules), 'too early'; "
         "o.open_store('sqlite://'); assert 'sqlite3' in sys.modules and 'psycopg' not in sys.modules"
     )

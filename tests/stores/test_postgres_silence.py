@@ -13,11 +13,11 @@ import pytest
 from cutting_proxy import CuttingProxy
 
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._core.records import Append, RunQuery
+from flujo_actors._core.records.records import Append, RunQuery
 from flujo_actors.errors import LeaseLost, StoreError
 from flujo_actors.stores.postgres import _session as session
 from flujo_actors.stores.postgres._store import PostgresStore
-from flujo_actors.testing._store_clauses.samples import LEASE_S, admission, admit, bodies, claim, record, write
+from flujo_actors.testing._store_clauses.store_target import LEASE_S, admission, admit, bodies, claim, record, write
 
 RUN = RunId("run")
 
@@ -66,8 +66,7 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_silent_server_is_an_error_when_the_time_is_up(proxy, name):
     """Whatever it is asked; and the store works again when the server speaks again."""
-    store = PostgresStore(proxy.url, timeout_s=1)
-    lease = admit(store)
+    store, lease = _impatient(proxy)
     proxy.speaks.clear()
     with pytest.raises(StoreError):
         CALLS[name](store, lease)
@@ -79,8 +78,7 @@ def test_a_silent_server_is_an_error_when_the_time_is_up(proxy, name):
 
 def test_a_server_that_falls_silent_inside_a_transaction_is_an_error_at_its_append(proxy):
     """What the borrower does takes as long as it takes; what the store does has a bound."""
-    store = PostgresStore(proxy.url, timeout_s=1)
-    lease = admit(store)
+    store, lease = _impatient(proxy)
 
     def write_late():
         with store.transaction() as transaction:
@@ -109,7 +107,7 @@ def test_a_server_that_accepts_and_says_nothing_is_an_error(proxy):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert errors == [1, 1, 1]
     assert not proxy.speaks.is_set()
 
@@ -171,9 +169,19 @@ def test_an_owner_frozen_inside_a_transaction_keeps_nobody_from_its_run(
     store.close()
 
 
+def _impatient(proxy):
+    """A connected store that waits for a second, and a lease; the tables were made by one with more patience."""
+    patient = PostgresStore(proxy.url)
+    lease = admit(patient)
+    patient.close()
+    store = PostgresStore(proxy.url, timeout_s=1)
+    _until_it_works(lambda: store.get(RUN))
+    return store, lease
+
+
 def _until_it_works(do):
-    """What it returns; in the time that the tests have, which is less than an owner's lock would last by itself."""
-    deadline = time.monotonic() + 20
+    """What it returns, in the time that a slow machine needs; a frozen owner's lock would last for ever."""
+    deadline = time.monotonic() + 120
     while True:
         try:
             return do()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flujo_actors import Flujo, RunClient, Step, StoreError
-from flujo_actors._core.records import Append
+from flujo_actors._core.records.records import Append
 from flujo_actors.stores.sqlite._store import SqliteStore
-from flujo_actors.testing._store_clauses.samples import admit, bodies, record, write
+from flujo_actors.testing._store_clauses.store_target import admit, bodies, record, write
 
 
 def delete(path: Path) -> None:

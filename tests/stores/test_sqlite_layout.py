@@ -9,11 +9,11 @@ import attrs
 import pytest
 
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._core.records import Append, RunQuery
+from flujo_actors._core.records.records import Append, RunQuery
 from flujo_actors.errors import CorruptRecord
 from flujo_actors.stores.sqlite import _schema as schema
 from flujo_actors.stores.sqlite._store import SqliteStore
-from flujo_actors.testing._store_clauses.samples import admit, bodies, claim, record, write
+from flujo_actors.testing._store_clauses.store_target import admit, bodies, claim, record, write
 
 FRAME = 4096 + 24
 """A page in the log, with its header."""

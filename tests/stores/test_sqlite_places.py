@@ -11,12 +11,21 @@ from typing import Any
 import pytest
 
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._core.records import Append, CancelRequest
+from flujo_actors._core.records.records import Append, CancelRequest
 from flujo_actors.errors import LeaseLost
-from flujo_actors.stores._clock import ManualClock
-from flujo_actors.stores.sqlite import _places as places
+from flujo_actors.stores._lease_clock import ManualClock
+from flujo_actors.stores.sqlite import _run_queries as run_queries
 from flujo_actors.stores.sqlite._store import SqliteStore
-from flujo_actors.testing._store_clauses.samples import LEASE_S, admit, answer, claim, give_up, pause, record, write
+from flujo_actors.testing._store_clauses.store_target import (
+    LEASE_S,
+    admit,
+    answer,
+    claim,
+    give_up,
+    pause,
+    record,
+    write,
+)
 
 RUN = RunId("run")
 
@@ -137,7 +146,7 @@ def test_every_append_of_a_commit_hears_of_its_own_request_to_cancel(store: Sqli
 
 def test_runs_that_nobody_gave_up_are_forgotten_in_the_end(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is known has a bound; what is not known is looked up."""
-    monkeypatch.setattr(places, "MOST", 3)
+    monkeypatch.setattr(run_queries, "MOST", 3)
     leases = [admit(store, f"run {number}") for number in range(10)]
     for lease in leases:
         assert write(store, lease, record("a")) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flujo_actors.stores._rows import restored, storable
+from flujo_actors.stores._record_rows import restored, storable
 
 ANY_TEXT = st.text(st.characters(codec=None) | st.sampled_from("\0\x1a\ud800\udfff0a"))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flujo_actors._core.settings import Settings
+from flujo_actors._core.settings_model import Settings
 from flujo_actors.errors import StructuredOutputError
 from flujo_actors.structured import Limits, normalize_json_text, parse_and_validate, read_structured
 

@@ -128,3 +128,9 @@ def test_validation_errors_have_paths() -> None:
     """Every flaw is found, with its place."""
     flaws = compile_schema(JSON_SCHEMA).validate({"name": 1, "age": "x"})
     assert sorted(flaw.path for flaw in flaws) == ["$.age", "$.name"]
+
+
+def test_unions_keep_the_order_in_which_they_are_written():
+    """Equal types of another order are other schemas: the first member that fits is taken."""
+    assert [each["type"] for each in compile_schema(int | str).json_schema["anyOf"]] == ["integer", "string"]
+    assert [each["type"] for each in compile_schema(str | int).json_schema["anyOf"]] == ["string", "integer"]

@@ -7,7 +7,7 @@ from typing import get_args
 import attrs
 import pytest
 
-from flujo_actors._core import events as ev
+from flujo_actors._core import telemetry_events as ev
 from flujo_actors._core.usage import Usage
 
 TYPES = get_args(ev.Event)
@@ -22,7 +22,8 @@ def test_every_event_has_a_kind_of_its_own() -> None:
 def test_the_vocabulary_holds_the_documented_kinds() -> None:
     """Sinks and dashboards are written against these names."""
     assert {event_type.kind for event_type in TYPES} == {
-        "run.started", "run.ended", "run.paused", "run.resumed",
+        "run.started", "run.ended", "run.paused", "run.resumed", "run.retried", "run.waiting", "run.woken",
+        "event.sent", "event.delivered", "event.refused",
         "step.started", "step.ended", "step.retry", "step.fallback", "step.unstoppable",
         "attempt.started", "attempt.ended",
         "agent.system", "agent.input", "agent.response", "agent.usage",
@@ -30,12 +31,16 @@ def test_the_vocabulary_holds_the_documented_kinds() -> None:
         "retrieval.started", "retrieval.ended", "context.assembled",
         "aros.repair.started", "aros.repair.success", "aros.repair.failed", "aros.fallback.stage",
         "hook.failed",
+        "retention.deleted",
         "run.taken",
         "budget.level",
         "selection.chosen",
         "confidence.low",
         "loop.detected",
+        "loop.compacted",
         "step.recovered", "handler.failed", "undo.started", "undo.ended",
+        "schedule.fired", "schedule.skipped", "schedule.failed",
+        "rate.waited", "rate.blocked", "budget.warned", "step.cached", "agent.steered",
     }  # fmt: skip
 
 

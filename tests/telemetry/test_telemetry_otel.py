@@ -19,13 +19,14 @@ from told_runs import (
     left_in_a_thread,
     mending,
     report,
+    retried,
     same,
     with_a_broken_hook,
 )
 
-from flujo_actors import Aborted, Flujo, Paused, Step, make_agent_async
+from flujo_actors import Aborted, DeclarationError, Flujo, MemoryStore, Paused, Pipeline, Step, make_agent_async
 from flujo_actors.telemetry.otel._sink import OtelSink
-from flujo_actors.testing import scripted_model
+from flujo_actors.testing import CallTool, scripted_model
 
 
 @pytest.fixture
@@ -234,6 +235,42 @@ def test_metrics_count_tokens_dollars_time_and_repairs(otel: Recording) -> None:
     assert stages == {"retry", "extractor", "degrade"}
 
 
+def test_spans_of_runs_have_their_labels_and_metrics_only_the_named_ones(otel: Recording) -> None:
+    """Each value of a label in a metric is a time series."""
+    settings = otel.settings(metric_labels=["tenant"])
+    labels = {"tenant": "7", "user": "ada"}
+    Flujo(Pipeline([Step("same", same)], name="p"), settings=settings).run(1, labels=labels)
+    attributes = otel.spans["run p"].attributes or {}
+    assert (attributes["flujo.label.tenant"], attributes["flujo.label.user"]) == ("7", "ada")
+    [ended] = otel.metrics()["flujo.runs.ended"]
+    assert (ended.value, dict(ended.attributes)) == (
+        1,
+        {"pipeline": "p", "status": "completed", "flujo.label.tenant": "7"},
+    )
+
+
+def test_metrics_have_no_labels_unless_they_are_named(otel: Recording) -> None:
+    """A pause is no end; the end after it is one."""
+    asking(otel.settings())
+    [ended] = otel.metrics()["flujo.runs.ended"]
+    assert (ended.value, dict(ended.attributes)) == (1, {"pipeline": "asking", "status": "completed"})
+
+
+def test_a_retry_is_an_event_of_the_run_span(otel: Recording) -> None:
+    """With its number and reason, once."""
+    retried(otel.settings())
+    events = [event for span in otel.ended for event in span.events if event.name == "run.retried"]
+    assert [(event.attributes or {})["flujo.reason"] for event in events] == ["the cause is gone"]
+
+
+@pytest.mark.parametrize("names", [7, ["a b"], "a b"])
+def test_names_of_metric_labels_are_checked(names: Any) -> None:
+    """A text is a list with commas, for the environment."""
+    with pytest.raises(DeclarationError):
+        Flujo(Step("same", same), settings={"telemetry": {"metric_labels": names}})
+    Flujo(Step("same", same), settings={"telemetry": {"metric_labels": "tenant, user"}})
+
+
 def test_without_providers_the_global_ones_are_used() -> None:
     """An application that configures nothing gets no spans and no errors."""
     sink = OtelSink()
@@ -282,3 +319,56 @@ def test_a_deep_tree_that_is_given_up_ends_from_the_leaves(otel: Recording) -> N
     ended = [str((span.attributes or {})["flujo.path"]) for span in otel.ended if span.name == "step s"]
     assert len(ended) == 101
     assert ended == sorted(ended, key=len, reverse=True)
+
+
+def test_spans_of_an_agent_carry_its_own_name_and_the_request_settings(otel: Recording) -> None:
+    """Name and settings of the agent, under the names of the conventions."""
+    settings: Any = {"temperature": 0.3, "max_tokens": 50, "stop_sequences": ["END"]}
+    agent = make_agent_async(scripted_model("four"), name="clerk", model_settings=settings)
+    Flujo(Step("ask", agent), settings=otel.settings()).run("?")
+    call, attempt = (dict(otel.spans[name].attributes or {}) for name in ("chat scripted", "attempt 1"))
+    assert call["gen_ai.agent.name"] == attempt["gen_ai.agent.name"] == "clerk"
+    assert (call["gen_ai.request.temperature"], call["gen_ai.request.max_tokens"]) == (0.3, 50)
+    assert call["gen_ai.request.stop_sequences"] == ("END",)
+
+
+def test_each_failed_span_says_the_type_of_its_error(otel: Recording) -> None:
+    """Run, step, attempt and tool call; a failure without an exception is `_OTHER`."""
+    agent = make_agent_async(scripted_model(CallTool("look", {})), tools=[_failing_tool])
+    Flujo(Step("ask", agent), settings=otel.settings()).run("?")
+    failed = {name: (span.attributes or {}).get("error.type") for name, span in otel.spans.items()}
+    assert failed.pop("chat scripted") is None
+    assert set(failed) == {"run ask", "step ask", "attempt 1", "execute_tool look"}
+    assert set(failed.values()) == {"KeyError"}
+    Flujo(Step("check", same, validators=lambda data: "no"), settings=otel.settings()).run(1)
+    assert (otel.spans["step check"].attributes or {})["error.type"] == "_OTHER"
+
+
+def _failing_tool() -> str:
+    raise KeyError("id")
+
+
+_failing_tool.__name__ = "look"
+
+
+def test_histograms_have_the_bounds_of_the_conventions(otel: Recording) -> None:
+    """Calls of less than five seconds are told apart."""
+    Flujo(Step("ask", make_agent_async(scripted_model("four"))), settings=otel.settings()).run("?")
+    points = otel.metrics()
+    assert points["gen_ai.client.operation.duration"][0].explicit_bounds[:3] == (0.01, 0.02, 0.04)
+    assert points["gen_ai.client.operation.duration"][0].explicit_bounds[-1] == 81.92
+    assert points["gen_ai.client.token.usage"][0].explicit_bounds == tuple(4.0**power for power in range(14))
+
+
+def test_the_span_after_a_wait_links_to_the_one_before() -> None:
+    """In any process: the record of the wait has the former span."""
+    now, first, second = [1000.0], Recording(), Recording()
+    store = MemoryStore(wall=lambda: now[0])
+    pipeline = Pipeline([Step.sleep("nap", 60)], name="napping")
+    assert Flujo(pipeline, store=store, settings=first.settings()).run(1).status == "sleeping"
+    now[0] += 61
+    [result] = Flujo(pipeline, store=store, settings=second.settings()).recover()
+    assert result.success
+    [link] = second.spans["run napping"].links
+    before = first.spans["run napping"].context
+    assert (link.context.trace_id, link.context.span_id) == (before.trace_id, before.span_id)

@@ -93,12 +93,12 @@ def test_a_thread_that_cannot_be_stopped_is_told_as_one() -> None:
     release = threading.Event()
     sink, settings = heard()
     try:
-        Flujo(Step("slow", lambda data: release.wait(30), timeout_s=0.05), settings=settings).run(1)
+        Flujo(Step("slow", lambda data: release.wait(60), timeout_s=0.5), settings=settings).run(1)
     finally:
         release.set()
     [told] = sink.of("step.unstoppable")
     assert (told.what, told.step_name, told.path) == ("thread", "slow", "slow")
-    assert "runs on" in told.feedback
+    assert "continues" in told.feedback
 
 
 def test_a_failing_hook_is_told_with_its_step() -> None:
@@ -270,7 +270,7 @@ except DeclarationError as error:
 
 def test_a_sink_without_the_sdk_says_which_extra_is_missing() -> None:
     """Spans would be made and dropped, without a word."""
-    done = subprocess.run([sys.executable, "-c", WITHOUT_SDK], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", WITHOUT_SDK], capture_output=True, text=True, timeout=240, check=True)
     assert "pip install flujo-actors[otel]" in done.stdout
 
 

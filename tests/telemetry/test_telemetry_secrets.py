@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai import Agent, ModelRetry
+from pydantic_ai.exceptions import ToolFailed
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from flujo_actors import (
     Aborted,
@@ -26,6 +30,7 @@ from flujo_actors import (
     PreRun,
     PreStep,
     Redirect,
+    RunClient,
     Step,
     StepResult,
     Success,
@@ -244,6 +249,69 @@ def test_a_secret_that_resources_get_later_is_known() -> None:
         raise RuntimeError("renewed-789-token was refused")
 
     assert "[redacted] was refused" in str(Flujo(Step("call", call), resources=resources).run(1).feedback)
+
+
+# --- secrets of resources -----------------------------------------------------------------------------------
+
+HELD = "held-by-resources-42"
+
+
+def _files_with(secret: str, folder: Path) -> list[Path]:
+    return [file for file in folder.iterdir() if secret.encode() in file.read_bytes()]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_the_reason_of_a_cancellation_hides_secrets_of_resources(tmp_path: Path) -> None:
+    """A client of the same process knows what its pipelines know, also for a run that no process executes."""
+    address = f"sqlite:///{tmp_path}/runs.db"
+    flujo = Flujo(Step.human_in_the_loop("ask", message="?"), resources={"api_key": HELD}, store=address)
+    paused = flujo.run(1)
+    client = RunClient(address)
+    client.cancel(paused.run_id, f"{HELD} was leaked")
+    assert "[redacted] was leaked" in str(client.state(paused.run_id))
+    assert not _files_with(HELD, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_the_addressee_of_an_approval_hides_secrets_of_resources(tmp_path: Path) -> None:
+    """An address may carry a password."""
+    address = f"sqlite:///{tmp_path}/runs.db"
+    step = Step.approval("ok", "Pay?", to=f"https://bot:{HELD}@chat/ops")
+    Flujo(step, resources={"api_key": HELD}, store=address).run(1)
+    assert not _files_with(HELD, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("signal", [ModelRetry, ToolFailed])
+def test_what_a_tool_tells_the_model_hides_secrets_of_resources(signal: type[Exception], tmp_path: Path) -> None:
+    """Neither the model nor the store sees a secret that the text of an error quotes."""
+    seen: list[str] = []
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen.append(str(messages))
+        return ModelResponse(parts=[ToolCallPart("look", {})] if len(seen) == 1 else [TextPart("done")])
+
+    agent = Agent(FunctionModel(answer))
+
+    @agent.tool_plain
+    def look() -> str:
+        raise signal(f"no access with {HELD}")
+
+    address = f"sqlite:///{tmp_path}/runs.db"
+    result = Flujo(Step.granular("g", agent), resources={"api_key": HELD}, store=address).run("go")
+    assert result.output == "done"
+    assert "no access with [redacted]" in seen[1]
+    assert not _files_with(HELD, tmp_path)
+
+
+@pytest.mark.trio
+async def test_a_huge_error_is_kept_within_bounds(caplog: pytest.LogCaptureFixture) -> None:
+    """Thirty megabytes are cut before they are searched for secrets, and the log has less of them."""
+    result = await Flujo(Step("s", raising(ValueError("word " * 6_000_000)))).run_async(1)
+    assert result.feedback is not None
+    assert len(result.feedback) < 1_300_000
+    assert "characters left out" in result.feedback
+    assert max(len(record.getMessage()) for record in caplog.records) < 25_000
 
 
 # --- spellings ----------------------------------------------------------------------------------------------

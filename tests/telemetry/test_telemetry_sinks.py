@@ -10,7 +10,7 @@ import pytest
 from told_runs import counting, falling_back, mending, report, same, with_a_broken_hook
 
 from flujo_actors import Failure, Flujo, Step
-from flujo_actors._core import events as ev
+from flujo_actors._core import telemetry_events as ev
 from flujo_actors._core.event_kinds import EventKind
 from flujo_actors._core.usage import Usage
 from flujo_actors.telemetry import SILENT, LogSink, MemorySink, Redactor, Silence, Telemetry

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import trio
+from opentelemetry.sdk.trace import TracerProvider
 from pydantic import BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart
@@ -23,11 +24,13 @@ from flujo_actors import (
     MemoryStore,
     Pipeline,
     Recovered,
+    RunClient,
     Step,
     UsageLimits,
     from_retrieval,
     make_agent_async,
 )
+from flujo_actors.telemetry.otel import OtelSink
 from flujo_actors.testing import Billed, CallTool, ScriptedRetriever, scripted_model
 
 PRICES = {"scripted": {"input_usd": 1_000.0, "output_usd": 2_000.0}}
@@ -62,7 +65,8 @@ def report(settings: dict[str, Any], *, question: Any = "the question", run_id: 
 
 def asking(settings: dict[str, Any]) -> None:
     """A run that pauses, and goes on with an answer."""
-    flujo = Flujo(Pipeline([Step.human_in_the_loop("ask", "Fine?")], name="asking"), settings=settings)
+    pipeline = Pipeline([Step.human_in_the_loop("ask", "Fine?")], name="asking")
+    flujo = Flujo(pipeline, settings=settings, labels={"tenant": "7"})
     flujo.resume(str(flujo.run("draft").state_token), "yes")
 
 
@@ -88,7 +92,7 @@ def left_in_a_thread(settings: dict[str, Any]) -> None:
     """A step in a thread that takes too long."""
     release = threading.Event()
     try:
-        Flujo(Step("slow", lambda data: release.wait(30), timeout_s=0.02), settings=settings).run(1)
+        Flujo(Step("slow", lambda data: release.wait(60), timeout_s=0.5), settings=settings).run(1)
     finally:
         release.set()
 
@@ -99,7 +103,7 @@ def left_beside_a_failure(settings: dict[str, Any]) -> None:
 
     def slow(data: Any) -> None:
         begun.set()
-        release.wait(30)
+        release.wait(60)
 
     async def fails(data: Any) -> None:
         while not begun.is_set():
@@ -134,6 +138,8 @@ def mending(settings: dict[str, Any]) -> None:
     for reply in ("{'name': 'Lima',}", "I would rather not."):
         refused = make_agent_async(scripted_model(reply, forever=True), output_type=City)
         Flujo(Step("city", refused), settings=settings).run("?")
+    repaired = make_agent_async(scripted_model("no", '{"name": "Lima"}'), output_type=City, retries=0)
+    Flujo(Step("city", repaired), settings=settings).run("?")
 
 
 def counting(settings: dict[str, Any]) -> None:
@@ -141,7 +147,8 @@ def counting(settings: dict[str, Any]) -> None:
     stopping = FunctionModel(lambda messages, info: ModelResponse(parts=[TextPart("done")], finish_reason="stop"))
     cached = Billed("dear", input_tokens=9, output_tokens=1, cached_tokens=4)
     for model in (scripted_model(Billed("free")), scripted_model(cached), stopping):
-        Flujo(Step("ask", make_agent_async(model)), settings=settings).run("?")
+        agent = make_agent_async(model, name="clerk", model_settings={"temperature": 0.3, "stop_sequences": ["END"]})
+        Flujo(Step("ask", agent), settings=settings).run("?")
 
 
 def with_a_broken_hook(settings: dict[str, Any]) -> None:
@@ -201,6 +208,16 @@ def knowing(settings: dict[str, Any]) -> None:
     flujo.resume("again")
 
 
+def retrying(settings: dict[str, Any]) -> None:
+    """A run that fails, is retried, and is retried from the start."""
+    store = MemoryStore()
+    flujo = Flujo(Pipeline([Step("try", broken)], name="retrying"), settings=settings, store=store)
+    flujo.run(1, run_id="r")
+    for _ in range(2):
+        RunClient(store).retry("r", from_start=True, mode="compat", reason="mended", by="ada")
+        flujo.resume("r")
+
+
 def selecting(settings: dict[str, Any]) -> None:
     """A selection that has learned something."""
     flujo = Flujo(Step.select_agent("choose", {"only": same}), settings=settings)
@@ -227,7 +244,7 @@ def going_in_circles(settings: dict[str, Any]) -> None:
 def handed_in(settings: Any) -> None:
     """A run that a worker plays."""
     flujo = Flujo(Step("double", lambda number: 2 * number), store=MemoryStore(), settings=settings)
-    flujo.submit_sync(1)
+    flujo.submit_sync(1, labels={"tenant": "7"})
 
     async def play() -> None:
         async with flujo.worker(once=True) as worker:
@@ -236,8 +253,86 @@ def handed_in(settings: Any) -> None:
     trio.run(play)
 
 
+def retained(settings: Any) -> None:
+    """A worker that deletes the run it has executed."""
+    store, retention = MemoryStore(), {"completed": "0s", "every_s": 0.01}
+    flujo = Flujo(Step("double", lambda number: 2 * number), store=store, settings={**settings, "retention": retention})
+    flujo.submit_sync(1)
+
+    async def play() -> None:
+        async with flujo.worker():
+            with trio.fail_after(120):
+                while store.counts().by_status:
+                    await trio.sleep(0.01)
+
+    trio.run(play)
+
+
+def retried(settings: Any) -> None:
+    """A failed run that is retried."""
+    flujo = Flujo(Step("fail", broken), store=MemoryStore(), settings=settings, labels={"tenant": "7"})
+    flujo.run(1, run_id="again")
+    flujo.retry("again", reason="the cause is gone")
+
+
+def sleeping(settings: Any) -> None:
+    """A run that is put away, and resumed late."""
+    now = [1000.0]
+    told = settings["telemetry"]
+    spans = {**settings, "telemetry": {**told, "sinks": [*told["sinks"], OtelSink(TracerProvider())]}}
+    flujo = Flujo(Step.sleep("nap", 60), store=MemoryStore(wall=lambda: now[0]), settings=spans)
+    assert flujo.run(1).status == "sleeping"
+    now[0] += 61
+    assert [result.status for result in flujo.recover()] == ["completed"]
+
+
+def receiving(settings: Any) -> None:
+    """A run that refuses an event, and receives the next one."""
+    store = MemoryStore()
+    client = RunClient(store, allow_blocking=True)
+    for data in ("nonsense", 7):
+        client.send("paid", key="run", data=data)
+    assert (
+        Flujo(Step.wait_for("paid?", "paid", schema=int), store=store, settings=settings).run(1, run_id="run").success
+    )
+
+
+def sending(settings: Any) -> None:
+    """An event for a run that waits."""
+    store = MemoryStore()
+    flujo = Flujo(Step.wait_for("paid?", "paid"), store=store, settings=settings)
+    assert flujo.run(1, run_id="order").status == "sleeping"
+    assert RunClient(store, settings=settings).send("paid", key="order").status == "delivered"
+
+
+def compacting(settings: Any) -> None:
+    """A loop that keeps its last turn only."""
+    body = Step("double", lambda number: 2 * number)
+    loop = Step.loop_until("grow", body, lambda data, context: data > 9, max_loops=9, keep_history=1)
+    assert Flujo(loop, store=MemoryStore(), settings=settings).run(1).output == 16
+
+
+def steering(settings: Any) -> None:
+    """A granular step whose tool sends its agent two messages."""
+    store = MemoryStore()
+
+    def ask(q: str) -> str:
+        client = RunClient(store)
+        return " ".join(client.steer("trip", text).status for text in ("by train", q))
+
+    agent = make_agent_async(scripted_model(CallTool("ask", {"q": "by bus"}), "done"), tools=[ask])
+    assert Flujo(Step.granular("plan", agent), store=store, settings=settings).run("go", run_id="trip").success
+
+
 ALL = [
+    receiving,
+    sending,
+    steering,
+    retained,
+    compacting,
     handed_in,
+    retried,
+    sleeping,
     knowing,
     *(report, asking, falling_back, failing, left_in_a_thread, left_beside_a_failure, swallowing, mending, counting),
     with_a_broken_hook,
@@ -246,4 +341,5 @@ ALL = [
     doubting,
     going_in_circles,
     undoing,
+    retrying,
 ]

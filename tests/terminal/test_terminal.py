@@ -14,12 +14,12 @@ import pytest
 import trio
 
 from flujo_actors import Chunk, Flujo, LightRecord, MemoryStore, Outline, Pipeline, RunClient, Started, Step, Success
-from flujo_actors._core.live_rows import live_rows
-from flujo_actors._core.paths import StepPath
+from flujo_actors._core.step_paths import StepPath
+from flujo_actors._core.views.live_view import live_rows
 from flujo_actors.errors import DeclarationError
-from flujo_actors.terminal import _displays, draw, tail, watch
-from flujo_actors.terminal._live import LiveView
-from flujo_actors.terminal._modes import mode_for
+from flujo_actors.terminal import _renderers, draw, tail, watch
+from flujo_actors.terminal._renderers import mode_for
+from flujo_actors.terminal._watch_view import LiveView
 from kit.screens import Screen, python
 
 # --- rows -------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_a_map_tells_how_far_it_is_now_and_then() -> None:
     """At most once in ten seconds."""
     now = [0.0]
     file = io.StringIO()
-    lines = _displays.PlainLines(file, color=False, clock=lambda: now[0])
+    lines = _renderers.PlainLines(file, color=False, clock=lambda: now[0])
     for item in range(100):
         lines.take(row(item, "started", f"each/~i{item}", of=100))
         lines.take(row(item, "settled", f"each/~i{item}", status="success"))
@@ -196,7 +196,7 @@ def test_a_run_that_asks_is_shown_until_it_asks() -> None:
 
 def test_outcomes_and_records_show_the_same_tree() -> None:
     """What is told in this process comes to the same outline as what is stored."""
-    from flujo_actors._core.light_outcomes import LightOutcomes
+    from flujo_actors._core.views.record_summaries import LightOutcomes
 
     store = MemoryStore()
 
@@ -342,3 +342,19 @@ def test_no_escape_is_written_where_none_is_wanted(tmp_path: Path, environment: 
     assert screen.end() == 0
     assert not re.search(rb"\x1b", screen.raw)
     assert "■ completed".encode() in screen.raw
+
+
+def test_a_waiting_run_has_the_word_and_color_of_its_state() -> None:
+    """As on the page: waiting, in yellow, with its question, tokens and dollars."""
+    file = io.StringIO()
+    lines = _renderers.PlainLines(file, color=True)
+    for record in (
+        row(1, "admitted"),
+        row(2, "paused", "ask", name="ask", note="Pay $900?"),
+        row(3, "ended", status="paused", tokens=1200, cost_usd=0.5, note="Pay $900?"),
+    ):
+        lines.take(record)
+    asked, ended = file.getvalue().splitlines()
+    assert asked == "\x1b[33m?\x1b[0m ask  Pay $900?"
+    assert ended.startswith("\x1b[33m■\x1b[0m waiting")
+    assert "1,200 tok" in ended

@@ -17,8 +17,8 @@ import trio
 import trio.testing
 
 from flujo_actors import Flujo
-from flujo_actors._core.settings import DurabilitySettings
-from flujo_actors._settings import resolve_settings
+from flujo_actors._api.settings_loader import resolve_settings
+from flujo_actors._core.settings_model import DurabilitySettings
 from flujo_actors.stores.sqlite._store import SqliteStore
 from flujo_actors.testing import JumpingClock
 

@@ -45,10 +45,10 @@ class Strict:
         (must_be_even, "validator 'must_be_even' returned False"),
         (functools.partial(must_be_even), "validator 'must_be_even' returned False"),
         (Strict(), "validator 'Strict' returned False"),
-        (lambda number: [], "validator '<lambda>' returned [], which says nothing"),
-        (lambda number: "", "validator '<lambda>' returned '', which says nothing"),
-        (lambda number: 0, "validator '<lambda>' returned 0, which says nothing"),
-        (lambda number: number, "validator '<lambda>' returned 3, which says nothing"),
+        (lambda number: [], "validator '<lambda>' returned [], which is no verdict"),
+        (lambda number: "", "validator '<lambda>' returned '', which is no verdict"),
+        (lambda number: 0, "validator '<lambda>' returned 0, which is no verdict"),
+        (lambda number: number, "validator '<lambda>' returned 3, which is no verdict"),
     ],
 )
 def test_a_validator_that_gives_no_reason_is_named_with_what_it_returned(validator: Any, told: str) -> None:

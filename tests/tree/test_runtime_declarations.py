@@ -122,8 +122,8 @@ def test_a_wrong_declaration_fails_when_it_is_built(what: str) -> None:
 
 
 UNCALLABLE: dict[str, tuple[Any, str]] = {
-    "an agent": (lambda: Step("s", lambda data, key: key), "needs 'key', which nobody passes"),
-    "an agent's keyword": (lambda: Step("s", lambda data, *, key: key), "needs 'key', which nobody passes"),
+    "an agent": (lambda: Step("s", lambda data, key: key), "needs 'key', which no caller passes"),
+    "an agent's keyword": (lambda: Step("s", lambda data, *, key: key), "needs 'key', which no caller passes"),
     "a validator of two": (lambda: Step("s", same, validators=lambda one, other: True), "needs 'other'"),
     "a validator of nothing": (lambda: Step("s", same, validators=lambda: True), "takes no argument"),
     "an input": (

@@ -89,7 +89,9 @@ def test_a_run_that_did_not_fail_has_no_error(step: Any) -> None:
 def test_the_feedback_of_a_run_names_the_step() -> None:
     """At the top, too, where the reader does not know which of forty it was."""
     result = Flujo(Step("first", lambda data: data) >> Step("second", breaks)).run(1)
-    assert result.feedback == "step 'second' failed: Agent execution failed with Broken: the real reason"
+    assert (
+        result.feedback == "step 'second' failed: Agent execution failed with Broken: the real reason (agent: breaks)"
+    )
 
 
 # --- unwrap -------------------------------------------------------------------------------------------------
@@ -198,7 +200,7 @@ def test_of_many_leaves_some_are_told_and_the_others_counted() -> None:
 
     feedback = str(Flujo(Step("s", fail)).run(1).feedback)
     assert "KeyError: 'k'; ValueError: 0; ValueError: 1" in feedback
-    assert feedback.endswith("; and 5 more")
+    assert feedback.endswith("; and 5 more (agent: fail)")
 
 
 @pytest.mark.parametrize("where", ["validators", "processors"])

@@ -145,7 +145,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(make: Callable[[], A
 
 def test_an_option_like_no_other_is_refused_with_all_names() -> None:
     """Then the reader chooses."""
-    with pytest.raises(UnknownOption, match=r"'zzz': it has agent, backoff, .*max_retries.*"):
+    with pytest.raises(UnknownOption, match=r"'zzz': it has agent, agent_options, backoff, .*max_retries.*"):
         Step("s", same, zzz=1)
 
 
@@ -179,13 +179,13 @@ def test_a_forgotten_await_is_a_failure_that_says_so(agent: Any, options: Any, b
         gc.collect()
     assert result.status == "failed"
     assert "step 's' returned a " in str(result.feedback)
-    assert "that nobody has awaited: write `return await …`" in str(result.feedback)
+    assert "that was not awaited: write `return await …`" in str(result.feedback)
 
 
 def test_a_forgotten_await_of_a_processor_is_told_as_well() -> None:
     """What the processor leaves is the step's output."""
     result = Flujo(Step("s", same, processors={"after": forgets})).run(1)
-    assert "coroutine of 'double' that nobody has awaited" in str(result.feedback)
+    assert "coroutine of 'double' that was not awaited" in str(result.feedback)
 
 
 def test_a_task_that_nobody_awaited_is_cancelled() -> None:
@@ -197,7 +197,7 @@ def test_a_task_that_nobody_awaited_is_cancelled() -> None:
         return tasks[0]
 
     result = Flujo(Step("s", starts)).run(1, backend="asyncio")
-    assert "returned a Task that nobody has awaited" in str(result.feedback)
+    assert "returned a Task that was not awaited" in str(result.feedback)
     assert tasks[0].cancelled()
 
 

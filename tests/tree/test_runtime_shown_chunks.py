@@ -11,7 +11,7 @@ import trio
 from scripted import collected
 
 from flujo_actors import Chunk, DeclarationError, Failure, Flujo, Paused, Pipeline, Step, Success
-from flujo_actors._dsl.shown_chunks import Chunks
+from flujo_actors._dsl.chunk_filter import Chunks
 
 each_library = pytest.mark.parametrize("library", [trio.run, lambda main: asyncio.run(main())], ids=["trio", "asyncio"])
 Library = Callable[[Callable[[], Any]], Any]

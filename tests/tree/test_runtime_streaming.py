@@ -9,7 +9,7 @@ import trio
 from scripted import AT_ONCE, PLACES, Scripted, collected, failing, nested, read_into, same, told
 
 from flujo_actors import Aborted, Chunk, Failure, Flujo, Paused, Pipeline, Step, StepResult, Success, step
-from flujo_actors._handle import OUTCOME_BUFFER
+from flujo_actors._api.handle import OUTCOME_BUFFER
 from flujo_actors.errors import UsageLimitExceededError
 
 

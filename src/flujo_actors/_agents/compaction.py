@@ -1,38 +1,50 @@
-"""Shorter message histories that a provider still accepts."""
+"""Shorter message histories that a provider still accepts.
+
+Sections:
+
+- Assembled context as a user message between system prompt and prompt.
+- Message histories: read from and appended to context values.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
-from pydantic_ai.capabilities import ProcessHistory
+from pydantic import ValidationError
+from pydantic_ai import Agent
+from pydantic_ai.capabilities import AbstractCapability, ProcessHistory, ReinjectSystemPrompt
 from pydantic_ai.messages import (
     ModelMessage,
+    ModelMessagesTypeAdapter,
     ModelRequest,
     ModelRequestPart,
     ModelResponse,
     ModelResponsePart,
     SystemPromptPart,
+    TextContent,
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
 )
+from pydantic_ai.tools import RunContext
 
-from ..errors import DeclarationError
+from ..errors import ContextError, DeclarationError
 
 P = TypeVar("P")
 M = TypeVar("M", ModelRequest, ModelResponse)
 
 
 def compact_history(messages: Sequence[ModelMessage], *, keep_last: int) -> list[ModelMessage]:
-    """The first user message, the system prompts before it, and at least the last `keep_last` messages.
+    """Return the first user message, its system prompts and the last messages.
 
-    A tool call and its answer stay together: where the cut would part them, both are kept. The result has no call
-    without an answer and no answer without a call, except calls in the last message, which wait for theirs; so what was
-    broken in the history is left out, too. Nothing of `messages` is changed.
+    At least `keep_last` messages are kept. A tool call and its return stay together: where the cut would separate them,
+    both are kept. The result has no call without a return and no return without a call, except calls in the last
+    message, which are pending; broken pairs in the history are dropped. `messages` is not changed.
     """
     if keep_last < 1:
         raise DeclarationError(f"compact_history(keep_last={keep_last!r}): at least the last message must be kept")
@@ -54,7 +66,7 @@ def _beginning(messages: Sequence[ModelMessage], head: int) -> Iterator[ModelMes
 
 
 def _whole_pairs(messages: Sequence[ModelMessage], cut: int) -> int:
-    """The latest place at or before `cut` that lies between no call and its answer."""
+    """Return the latest position at or before `cut` outside any call-return pair."""
     asked: dict[str, int] = {}
     spans: list[tuple[int, int]] = []
     for place, message in enumerate(messages):
@@ -83,18 +95,18 @@ def _call_of(part: ModelResponsePart) -> str | None:
 
 
 def _answer_to(part: ModelRequestPart) -> str | None:
-    """The `tool_call_id` that a part of a request answers, if it answers one."""
+    """Return the `tool_call_id` that a request part answers, or None."""
     if isinstance(part, ToolReturnPart):
         return part.tool_call_id
     is_retry = part.part_kind == "retry-prompt" and getattr(part, "tool_name", None) is not None
     return str(getattr(part, "tool_call_id", "")) if is_retry else None
 
 
-# --- what a provider refuses ------------------------------------------------------------------------------
+# --- provider restrictions ----------------------------------------------------------------------------------
 
 
 def _without_orphans(messages: Sequence[ModelMessage]) -> Iterator[ModelMessage]:
-    """The messages without answers to no call, and without calls that are not answered before the next response."""
+    """Yield the messages without unpaired calls and returns."""
     waiting: list[str] = []
     for place, message in enumerate(messages):
         if isinstance(message, ModelRequest):
@@ -113,7 +125,7 @@ def _answers_before_response(messages: Sequence[ModelMessage]) -> list[str]:
 
 
 def _matched(parts: Sequence[P], call_of: Callable[[P], str | None], partners: list[str]) -> list[P]:
-    """The parts that belong to no tool call, or to one with a partner; each partner is taken once."""
+    """Return parts without an unmatched tool call; each partner counts once."""
     kept: list[P] = []
     for part in parts:
         call = call_of(part)
@@ -133,9 +145,9 @@ def _with_parts(message: M, parts: Sequence[Any]) -> Iterator[M]:
 
 
 def shortened_history(keep_last: int | None, *, after: int = 0) -> dict[str, object]:
-    """Arguments for pydantic-ai's `run` that show the model no more than `compact_history` keeps.
+    """Return arguments for pydantic-ai's `run` that apply `compact_history`.
 
-    The first `after` messages are the conversation that this one goes on with: they stay.
+    The first `after` messages are the continued conversation: they stay.
     """
     if keep_last is None:
         return {}
@@ -144,3 +156,128 @@ def shortened_history(keep_last: int | None, *, after: int = 0) -> dict[str, obj
 
 def _compact_after(after: int, keep_last: int, messages: list[ModelMessage]) -> list[ModelMessage]:
     return [*messages[:after], *compact_history(messages[after:], keep_last=keep_last)]
+
+
+# --- Assembled context as a user message between system prompt and prompt -----------------------------------------
+# Rules:
+#
+# 1. It is inserted where a run's first request is made of its prompt, so that plain, streamed and granular runs, and
+#    agents with a system prompt or with instructions, all send the same. Later requests of the run repeat it.
+# 2. It is identified by the metadata of its part, which no provider is sent, never by its text.
+# 3. A remembered conversation holds no contexts, or they would be found, shown and remembered again.
+
+
+ORIGIN = "flujo_actors.context"
+"""Metadata value of such a part."""
+
+
+class ShownContext(AbstractCapability[Any]):
+    """Insert a text before the user's prompt; see the module's rules."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def after_node_run(self, ctx: RunContext[object], *, node: Any, result: Any) -> Any:
+        if Agent.is_user_prompt_node(node) and Agent.is_model_request_node(result):
+            shown = UserPromptPart([TextContent(self._text, metadata={"origin": ORIGIN})])
+            result.request = dataclasses.replace(result.request, parts=_with_context(result.request.parts, shown))
+        return result
+
+
+def _with_context(parts: Iterable[ModelRequestPart], shown: UserPromptPart) -> list[ModelRequestPart]:
+    before = list(parts)
+    place = next((place for place, part in enumerate(before) if isinstance(part, UserPromptPart)), len(before))
+    return [*before[:place], shown, *before[place:]]
+
+
+def context_in(message: ModelMessage) -> str | None:
+    """Return the context that a message shows, if it shows one."""
+    if not isinstance(message, ModelRequest):
+        return None
+    return next((text for part in message.parts if (text := _context_of(part)) is not None), None)
+
+
+def to_remember(messages: Iterable[ModelMessage]) -> Iterator[ModelMessage]:
+    """Yield the messages without contexts and system prompts, which are added again."""
+    for message in messages:
+        if isinstance(message, ModelRequest):
+            parts = [
+                part for part in message.parts if not isinstance(part, SystemPromptPart) and _context_of(part) is None
+            ]
+            if parts:
+                yield dataclasses.replace(message, parts=parts)
+        else:
+            yield message
+
+
+def _context_of(part: ModelRequestPart) -> str | None:
+    if not isinstance(part, UserPromptPart) or isinstance(part.content, str):
+        return None
+    texts = (piece for piece in part.content if isinstance(piece, TextContent))
+    return next((piece.content for piece in texts if _origin(piece) == ORIGIN), None)
+
+
+def _origin(piece: TextContent) -> object:
+    return piece.metadata.get("origin") if isinstance(piece.metadata, dict) else None
+
+
+# --- Message histories --------------------------------------------------------------------------------------------
+
+
+def messages_of(value: object, *, what: str) -> list[ModelMessage]:
+    """Return the messages of a value: pydantic-ai's own, JSON or text."""
+    if value is None:
+        return []
+    try:
+        if isinstance(value, str | bytes):
+            return ModelMessagesTypeAdapter.validate_json(value)
+        if not isinstance(value, Iterable):
+            raise ContextError(f"{what} must hold pydantic-ai messages, or their JSON, not a {type(value).__name__}")
+        return ModelMessagesTypeAdapter.validate_python(list(value))
+    except ValidationError as error:
+        raise ContextError(
+            f"{what} holds data that is not pydantic-ai messages ({error.error_count()} errors)"
+        ) from None
+
+
+def shortened(messages: Sequence[ModelMessage], keep_last: int | None) -> list[ModelMessage]:
+    """Return a conversation cut as by `compact_history`."""
+    return list(messages) if keep_last is None or not messages else compact_history(messages, keep_last=keep_last)
+
+
+def said_since(messages: Sequence[ModelMessage], history: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Return the messages of other runs than the history's.
+
+    Not by position: pydantic-ai joins requests that follow one another.
+    """
+    before = {message.run_id for message in history} | {None}
+    return [message for message in messages if message.run_id not in before]
+
+
+def history_options(messages: list[ModelMessage]) -> dict[str, object]:
+    """Return arguments for pydantic-ai's `run` that keep the system prompt."""
+    if not messages:
+        return {}
+    return {"message_history": messages, "capabilities": [cast("AbstractCapability[Any]", ReinjectSystemPrompt())]}
+
+
+def appended(kept: object, said: Sequence[ModelMessage], *, what: str, as_messages: bool) -> list[object]:
+    """Return a kept conversation with the new messages, in its own form."""
+    before = messages_of(kept, what=what)
+    after = [*before, *to_remember(said)]
+    listed = isinstance(kept, list | tuple) and any(isinstance(each, ModelRequest | ModelResponse) for each in kept)
+    if listed or as_messages:
+        return list(after)
+    data: list[Any] = ModelMessagesTypeAdapter.dump_python(after, mode="json")
+    return data
+
+
+def messages_in(text: str | bytes) -> tuple[ModelMessage, ...]:
+    """Return the messages of a transcript from the journal."""
+    return tuple(ModelMessagesTypeAdapter.validate_python(json.loads(text)))
+
+
+def text_of_messages(messages: Sequence[ModelMessage]) -> str:
+    """Return messages as JSON text for the journal."""
+    plain = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+    return json.dumps(plain, separators=(",", ":"))

@@ -1,11 +1,11 @@
-"""The schema that an agent's own `output_type` promises, if it promises one value of one shape."""
+"""Schema of an agent's own single-value `output_type`."""
 
 from __future__ import annotations
 
 import inspect
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -13,11 +13,11 @@ from pydantic_ai import BinaryImage, DeferredToolRequests
 from pydantic_ai.models import Model
 from pydantic_ai.output import NativeOutput, PromptedOutput, StructuredDict, TextOutput, ToolOutput
 
-from ..structured._schema import compile_schema
-from .per_agent import PerAgent, SomeAgent
+from ..structured._compiled_schema import compile_schema
+from .agent_cache import PerAgent, SomeAgent
 
 _CHOSEN = (NativeOutput, PromptedOutput, ToolOutput, TextOutput, list, tuple)
-"""How a user says in which way an agent shall answer."""
+"""Output markers that choose an answer mode."""
 
 
 _promoted: PerAgent[tuple[Any, Any | None]] = PerAgent()
@@ -25,7 +25,7 @@ _promoted: PerAgent[tuple[Any, Any | None]] = PerAgent()
 
 
 def promoted_schema(agent: SomeAgent) -> object | None:
-    """What the agent's answers must fit: a type or `None` if text is an answer too, or a function makes the value."""
+    """Return the type of the answers; `None` for text or functions."""
     output, kept = agent.output_type, _promoted.get(agent)
     if kept is None or kept[0] is not output:
         kept = _promoted.keep(agent, (output, schema_of(output)))
@@ -33,7 +33,7 @@ def promoted_schema(agent: SomeAgent) -> object | None:
 
 
 def schema_of(output: object) -> object | None:
-    """The schema that an output type promises."""
+    """Return the schema that an output type promises."""
     if isinstance(output, NativeOutput | PromptedOutput):
         return schema_of(output.outputs)
     if isinstance(output, ToolOutput):
@@ -56,15 +56,37 @@ def _is_union(output: object) -> bool:
     return isinstance(output, types.UnionType) or typing.get_origin(output) is typing.Union
 
 
+def output_types(output: object) -> Iterator[object]:
+    """Yield every possible answer type: inside markers, lists and function returns."""
+    if isinstance(output, NativeOutput | PromptedOutput):
+        yield from output_types(output.outputs)
+    elif isinstance(output, ToolOutput):
+        yield from output_types(output.output)
+    elif isinstance(output, TextOutput):
+        yield from output_types(output.output_function)
+    elif isinstance(output, list | tuple):
+        for each in output:
+            yield from output_types(each)
+    else:
+        yield _returned_type(output) if inspect.isroutine(output) else output
+
+
+def _returned_type(function: Any) -> object:
+    try:
+        return typing.get_type_hints(function, include_extras=True).get("return", Any)
+    except (NameError, TypeError, AttributeError):  # a forward reference that only a type checker can follow
+        return Any
+
+
 def has_own_validators(agent: SomeAgent) -> bool:
-    """Whether the agent itself judges its outputs; where that is not to be seen, it may."""
+    """Return whether the agent validates its outputs; yes if unknown."""
     return bool(getattr(agent, "_output_validators", True))
 
 
 def provider_output(agent: SomeAgent, schema: Any) -> NativeOutput[Any] | None:
-    """The output type that makes the provider answer in JSON that fits the schema; `None` if it cannot be asked to.
+    """Return the output type for the provider's JSON mode, or None.
 
-    pydantic-ai takes no other output type where an agent has validators; what the agent was declared with is kept.
+    pydantic-ai accepts no other output type for an agent with validators; its declared one is kept.
     """
     declared = agent.output_type
     if isinstance(declared, _CHOSEN) or has_own_validators(agent) or not _takes_schemas(getattr(agent, "model", None)):
@@ -76,7 +98,7 @@ def provider_output(agent: SomeAgent, schema: Any) -> NativeOutput[Any] | None:
 
 def _of_json_schema(schema: Mapping[str, object]) -> NativeOutput[Any] | None:
     if schema.get("type") != "object" or "$defs" in schema:
-        return None  # pydantic-ai knows only plain objects here
+        return None  # pydantic-ai supports only plain objects here
     return NativeOutput(StructuredDict(dict(schema), name=str(schema.get("title", "answer"))))
 
 

@@ -1,4 +1,4 @@
-"""Which errors of a model call are about the content of an answer, and what text they bring along."""
+"""Classification of model call errors about content, and their text."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from pydantic_ai.exceptions import (
     UnexpectedModelBehavior,
 )
 from pydantic_ai.messages import ModelResponse, ThinkingPart, ToolCallPart
+from pydantic_ai.models import StreamedResponse
 from pydantic_core import to_json
 
 _JSON_MODE_STATUSES = (400, 422)
 _NO_ANSWER_ACCEPTED = "Exceeded maximum output retries"
-"""How pydantic-ai says that it gave up; that a tool was tried too often is an error of the same class."""
+"""pydantic-ai's message after its last output retry."""
 
 
 def is_about_content(error: object) -> bool:
-    """Whether asking again, or repairing the text, may help.
+    """Return whether a retry or a repair of the text may help.
 
-    It may where an answer broke off, is not in the provider's format or not what was asked for, or where a JSON mode
-    failed; it does not where the provider is overloaded, out of reach for this account or unwilling to serve.
+    It may if an answer broke off, is not in the requested format, or if a JSON mode failed; it does not if the provider
+    is overloaded, unreachable for this account or refuses to serve.
     """
     if isinstance(error, ModelHTTPError):
         return error.status_code in _JSON_MODE_STATUSES and "json" in json.dumps(error.body, default=str).lower()
@@ -37,12 +38,39 @@ def is_about_content(error: object) -> bool:
 
 
 def broke_off(error: object) -> bool:
-    """Whether the answer ended because the connection did."""
+    """Return whether the answer ended because the connection did."""
     return isinstance(error, ModelAPIError) and not isinstance(error, ModelHTTPError)
 
 
+_ENDED_BY_REASON = ("openai", "anthropic", "google", "groq", "mistral", "bedrock", "huggingface", "cohere")
+"""Modules of pydantic-ai whose providers end every stream with a finish reason."""
+
+
+def require_end(stream: StreamedResponse) -> None:
+    """Raise `ModelAPIError` if the provider never ended a fully read stream."""
+    response = stream.get()
+    if stream.cancelled or not getattr(stream, "_finished", response.state == "complete"):
+        return  # the reader left first
+    details = response.provider_details or {}
+    # pydantic-ai assumes "stop" where OpenAI's format has no reason; the provider's own is in the details.
+    ended = (
+        details.get("finish_reason") or response.finish_reason not in (None, "stop") or response.state == "suspended"
+    )
+    if not ended and any(_is_of_provider(kind.__module__) for kind in type(stream).__mro__):
+        raise ModelAPIError(
+            model_name=response.model_name or "",
+            message="the stream ended without a finish reason, so its text is incomplete: the connection, or a proxy "
+            "between, closed it; retry the step",
+        )
+
+
+def _is_of_provider(module: str) -> bool:
+    package, _, rest = module.partition("pydantic_ai.models.")
+    return not package and rest.partition(".")[0] in _ENDED_BY_REASON
+
+
 def quoted_text(error: object) -> str:
-    """The model's text inside the error of a provider's JSON mode, if it quotes one."""
+    """Return the model's text quoted in a JSON mode error, if any."""
     body: Any = error.body if isinstance(error, ModelHTTPError) else None
     while isinstance(body, dict):
         text = body.get("failed_generation")
@@ -53,7 +81,7 @@ def quoted_text(error: object) -> str:
 
 
 def text_of_error(error: object) -> str:
-    """The text that an error is about, as far as the error itself has it."""
+    """Return the text that an error refers to, if known."""
     if isinstance(error, ValidationError):
         return _refused_input(error)
     if isinstance(error, UnexpectedModelBehavior) and not isinstance(error, ContentFilterError):
@@ -62,7 +90,7 @@ def text_of_error(error: object) -> str:
 
 
 def _refused_input(error: ValidationError) -> str:
-    """What was validated, where a flaw concerns all of it: pydantic keeps only the part that is wrong."""
+    """Return the validated input if a flaw concerns all of it."""
     for flaw in error.errors(include_url=False):
         if not flaw["loc"] or (flaw["type"] == "missing" and len(flaw["loc"]) == 1):
             found = flaw["input"]
@@ -71,22 +99,22 @@ def _refused_input(error: ValidationError) -> str:
 
 
 def own_refusal(error: object) -> str | None:
-    """Why whoever asked a model accepted none of its answers; `None` if it was something else that failed."""
+    """Return why no answer was accepted; `None` for other failures."""
     given_up = isinstance(error, UnexpectedModelBehavior) and error.message.startswith(_NO_ANSWER_ACCEPTED)
     return refusal_of(error) if given_up or isinstance(error, ModelRetry | ValidationError) else None
 
 
 def refusal_of(error: object) -> str:
-    """What the agent itself had against an answer: the first reason in the chain that names one."""
+    """Return the agent's objection: the first reason in the error chain."""
     while isinstance(error, UnexpectedModelBehavior) and error.__cause__ is not None:
         error = error.__cause__
     return str(error)
 
 
 def raw_text(response: ModelResponse, function_tools: Collection[str]) -> str:
-    """What a response says as an answer: the arguments of its output tool, or its text; nothing if it calls tools.
+    """Return a response's answer: output tool arguments, or its text.
 
-    A tool that is none of the agent's can only be meant as the output tool, by whatever name the model called it.
+    An unknown tool can only mean the output tool, under any name.
     """
     calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
     answers = [_arguments(call) for call in calls if call.tool_name not in function_tools]
@@ -96,12 +124,12 @@ def raw_text(response: ModelResponse, function_tools: Collection[str]) -> str:
 
 
 def _after_thinking(response: ModelResponse) -> str:
-    """The answer that was taken for a thought, because the mark between them came in two pieces."""
+    """Return an answer taken for a thought because its mark was split."""
     thoughts = "".join(part.content for part in response.parts if isinstance(part, ThinkingPart))
     _, mark, answer = thoughts.rpartition("</think>")
     return answer if mark else ""
 
 
 def _arguments(call: ToolCallPart) -> str:
-    """The arguments as the model wrote them."""
+    """Return the arguments as the model wrote them."""
     return call.args if isinstance(call.args, str) else call.args_as_json_str()

@@ -1,7 +1,6 @@
 """Blueprints: pipelines written in YAML.
 
-A text becomes nodes (`nodes`), nodes become a model (`reading`, driven by the table of `fields`), the model is looked
-at by rules (`linting`), findings may carry edits of the text (`fixing`), and a model without errors becomes a
-`Pipeline` (`compiling`). Nothing here runs anything, and nothing is imported because a text names it before the text
-is valid.
+Text becomes nodes (`parser.nodes`), and nodes become a model (`parser.field_parser`, driven by `parser.field_table`).
+Rules check the model (`lint.linter`), and findings may carry edits of the text (`lint.fixer`). A model without errors
+becomes a `Pipeline` (`compiler`). Nothing is executed here, and no named module is imported before the text is valid.
 """

@@ -1,11 +1,12 @@
-"""A pipeline as a blueprint: `load_blueprint` of the text has the same fingerprint.
+"""Export of a pipeline as a blueprint of the same fingerprint.
 
-Functions are named as `module:name`, agents said by model, prompt, JSON Schema and tools. What no blueprint can say (a
-lambda, a closure, a partial, a bound method, `deps`) is listed, all of it at once, in one `NotExportable`.
+Functions are named as `module:name`, agents by model, prompt, JSON Schema and tools. Everything that a blueprint cannot
+express (a lambda, a closure, a partial, a bound method, `deps`) is listed in one `NotExportable`.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import inspect
 from collections.abc import Iterator, Mapping
@@ -13,23 +14,85 @@ from types import FunctionType
 from typing import Any
 
 import attrs
+import yaml
 
-from .._core.backoff import Backoff
+from .. import structured
+from .._core.policies.approval_policy import DEFAULT_OPTIONS, Option
+from .._core.policies.rate_limits import RateLimit
+from .._core.retry_decisions import Backoff, RetryRule
 from .._core.usage import UsageLimits
-from .._dsl.call_plan import is_model_agent
-from .._dsl.declared import Declared
+from .._dsl.call_plan import is_model_agent, name_of
+from .._dsl.compensation_options import Compensate
+from .._dsl.context_sources import (
+    FromHistory,
+    FromLiteral,
+    FromRetrieval,
+    FromState,
+    Source,
+    as_context_sources,
+    from_retrieval,
+)
+from .._dsl.declared_step import Declared
 from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel, SequenceOf
-from .._dsl.pipeline import AnyStep, Pipeline
-from .._dsl.processing import NO_PROCESSING
-from .._dsl.step import Step
+from .._dsl.output_options import NO_PROCESSING
+from .._dsl.pipeline import AnyStep, Pipeline, step_of
+from .._dsl.step_declaration import Step
+from .._dsl.wait_steps import Approval, Sleep, WaitFor
 from ..errors import NotExportable
 from ..structured._builtins import BUILTINS, WrapDict
-from .compiling import LIMITS, EnsureObject
-from .processors import OutputTemplate, Reduce, SinkTo
-from .template_parsing import is_template
-from .templates import Choice, Exit, Input, Items, Message
-from .used import is_python
-from .yaml_dump import dumped
+from .compiler import LIMITS, EnsureObject, OutputTemplate, Reduce, SinkTo
+from .lint.edits import changed_data
+from .lint.step_references import is_python
+from .lint.value_schemas import type_of
+from .parser.analysis import Analysis
+from .parser.blueprint_model import StepModel
+from .parser.field_parser import exception_named
+from .parser.field_table import ONLY_IN_PYTHON
+from .parser.findings import Change
+from .templates.template_parser import is_template
+from .templates.templates import (
+    DurationTemplate,
+    Exit,
+    Input,
+    InstantTemplate,
+    Items,
+    MessageTemplate,
+    TemplateChoice,
+)
+
+# --- Blueprint text of data ---------------------------------------------------------------------------------------
+
+
+class _WrittenOut(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        """Disable anchors: repeated values are written repeatedly."""
+        return True
+
+
+def dumped(data: object) -> str:
+    """Block style, keys in the order they have."""
+    text: str = yaml.dump(data, Dumper=_WrittenOut, sort_keys=False, allow_unicode=True, width=110)
+    return text
+
+
+# --- Blueprint text with promoted structured output options -------------------------------------------------------
+
+
+def promoted_text(analysis: Analysis) -> str:
+    """Return the file with explicit `processing` for every structured step, without comments."""
+    changes = [change for step in analysis.model.all_steps() for change in _promotion(analysis, step)]
+    return dumped(changed_data(analysis.model.root, changes))
+
+
+def _promotion(analysis: Analysis, step: StepModel) -> list[Change]:
+    schema = analysis.flow.schema_of(step)
+    if schema is None or type_of(schema) == "string":
+        return []
+    said = step.value("processing")
+    own = {key: entry.value for key, entry in said.items()} if isinstance(said, dict) else {}
+    switches = {"structured_output": "auto", **own, "schema": dict(schema)}
+    return [Change(kind="set", node=step.node, key="processing", value=switches)]
+
 
 Data = dict[str, object]
 
@@ -38,28 +101,13 @@ _OWN_PROCESSORS = (
     (OutputTemplate, "output_template", "text"),
     (Reduce, "reduce", "how"),
 )
-"""What blueprints put behind the work of a step, the last first."""
+"""Processors that blueprints append to a step, the last first."""
 
-_SAID_IN_PYTHON = (
-    "deps",
-    "message_history",
-    "context_sources",
-    "guard",
-    "batch",
-    "on_failure",
-    "compensate",
-    "min_confidence",
-    "confidence",
-    "on_low_confidence",
-    "runs_on",
-)
-"""Options that the language has no key for."""
-
-_OWN_REDUCERS = "reducers of its own (`merge`) can only be said in Python"
+_OWN_REDUCERS = "reducers of its own (`merge`) can only be declared in Python"
 
 
 def dump_blueprint(pipeline: Pipeline) -> str:
-    """The text of a blueprint that says what the pipeline says; `NotExportable` if none can."""
+    """Return the blueprint text of the pipeline, or raise `NotExportable`."""
     return _Export().text(pipeline)
 
 
@@ -67,6 +115,7 @@ class _Export:
     def __init__(self) -> None:
         self._reasons: list[str] = []
         self._agents: dict[str, Data] = {}
+        self._rate_limits: dict[str, Data] = {}
         self._names: dict[int, str] = {}
         self._where = ""
 
@@ -79,6 +128,12 @@ class _Export:
         if pipeline.initial_context_data:
             document["context"] = {"initial": dict(pipeline.initial_context_data)}
         document |= self._of_pipeline(pipeline)
+        if pipeline.labels:
+            document["labels"] = dict(pipeline.labels)
+        if pipeline.schedules:
+            document["schedules"] = {name: _schedule_data(options) for name, options in pipeline.schedules.items()}
+        if self._rate_limits:
+            document["rate_limits"] = self._rate_limits
         if self._agents:
             document["agents"] = self._agents
         if self._reasons:
@@ -86,8 +141,11 @@ class _Export:
         return dumped({**document, "steps": steps})
 
     def _of_pipeline(self, pipeline: Pipeline) -> Data:
-        """What a pipeline says of itself, wherever it stands; the context begins with what the outermost one says."""
+        """Return a pipeline's options; the outermost defines the initial context."""
         self._only_python(pipeline)
+        undoing = [name for name in ("on_failure", "compensate") if getattr(pipeline, name)]
+        if undoing:
+            self._cannot(f"`{'`, `'.join(undoing)}` of a pipeline can only be declared in Python; use a sequence")
         return {} if pipeline.usage_limits is None else {"usage_limits": self._limits(pipeline.usage_limits)}
 
     def _cannot(self, what: str) -> None:
@@ -95,14 +153,14 @@ class _Export:
 
     def _only_python(self, step: AnyStep) -> None:
         usual = {each.name: each.default for each in attrs.fields(type(step))}
-        said = [name for name in _SAID_IN_PYTHON if name in usual and getattr(step, name) != usual[name]]
+        said = [name for name in ONLY_IN_PYTHON if name in usual and getattr(step, name) != usual[name]]
         if said:
-            self._cannot(f"{', '.join(f'`{name}`' for name in said)} can only be said in Python")
+            self._cannot(f"{', '.join(f'`{name}`' for name in said)} can only be declared in Python")
 
     # --- steps
 
     def _sequence(self, step: AnyStep) -> list[Data]:
-        """The steps that stand for one: several that nothing holds together are a list."""
+        """Return the steps of one entry; a plain sequence is a list."""
         if isinstance(step, Pipeline) and step.dissolves and len(step.steps) > 1:
             return [self._step(each, name) for each, name in step.named_steps]
         return [self._step(step, step.name or "pipeline")]
@@ -131,6 +189,7 @@ class _Export:
                 return {
                     "kind": "loop",
                     "max_loops": step.max_loops,
+                    **({} if step.keep_history is None else {"keep_history": step.keep_history}),
                     **self._decider(step.until, Exit, "exit_expression", "exit_condition"),
                     "body": self._sequence(step.body),
                 }
@@ -138,6 +197,12 @@ class _Export:
                 return self._map(step)
             case HumanInTheLoop():
                 return self._question(step)
+            case Approval():
+                return self._approval(step)
+            case Sleep():
+                return self._sleep(step)
+            case WaitFor():
+                return self._wait(step)
             case SequenceOf():
                 return {**self._nested(step.body), "kind": "sequence"}
         self._cannot(f"a step of the kind {step.kind!r} has no place in a blueprint")
@@ -162,12 +227,12 @@ class _Export:
     def _conditional(self, step: BranchOn) -> Data:
         said = {
             "kind": "conditional",
-            **self._decider(step.select, Choice, "condition_expression", "condition"),
+            **self._decider(step.select, TemplateChoice, "condition_expression", "condition"),
             "branches": self._branches(step.branches),
         }
         return said if step.default is None else {**said, "default_branch": self._sequence(step.default)}
 
-    def _decider(self, decides: object, kind: type[Choice | Exit], expression: str, function: str) -> Data:
+    def _decider(self, decides: object, kind: type[TemplateChoice | Exit], expression: str, function: str) -> Data:
         if isinstance(decides, kind):
             return {expression: decides.text}
         return {function: self._function(decides, function)}
@@ -185,18 +250,66 @@ class _Export:
         return said if step.max_concurrency is None else {**said, "max_concurrency": step.max_concurrency}
 
     def _question(self, step: HumanInTheLoop) -> Data:
-        said: Data = {"kind": "hitl"}
-        if isinstance(step.message, Message):
-            said["message"] = step.message.text
-        elif isinstance(step.message, str):
-            said["message"] = _literal(step.message)
-        else:
-            self._cannot("its message is a function")
+        said: Data = {"kind": "hitl", **self._message(step.message)}
         if step.input_schema is not None:
             said["input_schema"] = self._schema(step.input_schema, "input_schema")
         return said
 
-    # --- what a step runs
+    def _approval(self, step: Approval) -> Data:
+        said: Data = {"kind": "approval", **self._message(step.message)}
+        if step.to is not None:
+            said["to"] = step.to
+        if step.options != DEFAULT_OPTIONS:
+            said["options"] = {option.name: _option_data(option) for option in step.options}
+        if step.deadline_s is not None:
+            said["timeout_s"] = step.deadline_s
+        if step.on_timeout != "fail":
+            late = step.on_timeout
+            said["on_timeout"] = late if isinstance(late, str) else self._sequence(late)
+        if step.max_deferrals != 3:
+            said["max_deferrals"] = step.max_deferrals
+        if step.on_rejection is not None:
+            said["on_rejection"] = self._sequence(step.on_rejection)
+        for name in ("comment_required", "metadata"):
+            if getattr(step, name):
+                self._cannot(f"`{name}` of an approval can only be declared in Python")
+        return said
+
+    def _message(self, message: object) -> Data:
+        if isinstance(message, MessageTemplate):
+            return {"message": message.text}
+        if isinstance(message, str):
+            return {"message": _literal(message)}
+        self._cannot("its message is a function")
+        return {}
+
+    def _sleep(self, step: Sleep) -> Data:
+        name, time = ("seconds", step.seconds) if step.until is None else ("until", step.until)
+        if isinstance(time, DurationTemplate | InstantTemplate):
+            return {"kind": "sleep", name: time.text}
+        if callable(time):
+            self._cannot(f"its {name} is a function")
+            return {"kind": "sleep"}
+        return {"kind": "sleep", name: time.isoformat() if isinstance(time, dt.datetime) else time}
+
+    def _wait(self, step: WaitFor) -> Data:
+        said: Data = {"kind": "wait_for", "event": step.event}
+        if isinstance(step.key, MessageTemplate):
+            said["key"] = step.key.text
+        elif isinstance(step.key, str):
+            said["key"] = _literal(step.key)
+        elif step.key is not None:
+            self._cannot("its key is a function")
+        if step.schema is not None:
+            said["schema"] = self._schema(step.schema, "schema")
+        if step.deadline_s is not None:
+            said["timeout_s"] = step.deadline_s
+        if step.on_timeout != "fail":
+            late = step.on_timeout
+            said["on_timeout"] = late if isinstance(late, str) else self._sequence(late)
+        return said
+
+    # --- target of a step
 
     def _runs(self, step: Step) -> Data:
         said = self._uses(step.agent)
@@ -208,7 +321,58 @@ class _Export:
             kept = {"max_turns": step.resumable.max_turns, "on_uncertain": step.resumable.on_uncertain}
             last = step.resumable.keep_last
             said["granular"] = kept if last is None else {**kept, "keep_last": last}
+        if step.context_sources is not None:
+            said["context_sources"] = [self._source(each) for each in step.context_sources.sources]
+            if step.context_sources != as_context_sources(list(step.context_sources.sources)):
+                self._cannot("`max_tokens`, `format` and `count_tokens` of context sources can only be set in Python")
+        if isinstance(step.conversation, MessageTemplate):
+            said["conversation"] = step.conversation.text
+        elif isinstance(step.conversation, str):
+            said["conversation"] = _literal(step.conversation)
+        elif step.conversation is not None:
+            self._cannot("its conversation is a function")
+        if step.cache is not None:
+            if step.cache.key is not None:
+                self._cannot("the key of its cache is a function")
+            scope = {} if step.cache.scope is None else {"scope": step.cache.scope}
+            said["cache"] = {"ttl_s": step.cache.ttl_s, **scope}
+        if step.rehearse != "recorded":
+            said["rehearse"] = step.rehearse
+        if step.rate_limit:
+            said["rate_limit"] = self._rate_limit(step.rate_limit)
         return said
+
+    def _rate_limit(self, limits: tuple[RateLimit, ...]) -> str:
+        if len(limits) > 1:
+            self._cannot("it has several rate limits; a file has one for each step")
+        limit = limits[0]
+        usual = {each.name: each.default for each in attrs.fields(RateLimit)}
+        options = {name: value for name, value in attrs.asdict(limit).items() if value != usual[name]}
+        options.pop("name")
+        if self._rate_limits.setdefault(limit.name, options) != options:
+            self._cannot(f"two rate limits are named {limit.name!r}")
+        return limit.name
+
+    def _source(self, source: Source) -> Data:
+        match source:
+            case FromLiteral():
+                return {"literal": source.text}
+            case FromState(where=str() as where, name=name) if name == where:
+                return {"state": where}
+            case FromHistory(keep_last=None, remember=False):
+                return {"history": source.where}
+            case FromRetrieval() if source == _plain_retrieval(source):
+                return {"retrieval": self._retrieval(source)}
+        self._cannot("a source of its context is a function, or has options that only Python has")
+        return {}
+
+    def _retrieval(self, source: FromRetrieval) -> Data:
+        said: Data = {"collection": self._function(source.collection, "a collection")}
+        if source.query is not None:
+            said["query"] = source.query
+        if source.top_k != 5:
+            said["top_k"] = source.top_k
+        return {**said, "filters": dict(source.filters)} if source.filters else said
 
     def _uses(self, agent: object) -> Data:
         if is_model_agent(agent):
@@ -232,9 +396,7 @@ class _Export:
     def _schema(self, schema: object, what: str) -> Data:
         if isinstance(schema, Mapping):
             return dict(schema)
-        from ..structured._schema import compile_schema  # loads pydantic
-
-        return dict(compile_schema(schema).json_schema)
+        return dict(structured.compile_schema(schema).json_schema)
 
     # --- agents
 
@@ -254,17 +416,21 @@ class _Export:
         said: Data = {"model": self._model(agent)}
         prompts = [*getattr(agent, "_system_prompts", ()), *_instructions(agent)]
         if getattr(agent, "_system_prompt_functions", ()) or len(prompts) > 1 or list(_instructions(agent)):
-            self._cannot("its agent is told more than one fixed system prompt")
+            self._cannot("its agent has more than one fixed system prompt")
         elif prompts:
             said["system_prompt"] = prompts[0]
         schema = self._output_schema(agent)
         if schema is not None:
             said["output_schema"] = schema
-        tools = [tool.function for toolset in agent.toolsets for tool in getattr(toolset, "tools", {}).values()]
+        tools = [tool for toolset in agent.toolsets for tool in getattr(toolset, "tools", {}).values()]
         if tools:
-            said["tools"] = [self._function(each, "a tool of its agent") for each in tools]
+            said["tools"] = [self._tool(each) for each in tools]
         said |= self._limits_of_agent(agent)
         return said if agent.name == name else {**said, "name": agent.name}
+
+    def _tool(self, tool: Any) -> object:
+        named = self._function(tool.function, "a tool of its agent")
+        return {"uses": named, "requires_approval": True} if getattr(tool, "requires_approval", False) else named
 
     def _limits_of_agent(self, agent: Any) -> Data:
         said: Data = {}
@@ -281,11 +447,11 @@ class _Export:
         model = agent.model
         if isinstance(model, str):
             return model
-        name = getattr(model, "model_id", None) or getattr(model, "model_name", None)
         if getattr(model, "model_name", None) == "test":
             return "test"
-        self._cannot(f"the model {name!r} of its agent is an object; name it by a text")
-        return str(name)
+        kind = type(model).__name__
+        self._cannot(f"the model of its agent is a {kind} object; give the agent the model's name as a text")
+        return kind
 
     def _output_schema(self, agent: Any) -> Data | None:
         output = agent.output_type
@@ -296,7 +462,7 @@ class _Export:
         self._cannot(f"the output type {output!r:.60} of its agent is no JSON Schema")
         return None
 
-    # --- what every step has
+    # --- options of every step
 
     def _options(self, step: Declared) -> Iterator[tuple[str, object]]:
         if isinstance(step.input, Input):
@@ -317,13 +483,35 @@ class _Export:
             yield "fallback", self._step(step.fallback, step.fallback.name or "pipeline")
         if step.meta:
             yield "meta", dict(step.meta)
+        if step.runs_on is not None:
+            yield "runs_on", step.runs_on
+        yield from self._undoing(step)
         self._only_python(step)
+
+    def _undoing(self, step: Declared) -> Iterator[tuple[str, object]]:
+        """Yield the compensation and the failure handlers of a step."""
+        if step.compensate is not None:
+            by = step.compensate.by if isinstance(step.compensate, Compensate) else None
+            function = _function_of(by) if _is_plain(step.compensate) else None
+            if function is None:
+                self._cannot("its `compensate` is no plain function; a blueprint names one as package.module:name")
+            else:
+                yield "compensate", self._function(function, "its compensation")
+        if len(step.on_failure) > 1:
+            self._cannot("it has more than one failure handler; join them in one function or pipeline")
+        elif step.on_failure:
+            handler = step.on_failure[0]
+            function = _function_of(handler)
+            named = None if function is None else self._function(function, "its failure handler")
+            yield "on_failure", self._sequence(handler) if named is None else named
 
     def _limits(self, limits: UsageLimits) -> Data:
         said = {name: value for name, value in _changed(limits).items() if name in LIMITS}
         others = [name for name in _changed(limits) if name not in LIMITS]
+        if limits.window is None and limits.when_reached != "fail":
+            others.append("when_reached")
         if others:
-            self._cannot(f"{', '.join(others)} of its usage limits can only be said in Python")
+            self._cannot(f"{', '.join(others)} of its usage limits can only be declared in Python")
         return said
 
     def _config(self, step: Declared) -> Iterator[tuple[str, object]]:
@@ -332,7 +520,20 @@ class _Export:
         if step.timeout_s is not None:
             yield "timeout_s", step.timeout_s
         if step.backoff != Backoff():
-            yield "backoff", {name: getattr(step.backoff, name) for name in ("first", "factor", "ceiling", "jitter")}
+            longest = {"longest_retry_after_s"} if step.backoff.longest_retry_after_s == 120 else set()
+            yield "backoff", {name: value for name, value in attrs.asdict(step.backoff).items() if name not in longest}
+        if step.retry_on is not None:
+            yield "retry_on", [self._retry_rule(each) for each in step.retry_on]
+
+    def _retry_rule(self, rule: RetryRule) -> int | str:
+        if isinstance(rule, int):
+            return rule
+        name = getattr(rule, "__name__", "")
+        if exception_named(name) is not rule:
+            self._cannot(
+                f"its retry_on holds {name_of(rule)!r}; a file names exceptions of Python, pydantic-ai or ours"
+            )
+        return str(name)
 
     def _around(self, step: Declared) -> Iterator[tuple[str, object]]:
         if step.validators:
@@ -366,12 +567,45 @@ class _Export:
         return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
 
 
+def _is_plain(compensate: object) -> bool:
+    """Return whether a compensation has no options of its own."""
+    return isinstance(compensate, Compensate) and (compensate.when, compensate.if_it_fails) == ("started", "continue")
+
+
+def _function_of(step: object) -> object:
+    """Return the function that a step was made from, if it is nothing else."""
+    if not isinstance(step, Step) or not isinstance(step.agent, FunctionType):
+        return None
+    made = step_of(step.agent)
+    same = all(
+        getattr(step, each.name) == getattr(made, each.name) for each in attrs.fields(Step) if each.name != "agent"
+    )
+    return step.agent if same else None
+
+
+def _plain_retrieval(source: FromRetrieval) -> FromRetrieval | None:
+    """Return a search with the options that a blueprint has."""
+    if source.query is not None and not isinstance(source.query, str):
+        return None
+    if any(callable(value) or isinstance(value, FromState) for value in source.filters.values()):
+        return None
+    return from_retrieval(source.collection, query=source.query, top_k=source.top_k, filters=source.filters)
+
+
+def _option_data(option: Option) -> object:
+    by_name = option.name if option.name in ("approve", "reject", "defer") else None
+    more = {"kind": option.kind} if option.kind != by_name else {}
+    said = {"label": option.label, "description": option.description}
+    kept: Data = {**{name: text for name, text in said.items() if text}, **more}
+    return kept if kept.keys() - {"label"} or not option.label else option.label
+
+
 def _instructions(agent: object) -> list[object]:
     return list(getattr(agent, "_instructions", ()) or ())
 
 
 def _json_schema(output: object) -> object:
-    """The schema of a `StructuredDict`, or the class itself."""
+    """Return the schema of a `StructuredDict`, or the class itself."""
     made = getattr(output, "__get_pydantic_json_schema__", None)
     if inspect.isclass(output) and issubclass(output, dict) and made is not None:
         return made(None, None)
@@ -379,13 +613,17 @@ def _json_schema(output: object) -> object:
 
 
 def _changed(limits: UsageLimits) -> Data:
-    """The limits that are not what they are by default."""
+    """Return the limits that differ from their defaults."""
     given = {each.name: (getattr(limits, each.name), each.default) for each in attrs.fields(UsageLimits)}
     return {name: value for name, (value, usual) in given.items() if value != usual}
 
 
+def _schedule_data(options: Mapping[str, object]) -> Data:
+    return {name: value.isoformat() if isinstance(value, dt.datetime) else value for name, value in options.items()}
+
+
 def _literal(text: str) -> str:
-    """A text that means itself, also if it looks like a template."""
+    """Return a literal text, escaped if it looks like a template."""
     return f"{{% raw %}}{text}{{% endraw %}}" if is_template(text) else text
 
 

@@ -1,15 +1,15 @@
-"""Trio in guest mode on an asyncio event loop: one guest run per loop, shared by every caller.
+"""Trio in guest mode on asyncio: one guest run per loop.
 
 Rules:
 
 1. The guest starts with the first call on its loop and ends when the loop shuts down, which asyncio announces
    by closing its async generators: one of them is ours.
-2. A caller's contextvars are those of the trio task that works for it.
-3. Cancelling the asyncio caller cancels the trio task, and the call returns, with the very cancellation it
-   was given, when that task has ended.
-4. A guest belongs to one thread and one loop. A loop that was closed without announcing it leaves its guest
-   behind: it is brought to its end by the next who needs the thread, or when the process ends.
-5. Ctrl-C is the host's business: one that trio caught is handed back to the loop.
+2. A caller's contextvars are those of its trio task.
+3. Cancelling the asyncio caller cancels the trio task, and the call returns, with the same cancellation,
+   when that task has ended.
+4. A guest belongs to one thread and one loop. A loop that was closed without an announcement leaves its guest
+   behind: it is ended by the next caller in the thread, or when the process ends.
+5. Ctrl-C belongs to the host: one that trio caught is passed back to the loop.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import Any, TypeVar
 import trio
 from outcome import Error, Outcome, Value
 
-from .guest_rounds import Rounds
-from .host import Box
+from .guest_scheduler import GuestScheduler
+from .host_loop import ReceivePort
 from .to_trio import TrioCall
 
 T = TypeVar("T")
 
 ORPHAN_GRACE_S = 5.0
-"""How long the guest of a closed loop may do nothing before it is given up."""
+"""Idle time after which a closed loop's guest is given up."""
 
 
 class Guest:
@@ -40,10 +40,10 @@ class Guest:
 
     nursery: trio.Nursery
     host: Any = None
-    """Who makes calls for the programs on this loop, once somebody has asked."""
+    """Host of the programs on this loop, created on demand."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.rounds = Rounds(loop)
+        self.rounds = GuestScheduler(loop)
         self.thread = threading.get_ident()
         self._loop = loop
         self._ready: asyncio.Future[None] = loop.create_future()
@@ -56,11 +56,11 @@ class Guest:
     # --- from the first call to the last ---
 
     async def start(self) -> None:
-        """Begin the guest run; whoever waits until it is ready learns of a failure, too."""
+        """Start the guest run; waiters get its failure, too."""
         await anext(self._watch)
         try:
             self._begin()
-        except BaseException as error:  # told to everybody who waits for this guest, the caller among them
+        except BaseException as error:  # passed to all waiters of this guest, the caller among them
             self._forget()
             self._ready.set_exception(error)
 
@@ -117,8 +117,8 @@ class Guest:
         if _guests.get(self._loop) is self:
             del _guests[self._loop]
 
-    def why_cut_short(self) -> BaseException:
-        """What a call raises that ends with the guest: the interrupt, if it is the first to hear of it."""
+    def cancellation_error(self) -> BaseException:
+        """Return the exception of a call that ends with the guest."""
         interrupt, self._interrupt = self._interrupt, None
         return interrupt or asyncio.CancelledError("the run was cancelled: its loop is shutting down")
 
@@ -126,7 +126,7 @@ class Guest:
 
     @property
     def orphaned(self) -> bool:
-        """Whether the loop was closed without ending the guest, and this is the thread to do it."""
+        """Return whether the loop closed without ending the guest, in this thread."""
         return self._loop.is_closed() and self.thread == threading.get_ident()
 
     def end_alone(self) -> None:
@@ -139,7 +139,7 @@ class Guest:
         except queue.Empty:
             self._forget()
         finally:
-            sys.set_asyncgen_hooks(*hooks)  # a run that ends brings back the hooks it found, here a dead loop's
+            sys.set_asyncgen_hooks(*hooks)  # an ending run restores its previous hooks, here those of a dead loop
 
     # --- calls ---
 
@@ -161,10 +161,10 @@ class Guest:
     def into_asyncio(self, _: asyncio.AbstractEventLoop, fn: Callable[..., object], *args: object) -> None:
         """The same the other way."""
         fn(*args)
-        self.rounds.keep_awake.keep()  # the caller may well have another call to make
+        self.rounds.keep_awake.keep()  # the caller may make another call
 
-    async def receive(self, box: Box[T]) -> T:
-        """The next item of a box that trio tasks put into, without a task of the guest's to wait for it."""
+    async def receive(self, box: ReceivePort[T]) -> T:
+        """Return the next item of a trio channel, without a guest task."""
         arrival: asyncio.Future[Value[T] | Error] | None = self._loop.create_future()
 
         def deliver(what: Value[T] | Error) -> None:
@@ -176,12 +176,14 @@ class Guest:
         try:
             return (await arrival).unwrap()
         except trio.EndOfChannel:
-            if self._scope.cancel_called:  # then it is not the box that came to its end
-                raise self.why_cut_short() from None
+            if self._scope.cancel_called:  # then it is not the end of the channel
+                raise self.cancellation_error() from None
             raise
         finally:
             box.withdraw(deliver)
-            arrival = None  # it holds the end of the box, whose traceback holds this frame and, with it, the whole run
+            arrival = (
+                None  # it holds the end of the channel, whose traceback holds this frame and, with it, the whole run
+            )
 
     def spawn(self, fn: Callable[..., Awaitable[object]], *args: object) -> None:
         """Start a trio task with the caller's contextvars."""
@@ -195,7 +197,7 @@ _guests: dict[asyncio.AbstractEventLoop, Guest] = {}
 
 
 async def current_guest() -> Guest:
-    """The guest run of the running asyncio loop, started if there is none."""
+    """Return the guest run of the running asyncio loop, started on demand."""
     loop = asyncio.get_running_loop()
     guest = _guests.get(loop)
     if guest is None:

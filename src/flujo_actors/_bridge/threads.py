@@ -1,25 +1,22 @@
-"""The executor of synchronous user code: worker threads, with a limit of their own.
+"""Executor of synchronous user code: worker threads with their own limit.
 
 1. A thread cannot be stopped. When its step is cancelled the thread is left behind: it keeps its place in the limit
    until it ends, it is counted, and the log names it.
-2. To be told by a thread, a loop is woken through a socket and goes around three times, while the two threads take the
-   interpreter from each other. So for a function that is quick (`Pace`) the loop's thread waits where it is, for as
-   long as a quick call takes and no longer; a slow one is known by its first call, and then the loop goes on at once.
-3. The function sees the context variables of whoever called it, and may set them for itself alone.
+2. The loop's thread never waits for a worker thread, however quick the function is.
+3. The function sees the context variables of its caller, and may set them for itself alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
-import functools
 import logging
-import threading
-import time
-from collections.abc import Callable
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import trio
-from outcome import Outcome
+from outcome import Error, Outcome, capture
 from sniffio import current_async_library_cvar
 from trio.lowlevel import (
     Abort,
@@ -31,31 +28,84 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
+from .._core import seams
 from .._core.default_settings import SYNC_STEP_THREADS
-from .._dsl.call_plan import QUICK_S, Pace
-from .arrivals import way_in
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+Arrival: TypeAlias = Callable[[], object]
+
+Post: TypeAlias = Callable[[Arrival], object]
+"""From any thread: have something called in the run's."""
+
+_post: trio.lowlevel.RunVar[Post | None] = trio.lowlevel.RunVar("flujo_actors arrivals", None)
+
+
+def way_in() -> Post:
+    """Return a callback into the current trio run for other threads."""
+    return _post.get() or _through(trio.lowlevel.current_trio_token())
+
+
+def _through(token: trio.lowlevel.TrioToken) -> Post:
+    def post(arrival: Arrival) -> None:
+        with contextlib.suppress(trio.RunFinishedError):
+            token.run_sync_soon(arrival)
+
+    return post
+
+
+class ThreadWakeups:
+    """Thread callbacks for a guest run driven by an asyncio loop."""
+
+    __slots__ = ("_come", "_hear", "_loop", "_over", "_token")
+
+    def __init__(self, loop: AbstractEventLoop, hear: Callable[[], object]) -> None:
+        self._loop, self._hear = loop, hear
+        """Loop, and its callback that processes arrivals."""
+        self._come: deque[Arrival] = deque()
+        self._token = trio.lowlevel.current_trio_token()
+        self._over = False
+        _post.set(self.post)
+
+    def end(self) -> None:
+        """The run is over: nothing is called any more."""
+        self._over = True
+        self._come.clear()
+
+    def post(self, arrival: Arrival) -> None:
+        """From any thread: see `Post`."""
+        self._come.append(arrival)
+        try:
+            self._loop.call_soon_threadsafe(self._hear)
+        except RuntimeError:  # the loop was closed
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._hear)
+
+    def take(self) -> None:
+        """Call the arrived callbacks."""
+        while self._come and not self._over:
+            got = capture(self._come.popleft())
+            if isinstance(got, Error):
+                self._token.run_sync_soon(got.unwrap)  # which ends the run, as it does in a trio program
+
 
 T = TypeVar("T")
-
-_Stage: TypeAlias = Literal["begins", "runs", "ended", "void"]
-"""How far a call is; one that was given up before it ran is void."""
 
 logger = logging.getLogger("flujo_actors")
 
 _limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("flujo_actors sync steps")
 _left_behind: dict[_Call[Any], str] = {}
 _awaited: set[_Call[Any]] = set()
-_lock = threading.Lock()
 
 
 def abandoned_threads() -> tuple[str, ...]:
-    """The sync steps that were cancelled and whose threads still run, by step name."""
-    with _lock:
-        return tuple(_left_behind.values())
+    """Return the names of cancelled sync steps whose threads still run."""
+    return tuple(_left_behind.copy().values())
 
 
-def threads_under_way() -> bool:
-    """Whether somebody waits for a thread."""
+def threads_in_flight() -> bool:
+    """Return whether a caller waits for a thread."""
     return bool(_awaited)
 
 
@@ -64,86 +114,69 @@ async def in_thread(
     fn: Callable[[], T],
     *,
     label: str,
-    pace: Pace | None = None,
     limit: int = SYNC_STEP_THREADS,
     if_left: Callable[[], None] | None = None,
+    waited: Callable[[], Awaitable[None]] | None = None,
 ) -> T:
-    """Call `fn` in a worker thread; cancellation leaves the thread behind, and says so to `if_left`."""
+    """Call `fn` in a worker thread; cancellation abandons it via `if_left`.
+
+    `waited` is awaited after a wait for a free thread, and may refuse the call by raising.
+    """
     await trio.lowlevel.checkpoint_if_cancelled()
-    pace = pace or Pace(quick=False)
-    is_quick = pace.quick
-    call = _Call(fn, label, pace, _limiter_of(limit))
-    await call.begin()
-    if not (is_quick and call.ends_soon()):
-        try:
-            await call.end()
-        except trio.Cancelled:
-            if call.leave() and if_left is not None:
-                if_left()
-            raise
+    call = _Call(fn, label, _limiter_of(limit))
+    await call.begin(waited)
+    try:
+        await call.end()
+    except trio.Cancelled:
+        if call.leave() and if_left is not None:
+            if_left()
+        raise
     return call.answer()
 
 
 class _Call(Generic[T]):
-    """One call in a thread: how far it is, and whether anybody still waits for it."""
+    """One call in a thread, without locks shared with the loop.
 
-    __slots__ = (
-        "_answers",
-        "_context",
-        "_fn",
-        "_label",
-        "_limiter",
-        "_over",
-        "_pace",
-        "_post",
-        "_stage",
-        "_task",
-        "_waits",
-    )
+    Each race between them is decided by one atomic operation.
+    """
 
-    def __init__(self, fn: Callable[[], T], label: str, pace: Pace, limiter: trio.CapacityLimiter) -> None:
-        self._fn, self._label, self._pace, self._limiter = fn, label, pace, limiter
+    __slots__ = ("_answers", "_context", "_fn", "_label", "_limiter", "_post", "_task", "_unclaimed")
+
+    def __init__(self, fn: Callable[[], T], label: str, limiter: trio.CapacityLimiter) -> None:
+        self._fn, self._label, self._limiter = fn, label, limiter
         self._context = contextvars.copy_context()
         self._context.run(current_async_library_cvar.set, None)  # whatever is set there, a thread runs no such loop
         self._post = way_in()
-        self._stage: _Stage = "begins"
         self._answers: list[Outcome[T]] = []
-        self._over = threading.Lock()
-        self._over.acquire()
+        self._unclaimed = [True]
+        """Popped by the starting thread, or by a caller leaving earlier."""
         self._task: Task | None = None
-        """Who is told that the call has ended, by the loop; nobody as long as the loop's thread waits where it is."""
-        self._waits = False
+        """Task that waits for the end of the call."""
 
     # --- in the loop's thread ---
 
-    async def begin(self) -> None:
-        """Start the thread, as soon as there is a place for it."""
+    async def begin(self, waited: Callable[[], Awaitable[None]] | None) -> None:
+        """Start the thread as soon as there is a place for it."""
         try:
             self._limiter.acquire_on_behalf_of_nowait(self)
+            waited = None
         except trio.WouldBlock:
             await self._limiter.acquire_on_behalf_of(self)
+        started = False
         try:
-            start_thread_soon(self._work, self._ended)
-        except RuntimeError:  # the system has no thread to give; the place is free for another
-            self._limiter.release_on_behalf_of(self)
-            raise
-
-    def ends_soon(self) -> bool:
-        """Wait where we are, for as long as a quick call takes; whether it has ended."""
-        if not self._over.acquire(timeout=QUICK_S):
-            return False
-        self._limiter.release_on_behalf_of(self)
-        return True
+            if waited is not None:
+                await waited()
+            (seams.start_thread or start_thread_soon)(self._work, self._ended)
+            started = True
+        finally:
+            if not started:  # it was refused, or the system has no thread; the place is free for another
+                self._limiter.release_on_behalf_of(self)
 
     async def end(self) -> None:
-        """Let the loop go on until the call has ended."""
-        with _lock:
-            has_ended = self._stage == "ended"
-            self._task = None if has_ended else current_task()
-        if has_ended:
-            self._limiter.release_on_behalf_of(self)
+        """Wait until the call has ended."""
+        if self._answers:
             return
-        self._waits = True
+        self._task = current_task()
         _awaited.add(self)
         try:
             await wait_task_rescheduled(self._give_up)
@@ -151,50 +184,50 @@ class _Call(Generic[T]):
             _awaited.discard(self)
 
     def answer(self) -> T:
-        """What the function returned; what it raised, is raised."""
-        return self._answers.pop().unwrap()  # kept nowhere: an error that is refers to itself by its traceback
+        """Return the function's result, or raise its exception."""
+        return self._answers.pop().unwrap()  # kept nowhere: a kept error refers to itself by its traceback
 
     def leave(self) -> bool:
-        """Say of a call that was given up that its thread runs on, if it does."""
-        with _lock:
-            if self._stage != "runs":
-                self._stage = "void" if self._stage == "begins" else self._stage
-                return False
-            _left_behind[self] = self._label
+        """Report the thread of an abandoned call, if it is still running."""
+        if self._claimed() or self._answers:
+            return False
+        _left_behind[self] = self._label
+        if self._answers:  # it has ended meanwhile, and may have looked before this entry was made
+            _left_behind.pop(self, None)
+            return False
         logger.warning("step %r was cancelled, but its thread cannot be stopped and runs on", self._label)
         return True
 
     def _give_up(self, _: object) -> Abort:
-        self._waits = False
+        self._task = None
         return Abort.SUCCEEDED
 
-    def _wake(self, task: Task) -> None:
+    def _wake(self) -> None:
         self._limiter.release_on_behalf_of(self)
-        if self._waits:
+        if self._task is not None:
+            task, self._task = self._task, None
             reschedule(task)
+
+    # --- in either thread ---
+
+    def _claimed(self) -> bool:
+        """Return whether this caller is the first that asks."""
+        try:
+            return self._unclaimed.pop()
+        except IndexError:
+            return False
 
     # --- in the thread of the call ---
 
     def _work(self) -> T:
-        with _lock:
-            if self._stage == "void":  # cancelled while the thread was starting: then the step never begins
-                raise RuntimeError(f"step {self._label!r} was cancelled before it began")
-            self._stage = "runs"
-        begun = time.perf_counter()
-        try:
-            return self._context.run(self._fn)
-        finally:
-            self._pace.took(time.perf_counter() - begun)
+        if not self._claimed():  # cancelled while the thread was starting: then the step never begins
+            raise RuntimeError(f"step {self._label!r} was cancelled before it began")
+        return self._context.run(self._fn)
 
     def _ended(self, answer: Outcome[T]) -> None:
         self._answers.append(answer)
-        with _lock:
-            self._stage = "ended"
-            _left_behind.pop(self, None)
-            task = self._task
-        self._over.release()
-        if task is not None:
-            self._post(functools.partial(self._wake, task))
+        _left_behind.pop(self, None)
+        self._post(self._wake)
 
 
 def _limiter_of(limit: int) -> trio.CapacityLimiter:

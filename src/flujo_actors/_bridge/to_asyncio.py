@@ -1,12 +1,11 @@
-"""Calls from trio into asyncio: coroutines that need its event loop, in this thread or in another.
+"""Calls from trio into asyncio, in this thread or in another.
 
 Rules:
 
 1. The coroutine becomes a task of the asyncio loop, with the caller's contextvars.
 2. Cancelling the trio caller cancels that task and waits for its end: cleanup is over when the call returns.
-   A task that has not begun is cancelled at its first `await`, as trio would do it; a call whose turn to begin has not
-   come (see `starts`) does not begin.
-3. A call always comes back: also from a task that somebody else cancelled, or whose loop was closed.
+   An unstarted task is cancelled at its first `await`, as in trio; a queued call (see `StartQueue`) does not start.
+3. A call always returns: also from a task that other code cancelled, or whose loop was closed.
 """
 
 from __future__ import annotations
@@ -17,80 +16,257 @@ import concurrent.futures
 import contextlib
 import contextvars
 import functools
+import math
 import os
 import threading
-from collections.abc import Awaitable, Callable
-from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import attrs
 import trio
 from outcome import Error, Value
 from trio.lowlevel import Abort
 
-from .asyncio_stream import Here, Intake, pumped
-from .eager_call import EagerCall, cancel_once, context_for_asyncio, was_cancelled
-from .guest_rounds import KeepAwake, Rounds
-from .long_call import LongCall
-from .starts import Starts
+from .._core.attempt_results import PLAIN
+from .guest_scheduler import GuestScheduler, IdleTimer
+from .host_loop import CHUNKS_IN_A_ROW
+from .loop_call import Deferred, LoopCall, StartQueue, cancel_once, context_for_asyncio, was_cancelled
 
 if TYPE_CHECKING:
-    from .taking import Taker
+    from .host_loop import ChunkConsumer
 
 T = TypeVar("T")
-P = TypeVar("P")
+T_contra = TypeVar("T_contra", contravariant=True)
+R = TypeVar("R")
 H = TypeVar("H")
+
+STREAM_BUFFER = 64
+"""Maximum number of chunks ahead of a reader in another thread."""
+
+CROSSING_S = 0.001
+"""Batching time after a crossing, which takes a tenth of it."""
+
+_LEFT = "the stream was closed: its reader was cancelled"
+
+
+class ChunkQueue(Protocol[T_contra]):
+    """Chunk queue of a producer on the loop."""
+
+    def take(self, piece: T_contra) -> bool:
+        """Accept a chunk; after False, await `room` before the next one."""
+
+    async def room(self) -> None:
+        """Wait until another chunk is accepted."""
+
+
+class SameThreadQueue(Generic[T, H]):
+    """Chunk queue of a reader in the loop's thread (rule 2)."""
+
+    __slots__ = ("_held", "_in_a_row", "_taker", "_task")
+
+    def __init__(self, taker: ChunkConsumer[T, H]) -> None:
+        self._taker, self._task = taker, asyncio.current_task()
+        self._held: H | None = None
+        self._in_a_row = 0
+
+    def take(self, piece: T) -> bool:
+        if self._task is not None and self._task.cancelling():
+            raise asyncio.CancelledError(_LEFT)
+        self._held = self._taker.take(piece)
+        self._in_a_row += 1
+        return self._held is None and self._in_a_row < CHUNKS_IN_A_ROW
+
+    async def room(self) -> None:
+        """Wait for room, or yield after a number of chunks."""
+        self._in_a_row = 0
+        if self._held is None:
+            await asyncio.sleep(0)
+        else:
+            held, self._held = self._held, None
+            await self._accepted(held)
+
+    async def _accepted(self, held: H) -> None:
+        loop = asyncio.get_running_loop()
+        accepted: asyncio.Future[Value[object] | Error] = loop.create_future()
+
+        def tell(what: Value[object] | Error) -> None:
+            if not accepted.done() and not loop.is_closed():
+                accepted.set_result(what)
+
+        box = self._taker.box
+        assert box is not None
+        box.put_when_room(held, tell)
+        try:
+            (await accepted).unwrap()
+        finally:
+            box.withdraw(tell)
+
+
+class CrossThreadQueue(Generic[T, R]):
+    """Chunk queue of a reader in another thread (rule 3)."""
+
+    def __init__(self, produce: Callable[[ChunkQueue[T]], Awaitable[R]]) -> None:
+        self._produce = produce
+        self._pieces: list[T] = []
+        self._task: asyncio.Task[None] | None = None
+        self._ended: Value[R] | Error | None = None
+        self._stopped = False
+        self._changed: asyncio.Event
+        self._crossed_at = -math.inf
+
+    # --- the producer's side ---
+
+    async def _run(self) -> None:
+        try:
+            self._ended = Value(await self._produce(self))
+        except BaseException as error:  # carried to the reader after the earlier chunks
+            self._ended = Error(error)
+        finally:
+            asyncio.get_running_loop().call_soon(self._changed.set)
+
+    def take(self, piece: T) -> bool:
+        if self._stopped:
+            raise asyncio.CancelledError(_LEFT)
+        self._pieces.append(piece)
+        if len(self._pieces) == 1:  # there is no waiter while there are chunks
+            self._changed.set()
+        return len(self._pieces) < STREAM_BUFFER
+
+    async def room(self) -> None:
+        """Wait until the reader has fetched the batch."""
+        while len(self._pieces) >= STREAM_BUFFER:
+            self._changed.clear()
+            await self._changed.wait()
+
+    # --- the reader's side, on the loop ---
+
+    async def batch(self) -> list[T]:
+        """Return the chunks since the last batch; empty at the end."""
+        loop = asyncio.get_running_loop()
+        if self._task is None:
+            self._changed = asyncio.Event()
+            self._task = loop.create_task(self._run())
+        try:
+            await self._gathered(self._task, loop)
+        except asyncio.CancelledError:
+            self._stop(self._task)  # at once: the reader's own call of `stop` takes another crossing
+            raise
+        pieces, self._pieces = self._pieces, []
+        self._crossed_at = loop.time()
+        self._changed.set()
+        return pieces
+
+    async def _gathered(self, task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
+        while not self._pieces and not task.done():
+            self._changed.clear()
+            await self._changed.wait()
+        left_s = self._crossed_at + CROSSING_S - loop.time()
+        if left_s > 0 and len(self._pieces) < STREAM_BUFFER and not task.done():
+            await asyncio.sleep(left_s)
+
+    async def stop(self) -> None:
+        """End the producer and wait for its cleanup."""
+        if self._task is not None:
+            self._stop(self._task)
+            await asyncio.wait([self._task])
+
+    def _stop(self, task: asyncio.Task[None]) -> None:
+        self._stopped = True
+        cancel_once(task)
+
+    def result(self) -> R:
+        """Return the producer's result, or raise its exception."""
+        assert self._ended is not None
+        return self._ended.unwrap()
+
+
+async def pumped(
+    bridge: AsyncioLoop, produce: Callable[[ChunkQueue[T]], Awaitable[R]], taker: ChunkConsumer[T, H]
+) -> R:
+    """Run a producer for another thread's trio task; return its result."""
+    pump: CrossThreadQueue[T, R] = CrossThreadQueue(produce)
+    try:
+        pieces = await bridge.call(pump.batch)
+        while pieces:
+            for piece in pieces:
+                held = taker.take(piece)
+                if held is not None and taker.box is not None:
+                    await taker.box.put(held)
+            # A producer that never waits has its next chunks ready before a cancellation could reach the fetching.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            pieces = await bridge.go_on(pump.batch)
+    finally:
+        with trio.CancelScope(shield=True):
+            await bridge.go_on(pump.stop)
+    return pump.result()
+
+
+async def stream_chunks(make: Callable[[], object], last: tuple[type, ...], intake: ChunkQueue[object]) -> object:
+    """Pass an iterator's chunks to a queue; return a final `last`."""
+    source: Any = make()
+    if not hasattr(source, "__aiter__"):
+        source = await source
+    try:
+        async for piece in source:
+            if type(piece) not in PLAIN and isinstance(piece, last):
+                return piece
+            if not intake.take(piece):
+                await intake.room()
+    finally:
+        close = getattr(source, "aclose", None)
+        if close is not None:
+            await close()
+    return None
+
+
+P = TypeVar("P")
 
 
 @attrs.frozen(eq=False)
 class AsyncioLoop:
-    """An asyncio loop that trio tasks may call into, from its own thread or another."""
+    """asyncio loop callable by trio tasks, from its own thread or another."""
 
     loop: asyncio.AbstractEventLoop
-    rounds: Rounds | None = None
-    """Of the guest run on the loop's own thread; `None` if the callers are in another thread."""
-    starts: Starts = attrs.field(init=False, default=attrs.Factory(lambda self: Starts(self.loop), takes_self=True))
+    rounds: GuestScheduler | None = None
+    """Guest scheduler of the loop's thread; `None` for other threads."""
+    starts: StartQueue = attrs.field(
+        init=False, default=attrs.Factory(lambda self: StartQueue(self.loop), takes_self=True)
+    )
     """The calls that wait for their turn to begin."""
 
     @property
     def same_thread(self) -> bool:
-        """Whether callers run on the loop's own thread, as a guest."""
+        """Return whether callers run on the loop's own thread, as a guest."""
         return self.rounds is not None
 
     @property
-    def keep_awake(self) -> KeepAwake | None:
-        """What keeps the guest run awake."""
+    def keep_awake(self) -> IdleTimer | None:
+        """Return the wake-keeper of the guest run."""
         return None if self.rounds is None else self.rounds.keep_awake
 
     def call(self, make: Callable[[], Awaitable[T]]) -> Awaitable[T]:
-        """What `make()` comes to on the loop; see the module's rules."""
+        """Return the result of `make()` on the loop; see the module's rules."""
         if self.rounds is not None:
-            return LongCall(self.loop, self.rounds, self.starts, make).run()
+            return LoopCall(self, Deferred(make), eager=False).run()
         return ThreadCall(self.loop, self.starts, make).run()
 
     async def go_on(self, make: Callable[[], Awaitable[T]]) -> T:
-        """As `call`, from another thread, for what is part of a call that has begun: it waits for no turn."""
-        return await ThreadCall(self.loop, Starts(self.loop), make).run()
+        """Call from another thread as part of a started call, without queueing."""
+        return await ThreadCall(self.loop, StartQueue(self.loop), make).run()
 
     def finish(self, awaitable: Awaitable[T]) -> Awaitable[T]:
-        """Await what was made elsewhere on the loop, whose thread this is."""
-        assert self.rounds is not None
-        coroutine = awaitable if type(awaitable) is CoroutineType else _awaited(awaitable)
-        return EagerCall(self.loop, self.rounds, coroutine).run()
+        """Await an existing awaitable on the loop of this thread."""
+        return LoopCall(self, awaitable, eager=True).run()
 
-    def produced(self, produce: Callable[[Intake[P]], Awaitable[T]], taker: Taker[P, H]) -> Awaitable[T]:
-        """What a producer on the loop comes to, whose pieces are taken meanwhile; see `asyncio_stream`."""
+    def produced(self, produce: Callable[[ChunkQueue[P]], Awaitable[T]], taker: ChunkConsumer[P, H]) -> Awaitable[T]:
+        """Return a producer's result while its chunks are consumed."""
         if self.rounds is None:
             return pumped(self, produce, taker)
-        return LongCall(self.loop, self.rounds, self.starts, lambda: produce(Here(taker))).run()
-
-
-async def _awaited(awaitable: Awaitable[T]) -> T:
-    return await awaitable
+        return LoopCall(self, Deferred(lambda: produce(SameThreadQueue(taker))), eager=False).run()
 
 
 class ThreadCall(Generic[T]):
-    """One call from a trio task to a loop in another thread and back."""
+    """One call from trio to another thread's loop and back."""
 
     __slots__ = (
         "_begun",
@@ -105,7 +281,7 @@ class ThreadCall(Generic[T]):
         "_token",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, starts: Starts, make: Callable[[], Awaitable[T]]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, starts: StartQueue, make: Callable[[], Awaitable[T]]) -> None:
         self._loop, self._starts, self._make = loop, starts, make
         self._token = trio.lowlevel.current_trio_token()
         self._task = trio.lowlevel.current_task()
@@ -115,7 +291,7 @@ class ThreadCall(Generic[T]):
         self._raise_cancel: Callable[[], object] | None = None
 
     async def run(self) -> T:
-        """The trio side."""
+        """Return the trio side."""
         _under_way.add(self)
         try:
             return await self._crossed()
@@ -136,7 +312,7 @@ class ThreadCall(Generic[T]):
 
     def _abort(self, raise_cancel: Callable[[], object]) -> Abort:
         if self._loop.is_closed():
-            return Abort.SUCCEEDED  # nobody is left to answer
+            return Abort.SUCCEEDED  # there is no waiter any more
         self._raise_cancel = raise_cancel
         self._loop.call_soon_threadsafe(self._cancel)
         return Abort.FAILED
@@ -151,7 +327,7 @@ class ThreadCall(Generic[T]):
         if self._cancelled:
             return
         self._running = self._loop.create_task(self._main(), context=context)
-        self._starts.under_way += 1
+        self._starts.running += 1
         self._running.add_done_callback(self._make_sure)
 
     async def _main(self) -> None:
@@ -162,7 +338,7 @@ class ThreadCall(Generic[T]):
             result: Value[T] | Error = Value(await self._make())
         except BaseException as error:  # carried to the trio side, which is where it is dealt with
             result = Error(error)
-        self._starts.under_way -= 1
+        self._starts.running -= 1
         self._token.run_sync_soon(self._arrive, result)
 
     def _cancel(self) -> None:
@@ -174,7 +350,7 @@ class ThreadCall(Generic[T]):
 
     def _make_sure(self, task: asyncio.Task[None]) -> None:
         if not self._begun:
-            self._starts.under_way -= 1
+            self._starts.running -= 1
             self._give_up()
 
     def _give_up(self) -> None:
@@ -183,7 +359,7 @@ class ThreadCall(Generic[T]):
 
 
 def _dismiss(make: Callable[[], Awaitable[object]]) -> None:
-    """Let go of what will never be awaited, without a warning about it."""
+    """Close what will never be awaited, without a warning."""
     close = getattr(make(), "close", None)
     if close is not None:
         close()
@@ -192,19 +368,32 @@ def _dismiss(make: Callable[[], Awaitable[object]]) -> None:
 _under_way: set[ThreadCall[Any]] = set()
 
 
-def calls_under_way() -> int:
-    """How many calls of trio tasks have not come back from another thread's loop, in the whole process."""
-    return len(_under_way)
+_waiting: list[object] = []
+
+
+@contextlib.contextmanager
+def waiting_on_trio() -> Iterator[None]:
+    """Mark a call whose asyncio code waits for a time of the trio clock."""
+    _waiting.append(None)
+    try:
+        yield
+    finally:
+        _waiting.pop()
+
+
+def calls_in_flight() -> int:
+    """Return the number of open calls to other loops that do not wait for trio."""
+    return max(0, len(_under_way) - len(_waiting))
 
 
 # --- one loop for programs that have none -------------------------------------------------------------------
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is told to stop.
+    """Run the loop until it is stopped.
 
     asyncio leaves its loop when a task raises `KeyboardInterrupt` or `SystemExit`. Here the exception is in the task's
-    result, which somebody waits for, and the other tasks have to go on.
+    result, which has a waiter, and the other tasks must continue.
     """
     while True:
         try:
@@ -215,7 +404,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class _LoopThread:
-    """An asyncio loop in a daemon thread: started at the first call, alive until the process ends."""
+    """asyncio loop in a daemon thread, from first call to process end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -243,12 +432,12 @@ class _LoopThread:
                 bridge.loop.close()
 
     def forget(self) -> None:
-        """After a fork the thread is gone in the child; a new one is started when it is needed."""
+        """Drop the loop after a fork, which has no thread for it."""
         self.__init__()  # type: ignore[misc]
 
 
 def _announce_shutdown(loop: asyncio.AbstractEventLoop) -> None:
-    """Close the loop's async generators, as `asyncio.run` does: connection pools end with one of theirs."""
+    """Close the loop's async generators, as `asyncio.run` does."""
     closing = asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop)
     with contextlib.suppress(concurrent.futures.TimeoutError):
         closing.result(timeout=5)
@@ -260,5 +449,5 @@ os.register_at_fork(after_in_child=_loop_thread.forget)
 
 
 def helper_loop() -> AsyncioLoop:
-    """The process's own asyncio loop, for asyncio-only code under a trio host."""
+    """Return the process's asyncio loop for code under a trio host."""
     return _loop_thread.bridge()

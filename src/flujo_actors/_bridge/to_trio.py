@@ -1,12 +1,12 @@
-"""Calls from asyncio into trio: trio functions of a run, awaited by asyncio code, on a guest run or in another thread.
+"""Calls from asyncio into trio: trio functions awaited by asyncio code.
 
 Rules:
 
 1. The function becomes a task of the trio run, with the caller's contextvars.
-2. Cancelling the asyncio caller cancels the function and waits for its end; the caller then gets the very cancellation
-   it was given.
-3. What the function raises is raised in the caller. Nothing it raises can harm the trio run.
-4. A call always comes back: also from a trio run that ends before it does.
+2. Cancelling the asyncio caller cancels the function and waits for its end; the caller then gets the same
+   cancellation.
+3. Exceptions of the function are raised in the caller. None can harm the trio run.
+4. A call always returns: also from a trio run that ends before it does.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import Any, Generic, Protocol, TypeVar
 import trio
 from outcome import Error, Outcome, Value
 
-from .guest_rounds import KeepAwake
+from .guest_scheduler import IdleTimer
 
 T = TypeVar("T")
 
 
 class Way(Protocol):
-    """How the two libraries reach each other."""
+    """Interface between the two libraries."""
 
     def into_trio(self, fn: Callable[..., object], *args: object) -> None:
         """From the loop's thread: call `fn` in the trio run's thread."""
 
     def into_asyncio(self, loop: asyncio.AbstractEventLoop, fn: Callable[..., object], *args: object) -> None:
-        """From a trio task: call `fn` in the loop's thread, if the loop is open."""
+        """Call `fn` in the loop's thread from trio, if open."""
 
-    def why_cut_short(self) -> BaseException:
-        """What a call raises that ends with the trio run."""
+    def cancellation_error(self) -> BaseException:
+        """Return the exception of a call that ends with the trio run."""
 
 
 class TrioCall(Generic[T]):
@@ -53,7 +53,7 @@ class TrioCall(Generic[T]):
     # --- on trio ---
 
     async def work(self) -> None:
-        """The trio task: it never raises, except when the trio run itself is ending."""
+        """Run the trio task; raises only at the trio run's end."""
         reply: Value[T] | Error | None = None
         try:
             with self._scope:
@@ -63,19 +63,19 @@ class TrioCall(Generic[T]):
         except BaseException as error:  # carried to the asyncio caller, where it is raised again
             reply = Error(error)
         finally:
-            self._way.into_asyncio(self._loop, self._arrive, reply or Error(self._why_cut_short()))
+            self._way.into_asyncio(self._loop, self._arrive, reply or Error(self._cancellation_error()))
 
-    def _why_cut_short(self) -> BaseException:
+    def _cancellation_error(self) -> BaseException:
         if self._scope.cancel_called:
             return asyncio.CancelledError("the run was cancelled")
-        return self._way.why_cut_short()
+        return self._way.cancellation_error()
 
     # --- on asyncio ---
 
     def lose(self, result: Outcome[None]) -> None:
-        """The trio run is gone with this result: if the work never ended, it never will."""
+        """End an unfinished call with the trio run's result."""
         if self._reply is None:
-            self._arrive(result if isinstance(result, Error) else Error(self._why_cut_short()))
+            self._arrive(result if isinstance(result, Error) else Error(self._cancellation_error()))
 
     def _arrive(self, reply: Value[T] | Error) -> None:
         self._reply = reply
@@ -83,7 +83,7 @@ class TrioCall(Generic[T]):
             self._waiter.set_result(None)
 
     async def reply(self) -> Value[T] | Error:
-        """Wait for the end of the work, whoever cancels; the first cancellation is raised when it is over."""
+        """Wait for the work's end despite cancellation, then raise that."""
         cancelled: asyncio.CancelledError | None = None
         while self._reply is None:
             try:
@@ -101,14 +101,14 @@ class TrioCall(Generic[T]):
 
 
 class TrioCaller:
-    """The way back into a trio run, made in a task of it for the asyncio code that works for the run.
+    """Return path into a trio run for its asyncio code.
 
-    What it calls is a system task: it outlives the cancellation of the trio task whose asyncio code asked for it,
-    because that code hears of it first and decides.
+    Its calls are system tasks: they outlive the cancellation of the trio task whose asyncio code made them, because
+    that code sees the cancellation first and decides.
     """
 
-    def __init__(self, keep_awake: KeepAwake | None = None) -> None:
-        """`keep_awake` is that of the guest run, if trio is a guest on the asyncio loop's own thread."""
+    def __init__(self, keep_awake: IdleTimer | None = None) -> None:
+        """Create the caller; `keep_awake` belongs to a same-thread guest."""
         self._keep_awake = keep_awake
         self._token = trio.lowlevel.current_trio_token()
 
@@ -123,7 +123,7 @@ class TrioCaller:
 
     @property
     def same_thread(self) -> bool:
-        """Whether trio is a guest on the thread of the asyncio loop."""
+        """Return whether trio is a guest on the loop's thread."""
         return self._keep_awake is not None
 
     @staticmethod
@@ -147,6 +147,6 @@ class TrioCaller:
         else:
             loop.call_soon_threadsafe(fn, *args)
 
-    def why_cut_short(self) -> BaseException:
-        """The trio run ended before the call did."""
+    def cancellation_error(self) -> BaseException:
+        """Return the trio run ended before the call did."""
         return asyncio.CancelledError("the trio run was cancelled")

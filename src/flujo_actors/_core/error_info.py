@@ -1,50 +1,81 @@
-"""What can be told of an exception when the object itself cannot be kept."""
+"""Serializable description of an exception.
+
+Sections:
+
+- Calls into code of users' values: properties, copies, comparisons, texts, constructors.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
 
-from outcome import Error
+from outcome import Error, Value
 
-from .foreign_code import tried
-from .outcomes import ErrorInfo, Frame
+from .outcomes import ErrorInfo, TracebackFrame
+
+# --- Calls into code of users' values -----------------------------------------------------------------------------
+# User code that works for a step is called through the bridge's guard. Values carry code, too. Copying, comparing,
+# storing or printing a value must not fail with it, so exceptions of such code are returned as values.
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def tried(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Value[T] | Error:
+    """Return the result of `fn` or the exception that it raises.
+
+    `KeyboardInterrupt` and other non-`Exception` errors propagate.
+    """
+    try:
+        return Value(fn(*args, **kwargs))
+    except Exception as error:  # user code: see above
+        return Error(error)
+
+
+# --- Serializable description of an exception ---------------------------------------------------------------------
+
 
 _LONGEST_CAUSE_CHAIN = 20
 
 FRAMES_KEPT = 20
-"""How many frames of a traceback are kept, of its end."""
+"""Number of traceback frames kept, counted from the end."""
 
 _MEMBERS_KEPT = 50
-"""How many members of a group are kept; its message counts the others."""
+"""Number of group members kept; the group's message counts the rest."""
 
 _LONGEST_MESSAGE = 10_000_000
-"""How many characters of a message are told. Texts of any ordinary length, megabytes included, are told as they are."""
+"""Maximum length of a message in characters."""
 
-_LEAVES_TOLD = 5
-"""How many members of a group its message tells; the others are counted."""
+_LEAVES_SHOWN = 5
+"""Number of members quoted in a group's message; the rest are counted."""
 
 _THIS_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
 _INSTALLED = ("site-packages", "dist-packages")
 
 
-# --- what it says -------------------------------------------------------------------------------------------
+# --- message ------------------------------------------------------------------------------------------------
 
 
 def message_of(error: BaseException) -> str:
-    """The text of an exception, also of one whose `__str__` is broken; a group tells what its members say."""
+    """Return the text of an exception, even if its `__str__` fails.
+
+    The message of a group quotes its members.
+    """
     if not isinstance(error, BaseExceptionGroup):
         return _own_message_of(error)
-    told = "; ".join(said_by(leaf) for leaf in itertools.islice(leaves_of(error), _LEAVES_TOLD))
-    others = sum(1 for _ in leaves_of(error)) - _LEAVES_TOLD
+    told = "; ".join(text_from(leaf) for leaf in itertools.islice(leaves_of(error), _LEAVES_SHOWN))
+    others = sum(1 for _ in leaves_of(error)) - _LEAVES_SHOWN
     return f"{_own_message_of(error)}: {told}" + (f"; and {others} more" if others > 0 else "")
 
 
-def said_by(error: BaseException) -> str:
-    """The type of an exception and its text."""
+def text_from(error: BaseException) -> str:
+    """Return the type of an exception and its text."""
     return f"{type(error).__name__}: {message_of(error)}"
 
 
@@ -57,7 +88,7 @@ def _own_message_of(error: BaseException) -> str:
 
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:
-    """The exception, or the members of a group that are no groups themselves, however deep they lie."""
+    """Yield the exception, or all non-group members of a group."""
     pending = [error]
     while pending:
         each = pending.pop()
@@ -72,45 +103,60 @@ def _members_of(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """What an exception was raised from; its class may have made something else of `__cause__`."""
+    """Return the cause of an exception; its class may override `__cause__`."""
     return BaseException.__cause__.__get__(error)  # type: ignore[no-any-return, union-attr]
 
 
 # --- where it was raised ------------------------------------------------------------------------------------
 
 
-def frames_of(error: BaseException) -> tuple[Frame, ...]:
-    """The end of the traceback, where it was raised last."""
+def frames_of(error: BaseException) -> tuple[TracebackFrame, ...]:
+    """Return the end of the traceback, where it was raised last."""
     return tuple(deque(_traceback(error), maxlen=FRAMES_KEPT))
 
 
-def _traceback(error: BaseException) -> Iterator[Frame]:
+def _traceback(error: BaseException) -> Iterator[TracebackFrame]:
     step = BaseException.__traceback__.__get__(error)  # type: ignore[union-attr]
     while step is not None:
         code = step.tb_frame.f_code
-        yield Frame(file=code.co_filename, line=step.tb_lineno or 0, function=code.co_qualname)
+        yield TracebackFrame(file=code.co_filename, line=step.tb_lineno or 0, function=code.co_qualname)
         step = step.tb_next
 
 
-def place_of(error: BaseException) -> Frame | None:
-    """The line to look at first: the last of the user's own code, else the last that is not this library's."""
+def place_of(error: BaseException) -> TracebackFrame | None:
+    """Return the innermost frame of user code, else outside this library."""
     frames = [frame for leaf in leaves_of(error) for frame in reversed(list(_traceback(leaf)))]
     foreign = [frame for frame in frames if not frame.file.startswith(_THIS_PACKAGE)]
     return next(filter(_is_own_code, foreign), next(iter(foreign), None))
 
 
-def _is_own_code(frame: Frame) -> bool:
-    installed = any(folder in frame.file for folder in _INSTALLED)
-    return not installed and not frame.file.startswith((_STANDARD_LIBRARY, "<frozen"))
+def own_place_of(error: BaseException) -> TracebackFrame | None:
+    """Return the innermost frame of user code; `None` without any."""
+    place = place_of(error)
+    return None if place is None or not _is_own_code(place) else place
+
+
+def _is_own_code(frame: TracebackFrame) -> bool:
+    return _is_not_installed(frame.file)
+
+
+def _is_not_installed(file: str) -> bool:
+    installed = any(folder in file for folder in _INSTALLED)
+    return not installed and not file.startswith((_STANDARD_LIBRARY, "<frozen"))
+
+
+def is_user_file(file: str) -> bool:
+    """Return whether a file belongs to neither a library nor this package."""
+    return _is_not_installed(file) and "/flujo_actors/" not in file
 
 
 # --- notes --------------------------------------------------------------------------------------------------
 
 
 def put_note(error: BaseException, kind: str, text: str) -> None:
-    """Leave a note on an exception, in the place of an earlier one of its kind: some are raised again and again.
+    """Set a note on an exception, replacing one of its kind.
 
-    It goes past `add_note` and `__setattr__`, which an exception class may refuse.
+    Exceptions may be raised repeatedly. The note bypasses `add_note` and `__setattr__`, which a class may refuse.
     """
     tried(_put_note, error, kind, text)
 
@@ -121,19 +167,26 @@ def _put_note(error: BaseException, kind: str, text: str) -> None:
         notes[:] = [*(note for note in notes if not str(note).startswith(kind)), f"{kind}{text}"]
 
 
-# --- what is kept -------------------------------------------------------------------------------------------
+# --- description --------------------------------------------------------------------------------------------
+
+
+def error_type_of(error: BaseException | ErrorInfo | None) -> str | None:
+    """Return the class name of an error of any process."""
+    if error is None:
+        return None
+    return error.type_name if isinstance(error, ErrorInfo) else type(error).__name__
 
 
 def describe_error(error: BaseException) -> ErrorInfo:
-    """What can be kept of an exception: type name, message, notes, frames and what stands behind it."""
-    described = tried(_described, error, ())  # its class may have made anything of what it carries
+    """Return type name, message, notes, frames and causes of an exception."""
+    described = tried(_described, error, ())  # the exception class may override its attributes
     if isinstance(described, Error):
         return ErrorInfo(type_name=type(error).__name__, message=message_of(error))
     return described.value
 
 
 def _described(error: BaseException, above: tuple[BaseException, ...]) -> ErrorInfo:
-    # Causes may go in a circle: an exception is not told again below itself.
+    # Causes may form a cycle: an exception is not repeated below itself.
     above = (*above, error)
     behind = [each for each in _behind(error) if not any(each is other for other in above)]
     return ErrorInfo(
@@ -154,6 +207,6 @@ def _behind(error: BaseException) -> list[BaseException]:
 
 
 def _notes_of(error: BaseException) -> tuple[str, ...]:
-    """The notes that are text; `add_note` allows no others, but the attribute can be set to anything."""
+    """Return the notes that are strings; users may set anything."""
     notes = getattr(error, "__notes__", ())
     return tuple(note for note in notes if isinstance(note, str)) if isinstance(notes, list | tuple) else ()

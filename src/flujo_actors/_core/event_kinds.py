@@ -1,8 +1,15 @@
-"""The kinds of events there are, for those who emit them; what each one holds is in `events`."""
+"""Event kinds for emitters; `events` defines their fields.
+
+Sections:
+
+- Location and time fields shared by all events, and markers of private fields.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+import attrs
 
 EventKind: TypeAlias = Literal[
     "run.taken",
@@ -10,6 +17,12 @@ EventKind: TypeAlias = Literal[
     "run.ended",
     "run.paused",
     "run.resumed",
+    "run.retried",
+    "run.waiting",
+    "run.woken",
+    "event.sent",
+    "event.delivered",
+    "event.refused",
     "step.started",
     "step.ended",
     "step.retry",
@@ -39,7 +52,58 @@ EventKind: TypeAlias = Literal[
     "selection.chosen",
     "confidence.low",
     "loop.detected",
+    "loop.compacted",
     "undo.started",
     "undo.ended",
+    "retention.deleted",
+    "schedule.fired",
+    "schedule.skipped",
+    "schedule.failed",
+    "rate.waited",
+    "rate.blocked",
+    "budget.warned",
+    "step.cached",
+    "agent.steered",
 ]
-"""Names an event without its class, which only runs that somebody listens to have to load."""
+"""Name of an event, usable without importing its class."""
+
+
+# --- Location and time fields shared by all events ----------------------------------------------------------------
+
+
+CONTENT = "flujo.content"
+DETAIL = "flujo.detail"
+
+
+def content() -> Any:
+    """Return a field for user or model content, hidden by default."""
+    return attrs.field(default=None, metadata={CONTENT: True})
+
+
+def detail() -> Any:
+    """Return a field only verbose telemetry shows: `None` in every sink otherwise."""
+    return attrs.field(default=None, metadata={DETAIL: True})
+
+
+@attrs.frozen(kw_only=True)
+class InRun:
+    """Location and time shared by all events; never an event by itself."""
+
+    run_id: str
+    path: str = ""
+    at: float
+
+
+@attrs.frozen(kw_only=True)
+class InStep(InRun):
+    """The same, inside a step."""
+
+    path: str
+    step_name: str
+
+
+@attrs.frozen(kw_only=True)
+class InAttempt(InStep):
+    """Event inside one attempt of a step (from 1; 0 if unknown)."""
+
+    attempt: int = 0

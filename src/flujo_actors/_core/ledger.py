@@ -1,57 +1,61 @@
-"""The ledger: which steps of a run started, and which settled. It alone says when a run may end.
+"""Ledger of started and settled steps; decides the end of a run.
 
 Rules:
 
 1. A path starts at most once in the life of a ledger.
-2. A path starts only while its parent is open; the root's parent is nobody.
+2. A path starts only while its parent is open; the root has no parent.
 3. A path settles exactly once, and only after it started.
 4. A path settles only when none of its children is open.
 5. The ledger closes only when nothing is open and at least one path has settled.
 6. A closed ledger accepts nothing.
 
-Whatever breaks a rule raises `ProtocolError` and changes nothing.
+A violation raises `ProtocolError` and changes nothing.
 """
 
 from __future__ import annotations
 
+import itertools
+
 from ..errors import ProtocolError, UnsettledSteps
-from .paths import StepPath
+from .step_paths import StepPath
 
 
 class Ledger:
     """Books of one run; see the module's rules."""
 
-    __slots__ = ("_children", "_closed", "_open", "_settled")
+    __slots__ = ("_children", "_closed", "_open", "_settled", "leaves")
 
     def __init__(self) -> None:
         self._open: dict[StepPath, StepPath | None] = {}
         """Every open path with its parent."""
         self._children: dict[StepPath, int] = {}
-        """How many children of an open path are open, if there were any: most paths have none."""
-        self._settled: set[StepPath] = set()
+        """Number of open children per open path; absent for paths without children."""
+        self._settled: dict[StepPath, None] = {}
         self._closed = False
+        self.leaves = 0
+        """Number of open paths without an open child."""
 
     @property
     def open(self) -> tuple[StepPath, ...]:
-        """What started and has not settled, in the order of starting."""
+        """Return the started, unsettled paths in start order."""
         return tuple(self._open)
 
     @property
     def settled(self) -> frozenset[StepPath]:
-        """What started and settled."""
+        """Return the settled paths."""
         return frozenset(self._settled)
 
     @property
     def closed(self) -> bool:
-        """Whether the books are balanced for good."""
+        """Return whether the books are balanced for good."""
         return self._closed
 
     def __contains__(self, path: StepPath) -> bool:
-        """Whether the span of `path` is open."""
+        """Return whether the span of `path` is open."""
         return path in self._open
 
     def only_around(self, path: StepPath | None) -> bool:
-        """Whether nothing is open but `path` and what it stands in; `None` stands for nothing at all."""
+        """Return whether only `path`, if any, and its ancestors are open."""
         around = 0
         while path is not None:
             around, path = around + 1, self._open[path]
@@ -66,8 +70,11 @@ class Ledger:
         if parent is not None:
             if parent not in self._open:
                 raise ProtocolError(f"step {path!r} started, but its parent {parent!r} is not open")
-            self._children[parent] = self._children.get(parent, 0) + 1
+            siblings = self._children.get(parent, 0)
+            self._children[parent] = siblings + 1
+            self.leaves -= not siblings
         self._open[path] = parent
+        self.leaves += 1
 
     def settle(self, path: StepPath) -> None:
         """Close the span of `path`: it has its terminal outcome."""
@@ -79,9 +86,18 @@ class Ledger:
             self._children[path] = children
             raise ProtocolError(f"step {path!r} settled, but {children} step(s) below it are still open")
         parent = self._open.pop(path)
-        self._settled.add(path)
+        self._settled[path] = None
+        self.leaves -= 1
         if parent is not None:
-            self._children[parent] -= 1
+            left = self._children[parent] = self._children[parent] - 1
+            self.leaves += not left
+
+    def forget(self, path: StepPath) -> None:
+        """Forget a step that settled lately, and its nested steps: it never starts again."""
+        self._settled.pop(path, None)
+        inside, newest = f"{path}/", itertools.islice(reversed(self._settled), 8 * len(self._open) + 16)
+        for nested in [each for each in newest if each.startswith(inside)]:
+            del self._settled[nested]
 
     def close(self) -> None:
         """End the run, if its books balance."""

@@ -1,30 +1,43 @@
-"""The messages of a run: how a step ended, and what the run came to.
+"""Messages of a run: step outcomes and the pipeline result.
 
 All of them are frozen, slotted and keyword-only. `StepOutcome` is closed: match it exhaustively.
+
+Sections:
+
+- Outcomes that user code makes itself, checked before anybody relies on them.
+- The chunks of a stream, which are made by the hundred thousand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, NewType, TypeAlias
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, NewType, TypeAlias
 
 import attrs
 
+from .. import _core
 from ..errors import RunAborted, RunFailed, RunPaused
-from .path_names import index_of
-from .paths import StepPath
+from . import views
+from .labels import NO_LABELS
+from .step_paths import StepPath, index_of
 from .type_parameters import NOTHING, Ctx, Generic, Out
 from .usage import NO_USAGE, Usage
+
+if TYPE_CHECKING:
+    from .model_messages import ModelMessage
+
 
 RunId = NewType("RunId", str)
 """Names one run, everywhere and for ever."""
 
-RunStatus: TypeAlias = Literal["completed", "failed", "paused", "aborted"]
-"""How a run stands when control returns to the caller."""
+RunStatus: TypeAlias = Literal["completed", "failed", "paused", "sleeping", "aborted"]
+"""Status of a run when control returns to the caller."""
 
 
 @attrs.frozen(kw_only=True)
-class Frame:
+class TracebackFrame:
     """One line of a traceback."""
 
     file: str
@@ -37,32 +50,101 @@ class Frame:
 
 @attrs.frozen(kw_only=True)
 class ErrorInfo:
-    """An exception that crossed a process boundary: what it said, without the object."""
+    """Description of an exception that crossed a process boundary."""
 
     type_name: str
     message: str
     notes: tuple[str, ...] = ()
     causes: tuple[ErrorInfo, ...] = ()
-    """The exceptions behind it: its cause or context, and the members of a group."""
-    frames: tuple[Frame, ...] = attrs.field(default=(), eq=False)
-    """The end of its traceback, where it was raised last. Not compared: it is the same error without them."""
+    """Cause or context of the exception, and the members of a group."""
+    frames: tuple[TracebackFrame, ...] = attrs.field(default=(), eq=False)
+    """End of the traceback; excluded from comparison."""
 
     @property
     def type(self) -> str:
-        """The same as `type_name`."""
+        """Return the same as `type_name`."""
         return self.type_name
 
     def __str__(self) -> str:
         return f"{self.type_name}: {self.message}"
 
 
+class StoredResults(Sequence["StepResult"]):
+    """Nested results of a stored step, read when they are used.
+
+    A step with thousands of items or turns does not keep them in memory. They cannot be read after the run was deleted.
+    """
+
+    __slots__ = ("_found", "_length", "_read", "parts")
+
+    _found: tuple[StepResult, ...] | None
+
+    def __init__(self, parts: list[StepResult | ItemRange], read: Callable[[], Sequence[StepResult]]) -> None:
+        self.parts = parts
+        """Results in memory, and ranges of items with records of their own."""
+        self._read, self._found = read, None
+        self._length = sum(len(part) if isinstance(part, ItemRange) else 1 for part in parts)
+
+    def add(self, part: StepResult | ItemRange) -> None:
+        """Add the next result, or the next items."""
+        last = self.parts[-1] if self.parts else None
+        self._length += len(part) if isinstance(part, ItemRange) else 1
+        if isinstance(part, ItemRange) and isinstance(last, ItemRange) and last.precedes(part):
+            self.parts[-1] = ItemRange(last.parent, last.first, part.last)
+        else:
+            self.parts.append(part)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[StepResult]:
+        return iter(self._all())
+
+    def _all(self) -> tuple[StepResult, ...]:
+        if self._found is None:
+            self._found = tuple(self._read())
+        return self._found
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            len(other) == len(self) and tuple(other) == self._all() if isinstance(other, Sequence) else NotImplemented
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self._all()),)
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} stored results>"
+
+
+@attrs.frozen
+class ItemRange:
+    """Consecutive items of a map, or turns of a loop, by their parent path."""
+
+    parent: StepPath
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def precedes(self, other: ItemRange) -> bool:
+        """Return whether the other range continues this one."""
+        return self.parent == other.parent and self.last + 1 == other.first
+
+
 def _as_tuple(results: Iterable[StepResult]) -> tuple[StepResult, ...]:
-    return tuple(results)
+    return results if isinstance(results, StoredResults) else tuple(results)  # type: ignore[return-value]
 
 
 @attrs.frozen(kw_only=True)
 class StepResult(Generic[Out]):
-    """What one step did, over all its attempts and with everything nested in it."""
+    """Result of one step over all its attempts, including nested steps."""
 
     name: str
     output: Out = NOTHING
@@ -76,40 +158,53 @@ class StepResult(Generic[Out]):
     step_history: tuple[StepResult, ...] = attrs.field(default=(), converter=_as_tuple)
     usage: Usage = NO_USAGE
     """The details behind `token_counts` and `cost_usd`."""
+    transcript: Any = attrs.field(default=None, eq=False, repr=False)
+    """Messages of the model agent; read `messages` instead."""
+
+    @property
+    def messages(self) -> tuple[ModelMessage, ...]:
+        """Return the conversation of the step's model agent; empty for other steps.
+
+        In a stored run it is part of the step's record, and read when it is asked for. Messages that were given as
+        history are not repeated.
+        """
+        if isinstance(self.transcript, str | bytes):
+            return _core.messages_in(self.transcript)
+        return () if self.transcript is None else tuple(self.transcript())
 
 
 @attrs.frozen(kw_only=True)
-class _Placed:
-    """What a step says, and where it stands."""
+class _WithPath:
+    """Outcome with the path of its step."""
 
     path: str = attrs.field(default="", eq=False, repr=False)
-    """Where the step stands in the run, as whoever watches it is told; not compared, it is the same outcome."""
+    """Path of the step in the run; excluded from comparison."""
 
     @property
     def index(self) -> int | None:
-        """Which item of the innermost map around it the step is or belongs to; `None` outside of maps and loops."""
+        """Item index of the innermost enclosing map or loop, or None."""
         return index_of(StepPath(self.path))
 
 
 @attrs.frozen(kw_only=True)
-class Success(_Placed, Generic[Out]):
+class Success(_WithPath, Generic[Out]):
     """The step has its output."""
 
     step_result: StepResult[Out]
 
 
 @attrs.frozen(kw_only=True)
-class Failure(_Placed):
-    """The step has no output; `step_result` holds what there was."""
+class Failure(_WithPath):
+    """A step failed; `step_result` holds the partial result."""
 
     error: BaseException | ErrorInfo | None = attrs.field(default=None, repr=False)
-    """The original exception, in the process where it happened. What is logged should not show the secrets in it."""
+    """Original exception in the process that raised it; never logged."""
     feedback: str | None = None
     step_result: StepResult | None = None
 
 
 @attrs.frozen(kw_only=True)
-class Paused(_Placed):
+class Paused(_WithPath):
     """The run waits for an answer; `resume(state_token, answer)` continues it."""
 
     message: str
@@ -117,42 +212,42 @@ class Paused(_Placed):
 
 
 @attrs.frozen(kw_only=True)
-class Aborted(_Placed):
+class Aborted(_WithPath):
     """The step was stopped before it could end by itself."""
 
     reason: str
 
 
 @attrs.frozen(kw_only=True)
-class Chunk(_Placed):
-    """A piece of a step's output, live: it may be lost with the process, and a retry sends new ones."""
+class Chunk(_WithPath):
+    """Live chunk of a step's output: not durable, repeated by retries."""
 
     data: Any
     step_name: str = ""
     attempt: int = 1
     seq: int = 0
     partial_value: Any = None
-    """What a structured step could read so far; a preview, never the value."""
+    """Preview of a structured value parsed so far; never the value itself."""
 
 
 @attrs.frozen(kw_only=True)
-class Started(_Placed):
-    """A step begins: told to whoever asks for it with `run_async(…, started=True)`."""
+class Started(_WithPath):
+    """A step started; delivered with `run_async(…, started=True)`."""
 
     step_name: str
     of: int = 0
-    """How many siblings it has, itself included, if it is one of a map or a parallel stage."""
+    """Number of siblings in a map or parallel stage, itself included."""
 
 
 ToolCallStatus: TypeAlias = Literal["started", "returned", "failed"]
-"""Where a tool call stands."""
+"""Status of a tool call."""
 
 
 @attrs.frozen(kw_only=True)
-class ToolCalled(_Placed):
-    """An agent calls a tool, and the tool has answered: told to whoever asks for it with `run_async(…, tools=True)`.
+class ToolCalled(_WithPath):
+    """A tool call of an agent; delivered with `run_async(…, tools=True)`.
 
-    Each call is told twice, with the same `tool_call_id`: when it begins, with its arguments, and when it has ended.
+    Each call is delivered twice with the same `tool_call_id`: at its start with its arguments, and at its end.
     """
 
     tool_name: str
@@ -161,35 +256,35 @@ class ToolCalled(_Placed):
     arguments: Any = None
     result: Any = None
     feedback: str | None = None
-    """Why it failed."""
+    """Reason of a failure."""
     step_name: str = ""
     attempt: int = 1
 
 
 StepOutcome: TypeAlias = Success | Failure | Paused | Aborted | Chunk
-"""Everything a step can say."""
+"""Union of all outcomes of a step."""
 
 ToldOutcome: TypeAlias = StepOutcome | Started | ToolCalled
-"""Everything that the reader of a run can ask to be told."""
+"""Union of all outcomes and events available to a run's reader."""
 
 TerminalOutcome: TypeAlias = Success | Failure | Paused | Aborted
-"""The one thing every step says last."""
+"""Union of the outcomes that end a step, exactly one each."""
 
 
 @attrs.frozen(kw_only=True)
 class Undone:
-    """A step whose compensation was run."""
+    """Step whose compensation ran."""
 
     step_name: str
     path: StepPath
     success: bool
     feedback: str | None = None
-    """Why it could not be undone."""
+    """Reason of a failed compensation."""
 
 
 @attrs.frozen(kw_only=True)
 class PipelineResult(Generic[Out, Ctx]):
-    """What a run came to."""
+    """Result of a run."""
 
     run_id: str
     status: RunStatus
@@ -200,19 +295,23 @@ class PipelineResult(Generic[Out, Ctx]):
     final_context: Ctx = NOTHING
     feedback: str | None = None
     state_token: str | None = None
-    """Where to send the answer, if the run is paused."""
+    """Token for the answer, if the run is paused."""
     error: BaseException | ErrorInfo | None = attrs.field(default=None, eq=False, repr=False)
-    """What made the run fail, the original exception in the process where it happened; `None` if nothing was raised.
+    """Exception that failed the run, in its process; else `None`.
 
-    Not compared: an exception comes back from JSON as an `ErrorInfo`, and the result is the same.
+    Excluded from comparison: an exception comes back from JSON as an `ErrorInfo`.
     """
     undone: tuple[Undone, ...] = ()
-    """The steps whose compensations were run, in the order of undoing."""
+    """Compensated steps, in order of compensation."""
+    labels: Mapping[str, str] = NO_LABELS
+    """Labels of the run; read-only."""
+    wakes_at: float | None = None
+    """End of a sleeping run's earliest wait in epoch seconds, if any."""
     success: bool = attrs.field()
 
     @property
     def fully_undone(self) -> bool:
-        """Whether every compensation that was run has succeeded."""
+        """Return whether every compensation that was run has succeeded."""
         return all(each.success for each in self.undone)
 
     @success.default
@@ -220,16 +319,16 @@ class PipelineResult(Generic[Out, Ctx]):
         return self.status == "completed"
 
     def unwrap(self) -> Out:
-        """The output of a completed run; for any other, an exception that says why there is none.
+        """Return a completed run's output, or raise the reason for its absence.
 
-        A failed run raises the original exception, with its traceback and a note that names run, path and attempt;
-        `RunFailed` stands in for it where nothing was raised, or another process did it. A paused run raises
-        `RunPaused`, an aborted one `RunAborted`.
+        A failed run raises the original exception, with its traceback and a note that names run, path and attempt.
+        `RunFailed` replaces it if nothing was raised or another process raised it. A paused run raises `RunPaused`, an
+        aborted one `RunAborted`.
         """
         match self.status:
             case "completed":
                 return self.output
-            case "paused":
+            case "paused" | "sleeping":
                 raise RunPaused(self)
             case "aborted":
                 raise RunAborted(self)
@@ -239,21 +338,94 @@ class PipelineResult(Generic[Out, Ctx]):
                 raise RunFailed(self)
 
     def tree(self) -> str:
-        """The run as text, one line per step: how it ended, how long it took, and what is worth knowing about it."""
-        from .result_tree import drawn  # what only people who look at a result need
-
-        return drawn(self)
+        """Return the run as text: outcome, latency and notes per step."""
+        return views.drawn(self)
 
     def _repr_html_(self) -> str:
-        """The same for notebooks."""
-        from .result_tree import as_html  # as above
-
-        return as_html(self)
+        """Return the same for notebooks."""
+        return views.as_html(self)
 
     def walk(self) -> Iterator[tuple[int, StepResult]]:
-        """Every step's result with its depth, parents before children."""
+        """Yield every step's result with its depth, parents before children."""
         stack = [(0, result) for result in reversed(self.step_history)]
         while stack:
             depth, result = stack.pop()
             yield depth, result
             stack.extend((depth + 1, nested) for nested in reversed(result.step_history))
+
+
+# --- Outcomes that user code makes itself -------------------------------------------------------------------------
+# The runtime's own are right by construction; checking those would cost every step.
+
+
+_FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
+    Success: {"step_result": (StepResult,)},
+    Failure: {
+        "error": (BaseException, ErrorInfo, NoneType),
+        "feedback": (str, NoneType),
+        "step_result": (StepResult, NoneType),
+    },
+    Paused: {"message": (str,)},
+    Aborted: {"reason": (str,)},
+    StepResult: {
+        "success": (bool,),
+        "token_counts": (int,),
+        "cost_usd": (int, float),
+        "feedback": (str, NoneType),
+        "metadata": (Mapping,),
+        "usage": (Usage,),
+    },
+}
+
+
+def checked_outcome(outcome: object) -> object:
+    """Return the outcome; raise `TypeError` or `ValueError` naming an invalid field."""
+    for name, kinds in _FIELDS[type(outcome)].items():
+        part = getattr(outcome, name)
+        if not isinstance(part, kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds if kind is not NoneType)
+            raise TypeError(f"the {name} of a {type(outcome).__name__} is a {type(part).__name__}, not a {wanted}")
+        _check_amount(part, f"the {name} of a {type(outcome).__name__}")
+        if isinstance(part, Usage):
+            for field in attrs.fields(Usage):
+                _check_amount(getattr(part, field.name), f"{field.name} in the usage of a {type(outcome).__name__}")
+        if isinstance(part, StepResult):
+            checked_outcome(part)
+    return outcome
+
+
+def _check_amount(part: object, what: str) -> None:
+    """Raise for an invalid amount, which would disable a limit."""
+    if isinstance(part, int | float) and not 0 <= part < math.inf:
+        raise ValueError(f"{what} is {part}, not a number of at least 0")
+
+
+# --- The chunks of a stream ---------------------------------------------------------------------------------------
+
+
+MakeChunk: TypeAlias = Callable[..., Chunk]
+"""`make(data)` or `make(data, partial_value)`: the next chunk."""
+
+_SLOTS = [getattr(Chunk, field.name).__set__ for field in attrs.fields(Chunk)]
+
+
+def chunk_maker(step_name: str, attempt: int, numbers: Iterator[int], path: str = "") -> MakeChunk:
+    """Return a function that creates one attempt's chunks, numbered by `numbers`.
+
+    It returns the same values as `Chunk(...)` at half the cost: the constructor of a frozen class resolves each field
+    by name to bypass the lock, while a slot descriptor sets its value directly.
+    """
+    set_path, set_data, set_step_name, set_attempt, set_seq, set_partial_value = _SLOTS
+    blank = object.__new__
+
+    def make(data: object, partial_value: object = None) -> Chunk:
+        chunk = blank(Chunk)
+        set_data(chunk, data)
+        set_step_name(chunk, step_name)
+        set_attempt(chunk, attempt)
+        set_seq(chunk, next(numbers))
+        set_partial_value(chunk, partial_value)
+        set_path(chunk, path)
+        return chunk
+
+    return make

@@ -1,44 +1,41 @@
-"""A budget that concurrent calls share: reserve, call, settle.
+"""Quota shared by concurrent calls: reserve, call, settle.
 
-Nobody knows what a call costs before it is made, so a call reserves what the caller's largest call so far has cost.
-One that has not called yet is reckoned at the largest call of anybody, and at what is sure to come: its prompt, and the
-answer it may ask for. It reserves that, or a guess if that is more. Rules:
+The cost of a call is unknown before it is made, so a call reserves the cost of the caller's largest call so far. A
+caller without calls uses the largest call of any caller, and its own minimum: its prompt and the requested answer. It
+reserves that, or a guess if the guess is larger. Rules:
 
-1. The first call goes alone: the others wait until there is a size to go by.
-2. While what is spent and reserved leaves room for the reservation, a call is granted.
-3. Otherwise, while other calls are under way, it waits: when they settle, there may be room.
-4. With no other call under way, a call is refused if what it is reckoned at does not fit. A guess refuses nobody.
-5. What a call really used replaces its reservation when it settles.
-6. Sizes that an earlier part of the run has learned are known from the start.
-7. Requests, tool calls and steps have the size 1 and are spent when they begin: as many as the limit says are begun,
-   and the next is refused at once, whatever is under way.
-8. A budget that other processes draw on, too, goes by what they have spent and set aside, as far as it was told
+1. The first call runs alone: the others wait until a size is known.
+2. While spent and reserved amounts leave room for the reservation, a call is granted.
+3. Otherwise, while other calls are in flight, it waits: when they settle, there may be room.
+4. With no other call in flight, a call is refused if its estimate does not fit. A guess refuses no call.
+5. The actual usage replaces the reservation when a call settles.
+6. Sizes learned by an earlier session of the run are known from the start.
+7. Requests, tool calls and steps have the size 1 and are spent when they begin: the limit's number of them begins,
+   and the next is refused at once, regardless of calls in flight.
+8. A quota shared with other processes uses their spent and reserved amounts as far as known
    (`shared_budgets`); nothing is granted then before the store has agreed.
 
-So calls of equal size consume a limit exactly and never pass it, however many race for it. A call passes it only if
-it is larger than what its caller, or before it anybody, has called for until then, and than it says itself.
+So calls of equal size consume a limit exactly and never exceed it, even when they race. A call exceeds it only if it is
+larger than every earlier call of its caller (or of any caller before its first) and than its own estimate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import attrs
 
 from ..errors import UsageLimitExceededError
-from .paths import ROOT, StepPath
-from .usage import NO_USAGE, Usage, UsageLimits
-
-if TYPE_CHECKING:
-    from .budgets import Resources
+from .step_paths import ROOT, StepPath
+from .usage import NO_USAGE, Resources, Usage, UsageLimits, share_left
 
 Verdict: TypeAlias = Literal["granted", "wait", "refused"]
 
 
 @attrs.frozen(kw_only=True)
 class Amount:
-    """What is spent or about to be, as limits see it."""
+    """Spent or reserved amount, as limits count it."""
 
     tokens: float = 0
     cost_usd: float = 0.0
@@ -65,12 +62,12 @@ class Amount:
         )
 
     def less(self, other: Amount) -> Amount:
-        """What is left of it without the other, and never less than nothing."""
+        """Return the difference, at least zero."""
         left = self - other
         return Amount(**{name: max(0, value) for name, value in attrs.asdict(left).items()})
 
     def largest(self, other: Amount) -> Amount:
-        """The larger of both in tokens and dollars, which is what the size of a call is about."""
+        """Return the maximum of both in tokens and in dollars."""
         return Amount(tokens=max(self.tokens, other.tokens), cost_usd=max(self.cost_usd, other.cost_usd))
 
     @property
@@ -85,7 +82,7 @@ ONE_TOOL_CALL = Amount(tool_calls=1)
 ONE_STEP = Amount(steps=1)
 _ROUNDING = 1e-9
 
-_LIMITED: dict[str, str] = {
+LIMITED: dict[str, str] = {
     "total_cost_usd_limit": "cost_usd",
     "total_tokens_limit": "tokens",
     "request_limit": "requests",
@@ -93,13 +90,13 @@ _LIMITED: dict[str, str] = {
     "step_limit": "steps",
     "time_limit_s": "time_s",
 }
-"""What each limit is about, in the order of the fields."""
+"""Resource of each limit, in field order."""
 
 _UNITS = {"tokens": "tokens", "requests": "requests", "tool_calls": "tool calls", "steps": "steps", "time_s": "s"}
 
 
 def amount_of(usage: Usage) -> Amount:
-    """What a usage weighs against limits."""
+    """Return the amount of a usage."""
     return Amount(
         tokens=usage.tokens,
         cost_usd=usage.cost_usd,
@@ -111,48 +108,51 @@ def amount_of(usage: Usage) -> Amount:
 
 @attrs.frozen(kw_only=True)
 class Held:
-    """What others have of a budget."""
+    """Amounts of a quota held by other processes."""
 
     spent: Amount = NOTHING
     reserved: Amount = NOTHING
     under_way: int = 0
-    """How many calls they have under way."""
+    """Number of their calls in flight."""
     largest: Amount | None = None
-    """How large their largest call was, if there was one."""
+    """Size of their largest call, if any."""
 
 
 NOBODY = Held()
 
 
 @attrs.frozen(kw_only=True)
-class Wanted:
-    """What is asked of a budget that other processes draw on."""
+class ReservationRequest:
+    """Reservation request to a quota shared with other processes."""
 
     spends: Amount = NOTHING
-    """What is spent at once."""
+    """Amount spent at once."""
     reserves: Amount = NOTHING
-    """What is set aside for a request."""
+    """Amount reserved for a request."""
     reckoned: Amount = NOTHING
-    """What must fit if no other call is under way."""
+    """Estimate that must fit if no other call is in flight."""
     knows: Amount | None = None
-    """By which largest call that was reckoned; `None` if the caller's own size is known."""
+    """Largest call behind the estimate; `None` with an own size."""
 
 
 class Shared(Protocol):
-    """Where a budget stands that other processes draw on. These methods block, but for `changed`."""
+    """Quota state shared between processes. All methods but `changed` block."""
 
     def take(self, quotas: Sequence[Quota], caller: str, sure: Amount) -> tuple[Amount, ...] | None:
-        """Set aside what a request is expected to use, in all of these; `None` if one has no room for it now."""
+        """Reserve a request's expected usage in all quotas; `None` if full."""
 
     def take_one(self, quotas: Sequence[Quota], one: Amount) -> Quota | None:
-        """Spend one tool call, or one step; the first of these that does not allow it, and then nothing is spent."""
+        """Spend one tool call or step, or return the refusing quota."""
 
     def changed(self) -> None:
-        """Less is set aside than before: somebody else may have waited for that."""
+        """Notify that reservations shrank: another process may wait for the room."""
 
 
 class Quota:
     """The budget of one run or one step; see the module's rules."""
+
+    local_models_are_free = False
+    """Whether models of this process need no price under a cost limit."""
 
     def __init__(
         self,
@@ -165,20 +165,22 @@ class Quota:
         watch: Callable[[Quota], None] | None = None,
         known: dict[str, Amount] | None = None,
     ) -> None:
-        """`known` is how large the calls of each caller are: a dict that others may know, and learn from, too."""
+        """Create a quota; `known` maps callers to call sizes, maybe shared."""
         self.limits = limits
         self.owner = owner
-        """Whose limits these are, for messages."""
+        """Owner of the limits, for messages."""
         self.path = path
-        """Where they stand: the run itself, or a step of it."""
+        """Path of the limits: the run itself or a step of it."""
         self.spent = amount_of(spent)
         self.worked: Callable[[], float] = _no_time
-        """How long was worked so far, where time is limited."""
+        """Callable that returns the work time so far, where time is limited."""
         self.shared: Shared | None = None
-        """Where it stands, if other processes draw on it."""
+        """State shared with other processes, if any."""
+        self.ends_at: float | None = None
+        """End of its window in epoch seconds, if it has one."""
         self._others = NOBODY
         self._guess = guess
-        self._watch = watch
+        self.watch = watch
         self._reserved = NOTHING
         self._under_way = 0
         self._known: dict[str, Amount] = {} if known is None else known
@@ -186,12 +188,25 @@ class Quota:
         self._sized = is_sized(limits)
 
     @property
+    def key(self) -> str:
+        """Key of the owner of its limits, for answers that raise them."""
+        return self.path
+
+    @property
     def exceeded(self) -> bool:
-        """Whether more was spent than allowed."""
+        """Return whether more was spent than allowed."""
         return not self._fits(self.spent)
 
+    def needs_price(self, provider: str) -> bool:
+        """Return whether a cost limit needs the prices of a provider."""
+        return self.limits.total_cost_usd_limit is not None and not self.is_free(provider)
+
+    def is_free(self, provider: str) -> bool:
+        """Return whether calls of a provider cost nothing."""
+        return self.local_models_are_free and provider in ("function", "test")
+
     def ask(self, caller: str, sure: Amount = NOTHING) -> Verdict:
-        """Whether `caller` may make a request that uses at least what is `sure`; nothing is reserved yet."""
+        """Return whether `caller` may request at least `sure`, without reserving."""
         reserved, under_way = self._reserved, self._under_way
         if self._others is not NOBODY:
             reserved, under_way = reserved + self._others.reserved, under_way + self._others.under_way
@@ -210,7 +225,7 @@ class Quota:
         return "granted" if self._fits(self.spent + self._reckoned(caller, sure)) else "refused"
 
     def reserve(self, caller: str, sure: Amount = NOTHING) -> Amount:
-        """Set aside what a granted call is expected to use."""
+        """Reserve the expected usage of a granted call."""
         return self.set_aside(self._expected(caller, sure) + ONE_REQUEST)
 
     def set_aside(self, expected: Amount) -> Amount:
@@ -220,7 +235,7 @@ class Quota:
         return expected
 
     def settle(self, caller: str, reserved: Amount, used: Usage) -> None:
-        """Replace a reservation by what the call used."""
+        """Replace a reservation with the actual usage."""
         self._reserved -= reserved
         self._under_way -= 1
         self._spend(amount_of(used))
@@ -233,8 +248,16 @@ class Quota:
         if caller is not None and _tells_a_size(used):
             self._learn(caller, amount_of(used).size)
 
+    def recall(self, used: Usage, caller: str | None = None) -> None:
+        """Count usage of an earlier session of the run."""
+        self.spend(used, caller)
+
+    def recall_one(self, one: Amount) -> None:
+        """Count a tool call of an earlier session of the run."""
+        self.begin(one)
+
     def allows(self, one: Amount) -> bool:
-        """Whether one more tool call, or one more step, may begin."""
+        """Return whether one more tool call, or one more step, may begin."""
         return self._allows(self.spent + self._reserved + self._others.reserved + one)
 
     def begin(self, one: Amount) -> None:
@@ -242,54 +265,55 @@ class Quota:
         self._spend(one)
 
     def learn(self, caller: str | None, size: Amount) -> None:
-        """Know how large a call was that an earlier part of the run has made, of this caller or of anybody."""
+        """Record a call size of an earlier session of the run."""
         if size != NOTHING:
             self._learn(caller, size)
 
     def refuses(self, caller: str) -> bool:
-        """Whether a call that cannot wait must not be made: its size is known and does not fit, or nothing is left."""
+        """Return whether a call that cannot wait must be refused.
+
+        It is refused if its size is known and does not fit, or if nothing is left.
+        """
         return self.exceeded or (caller in self._known and not self._fits(self.spent + self._known[caller]))
 
     # --- with other processes ---
 
     def see(self, others: Held, limits: UsageLimits | None = None) -> None:
-        """Know what others have of this budget, and its limits, if they were set elsewhere."""
+        """Update the other holders' amounts and limits."""
         self.spent, self._others = self.own + others.spent, others
         if others.largest is not None:
             self._learn(None, others.largest)
         if limits is not None and limits != self.limits:
             self.limits, self._sized = limits, is_sized(limits)
-        if self._watch is not None:
-            self._watch(self)
+        if self.watch is not None:
+            self.watch(self)
 
     def take_in(self, used: Usage) -> None:
-        """What others have spent is on this side's account from now on."""
+        """Add amounts spent by another holder to this side's account."""
         self.see(attrs.evolve(self._others, spent=self._others.spent.less(amount_of(used))))
 
     @property
     def own(self) -> Amount:
-        """What was spent on this side."""
+        """Return the amount spent on this side."""
         return self.spent - self._others.spent
 
     def held(self) -> Held:
-        """What this side has of the budget."""
+        """Return this side's share of the quota."""
         return Held(spent=self.own, reserved=self._reserved, under_way=self._under_way, largest=self._largest)
 
-    def wanted(self, caller: str, sure: Amount) -> Wanted:
-        """What a request of this caller asks for."""
+    def wanted(self, caller: str, sure: Amount) -> ReservationRequest:
+        """Return the reservation request of a caller."""
         known = caller in self._known
-        return Wanted(
+        return ReservationRequest(
             reserves=self._expected(caller, sure) + ONE_REQUEST,
             reckoned=self._reckoned(caller, sure),
             knows=None if known else (self._largest or NOTHING),
         )
 
-    # --- for people and for code that looks ---
+    # --- read access ---
 
     def used(self) -> Resources:
-        """What was spent so far, requests that are under way among it: see rule 7."""
-        from .budgets import Resources  # what only runs with limits need
-
+        """Return the amount spent so far, including requests in flight (rule 7)."""
         spent = self.spent
         return Resources(
             cost_usd=spent.cost_usd,
@@ -301,9 +325,9 @@ class Quota:
         )
 
     def limited(self) -> dict[str, tuple[float, float]]:
-        """For each resource that has a limit: what was spent, and the limit."""
+        """Return spent amount and limit of each limited resource."""
         used, pairs = self.used(), {}
-        for limit, resource in _LIMITED.items():
+        for limit, resource in LIMITED.items():
             allowed = getattr(self.limits, limit)
             if allowed is not None:
                 pairs[resource] = (getattr(used, resource), allowed)
@@ -311,14 +335,12 @@ class Quota:
 
     @property
     def fraction(self) -> float:
-        """The share that is left of the resource of which least is left."""
-        from .budgets import share_left  # as above
-
+        """Return the remaining share of the scarcest resource."""
         return min((share_left(spent, limit) for spent, limit in self.limited().values()), default=1.0)
 
     def describe(self) -> str:
-        """The limits and the spend, for people."""
-        names = {resource: limit for limit, resource in _LIMITED.items()}
+        """Return the limits and the spend, for people."""
+        names = {resource: limit for limit, resource in LIMITED.items()}
         ordered = sorted(self.limited().items(), key=lambda pair: pair[0] == "cost_usd")
         parts = [f"{_measured(each, *pair)} ({names[each]})" for each, pair in ordered]
         return f"{self.owner} has used {' and '.join(parts)}"
@@ -326,7 +348,10 @@ class Quota:
     def error(
         self, refused: str | None = None, sure: Amount = NOTHING, *, needed: Amount = NOTHING
     ) -> UsageLimitExceededError:
-        """The error of a limit that was reached, or would be with what was refused: a call of `refused`, `needed`."""
+        """Return the error of a limit reached or about to be exceeded.
+
+        The refused call is one of `refused`, of size `needed`.
+        """
         size = NOTHING if refused is None else self._reckoned(refused, sure)
         hidden = not self._sized or size == NOTHING or self.exceeded
         reckoned = "" if hidden else f"; the next call was reckoned at {self._sizes(size)}"
@@ -336,9 +361,9 @@ class Quota:
         return error
 
     def _short(self, needed: Amount) -> tuple[str, ...]:
-        """The limits that the next call would pass, or of which nothing is left for it."""
+        """Return the limits that are used up or too small next."""
         wanted, short = self.spent + needed + Amount(requests=self._begun), []
-        for limit, resource in _LIMITED.items():
+        for limit, resource in LIMITED.items():
             allowed = getattr(self.limits, limit)
             if allowed is None:
                 continue
@@ -354,7 +379,7 @@ class Quota:
         return tuple(short)
 
     def _sizes(self, amount: Amount) -> str:
-        """The size of a call in what the limits are given in, for people."""
+        """Return a call size for messages, in the units of the limits."""
         tokens, cost = self.limits.total_tokens_limit, self.limits.total_cost_usd_limit
         parts = [] if tokens is None else [f"{amount.tokens:g} tokens"]
         return " and ".join(parts if cost is None else [*parts, f"${amount.cost_usd:.6g}"])
@@ -363,13 +388,13 @@ class Quota:
 
     @property
     def _begun(self) -> int:
-        """How many requests are under way."""
+        """Return the number of requests in flight."""
         return self._reserved.requests + self._others.reserved.requests
 
     def _spend(self, amount: Amount) -> None:
         self.spent += amount
-        if self._watch is not None:
-            self._watch(self)
+        if self.watch is not None:
+            self.watch(self)
 
     def _learn(self, caller: str | None, actual: Amount) -> None:
         if caller is not None:
@@ -377,12 +402,12 @@ class Quota:
         self._largest = actual if self._largest is None else self._largest.largest(actual)
 
     def _expected(self, caller: str, sure: Amount) -> Amount:
-        """What is set aside for a call."""
+        """Return the amount to reserve for a call."""
         reckoned = self._reckoned(caller, sure)
         return reckoned if caller in self._known else reckoned.largest(self._guess)
 
     def _reckoned(self, caller: str, sure: Amount) -> Amount:
-        """What a call is taken for: the caller's own size, or else the largest of anybody and what is sure."""
+        """Return a call's estimate: the caller's size, else the largest known."""
         known = self._known.get(caller)
         return (self._largest or NOTHING).largest(sure) if known is None else known
 
@@ -397,12 +422,17 @@ class Quota:
 
 
 def is_sized(limits: UsageLimits) -> bool:
-    """Whether it matters how large calls are."""
+    """Return whether it matters how large calls are."""
     return limits.total_tokens_limit is not None or limits.total_cost_usd_limit is not None
 
 
+def any_sized(quotas: Sequence[Quota], provider: str) -> bool:
+    """Return whether a quota limits the size of a provider's calls."""
+    return any(is_sized(quota.limits) and not quota.is_free(provider) for quota in quotas)
+
+
 def fits(limits: UsageLimits, amount: Amount) -> bool:
-    """Whether so many tokens and dollars are allowed."""
+    """Return whether so many tokens and dollars are allowed."""
     tokens, cost = limits.total_tokens_limit, limits.total_cost_usd_limit
     if tokens is not None and amount.tokens > tokens:
         return False
@@ -410,7 +440,7 @@ def fits(limits: UsageLimits, amount: Amount) -> bool:
 
 
 def allows(limits: UsageLimits, amount: Amount) -> bool:
-    """Whether so many requests, tool calls and steps are allowed."""
+    """Return whether so many requests, tool calls and steps are allowed."""
     return (
         (limits.request_limit is None or amount.requests <= limits.request_limit)
         and (limits.tool_calls_limit is None or amount.tool_calls <= limits.tool_calls_limit)
@@ -419,7 +449,7 @@ def allows(limits: UsageLimits, amount: Amount) -> bool:
 
 
 def is_reached(limits: UsageLimits, spent: Amount) -> bool:
-    """Whether nothing is left of the tokens or the dollars."""
+    """Return whether nothing is left of the tokens or the dollars."""
     tokens, cost = limits.total_tokens_limit, limits.total_cost_usd_limit
     if tokens is not None and spent.tokens >= tokens:
         return True
@@ -431,7 +461,7 @@ def _no_time() -> float:
 
 
 def _tells_a_size(used: Usage) -> bool:
-    """Whether something was answered: a request that failed says nothing of how large the next one is."""
+    """Return whether a usage implies a size, unlike a failed request."""
     return used is not NO_USAGE and bool(used.requests or used.tokens or used.cost_usd)
 
 
@@ -442,5 +472,5 @@ def _measured(resource: str, spent: float, limit: float) -> str:
 
 
 def _rounding(cost_usd: float) -> float:
-    """What sums of dollars may be off by: eight times 0.1 is a bit less than 0.8."""
+    """Return the tolerance of dollar sums: 8 × 0.1 < 0.8."""
     return _ROUNDING * (cost_usd + 1e-3)

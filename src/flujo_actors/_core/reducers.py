@@ -1,11 +1,11 @@
-"""Reducers: how what several branches made of one key of the context becomes one value.
+"""Reducers: combination of one context key changed by several branches.
 
 Rules:
 
-1. A reducer is a function `(base, one, other)`: the value before the branches, what the branches so far have made of
-   it, and what the next one made of it. Branches come in the order of their declaration, items in theirs.
+1. A reducer is a function `(base, one, other)`: the value before the branches, the combined value of the branches so
+   far, and the value of the next branch. Branches come in declaration order, items in item order.
 2. `base` is `None` if the key did not exist before.
-3. It is asked only where two branches changed the key; one change alone is taken as it is.
+3. It is called only if two branches changed the key; a single change is used unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _add(base: Any, one: Any, other: Any) -> object:
 def _append(base: Any, one: object, other: Any) -> object:
     kept = 0 if base is None else len(base)
     if base is not None and other[:kept] != base:
-        raise ValueError("a branch changed what was there before, so that its additions cannot be told apart")
+        raise ValueError("a branch changed the previous items, so its additions are ambiguous")
     return one + other[kept:]
 
 
@@ -61,14 +61,14 @@ Add: Reducer = _NamedReducer("Add", _add)
 """Every branch's difference counts: for numbers, decimals, durations."""
 
 Append: Reducer = _NamedReducer("Append", _append)
-"""What the branches appended, one after the other: for lists, tuples and texts."""
+"""Concatenate the appended parts of all branches: for lists, tuples and texts."""
 
 Merge: Reducer = _NamedReducer("Merge", _merge)
-"""The keys of all branches, dicts inside included; where two set one key, the later branch's value stands."""
+"""Merge all branches' keys recursively; later branches win."""
 
 
 def is_reducer(value: object) -> bool:
-    """Whether the value can be called with `(base, one, other)`."""
+    """Return whether the value can be called with `(base, one, other)`."""
     if not callable(value):
         return False
     try:

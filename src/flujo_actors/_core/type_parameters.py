@@ -1,7 +1,7 @@
-"""The parameters of generic types: what goes in, what comes out, and the context.
+"""Parameters of generic types: input, output and context.
 
-They are for type checkers. At run time a subscript changes nothing (`PipelineResult[int]` is `PipelineResult`), so that
-messages cost nothing more, annotations can be read back, and isinstance goes on working.
+They are for type checkers. At run time a subscript changes nothing (`PipelineResult[int]` is `PipelineResult`), so
+messages cost nothing more, annotations can be read back, and isinstance works.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 NOTHING: Any = None
-"""Stands where there is no value of whatever type it should have."""
+"""Placeholder for an absent value of any type."""
 
 if TYPE_CHECKING:
     from typing import Generic as Generic
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     In = TypeVar("In", contravariant=True, default=Any)
-    """What a step is given."""
+    """Input of a step."""
     Out = TypeVar("Out", covariant=True, default=Any)
-    """What a step gives."""
+    """Output of a step."""
     Ctx = TypeVar("Ctx", covariant=True, default=Any)
     """The context of a run."""
 else:
     In = Out = Ctx = Any
 
     class Generic:
-        """What stands at run time for `typing.Generic`, which would make a new object of every subscript."""
+        """Runtime replacement of `typing.Generic`, which would create an object per subscript."""
 
         __slots__ = ()
 

@@ -1,16 +1,19 @@
-"""What model calls cost, as values that add up."""
+"""Usage of model calls as values that add up."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
 from ..errors import DeclarationError
+from .validators import suggests_options
 
 if TYPE_CHECKING:
-    from .fields import Field, V
+    import datetime
+
+    from .validators import AttrsField, V
 
 
 @attrs.frozen(kw_only=True)
@@ -25,11 +28,11 @@ class Usage:
     tool_calls: int = 0
     cost_usd: float = 0.0
     largest_request_tokens: int = attrs.field(default=0, eq=False, repr=False)
-    """The tokens of the largest request among them: what the next one is reckoned at."""
+    """Tokens of the largest request, the estimate of the next one."""
     largest_request_usd: float = attrs.field(default=0.0, eq=False, repr=False)
     """The dollars of the dearest request among them."""
     failed_requests: int = attrs.field(default=0, eq=False, repr=False)
-    """Requests that were made under a limit and got no answer: these are spent, too."""
+    """Requests without an answer under a limit; they count as spent."""
     failed_tool_calls: int = attrs.field(default=0, eq=False, repr=False)
     """Tool calls that began and did not return."""
     steps: int = attrs.field(default=0, eq=False, repr=False)
@@ -70,48 +73,224 @@ class Usage:
         )
 
     def as_one_request(self) -> Usage:
-        """The same usage, of a single request."""
+        """Return the same usage, of a single request."""
         return attrs.evolve(self, largest_request_tokens=self.tokens, largest_request_usd=self.cost_usd)
 
 
 NO_USAGE = Usage()
 """The neutral element: nothing was called."""
 
+MOST_TOKENS = 10**12
+"""Largest accepted count: refused by any limit, free of overflow."""
+MOST_USD = 1e12
 
-def _positive(_: object, attribute: Field, value: V) -> None:
+
+def counted(reported: object, most: int = MOST_TOKENS) -> int:
+    """Return a reported count from 0 to `most`; 0 if invalid."""
+    if isinstance(reported, bool) or not isinstance(reported, int | float) or reported != reported:
+        return 0
+    return int(max(0, min(reported, most)))
+
+
+def dollars(reported: object) -> float:
+    """Return a reported amount as a finite number, or 0 if invalid."""
+    if isinstance(reported, bool) or not isinstance(reported, int | float) or reported != reported:
+        return 0.0
+    return float(max(0.0, min(reported, MOST_USD)))
+
+
+def believed(usage: Usage) -> Usage:
+    """Return foreign usage without negative counts or oversized parts."""
+    if usage is NO_USAGE:
+        return usage
+    given = counted(usage.input_tokens)
+    return Usage(
+        input_tokens=given,
+        output_tokens=counted(usage.output_tokens),
+        cached_tokens=counted(usage.cached_tokens, given),
+        requests=counted(usage.requests),
+        tool_calls=counted(usage.tool_calls),
+        cost_usd=dollars(usage.cost_usd),
+        largest_request_tokens=counted(usage.largest_request_tokens),
+        largest_request_usd=dollars(usage.largest_request_usd),
+        failed_requests=counted(usage.failed_requests),
+        failed_tool_calls=counted(usage.failed_tool_calls),
+        steps=counted(usage.steps),
+    )
+
+
+def less(whole: Usage, part: Usage) -> Usage:
+    """Return the rest of a usage without a part of it."""
+    left = {
+        each.name: max(0, getattr(whole, each.name) - getattr(part, each.name))
+        for each in attrs.fields(Usage)
+        if not each.name.startswith("largest_")
+    }
+    return Usage(**left) if any(left.values()) else NO_USAGE
+
+
+def _positive(_: object, attribute: AttrsField, value: V) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise DeclarationError(f"UsageLimits.{attribute.name} must be a finite number >= 0 or None, not {value!r}")
 
 
-def _count(_: object, attribute: Field, value: V) -> None:
+def _count(_: object, attribute: AttrsField, value: V) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise DeclarationError(f"UsageLimits.{attribute.name} must be a whole number >= 0 or None, not {value!r}")
 
 
-WhenReached: TypeAlias = Literal["fail", "pause"]
-"""What happens at a limit: the run ends with an error, or it asks for another limit."""
+WhenReached: TypeAlias = Literal["fail", "pause", "wait"]
+"""Action at a limit: fail the run, pause it, or wait for the next window."""
+
+Window: TypeAlias = Literal["hour", "day", "week", "month"]
+"""Calendar window of a budget."""
+
+_WINDOWS = ("hour", "day", "week", "month")
+_ONLY_OF_WINDOWS = ("scope", "name", "warn_at")
+_NOT_OF_WINDOWS = ("step_limit", "time_limit_s")
 
 
-def _known_end(_: object, attribute: Field, value: V) -> None:
-    if value not in ("fail", "pause"):
-        raise DeclarationError(f"UsageLimits.when_reached must be 'fail' or 'pause', not {value!r}")
+def _known_end(_: object, attribute: AttrsField, value: V) -> None:
+    if value not in ("fail", "pause", "wait"):
+        raise DeclarationError(f"UsageLimits.when_reached must be 'fail', 'pause' or 'wait', not {value!r:.100}")
 
 
+def _share(_: object, attribute: AttrsField, value: V) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise DeclarationError(f"UsageLimits.warn_at must be a number > 0 and <= 1, not {value!r:.100}")
+
+
+@suggests_options
 @attrs.frozen
 class UsageLimits:
-    """What a step or a run may spend; `None` is no limit."""
+    """Limits of a step or a run; `None` means no limit."""
 
     total_cost_usd_limit: float | None = attrs.field(default=None, validator=_positive)
     total_tokens_limit: int | None = attrs.field(default=None, validator=_positive)
     request_limit: int | None = attrs.field(default=None, validator=_count)
-    """How many requests are made to models."""
+    """Maximum number of model requests."""
     tool_calls_limit: int | None = attrs.field(default=None, validator=_count)
-    """How many tool calls begin, whether they succeed or not."""
+    """Maximum number of started tool calls, successful or not."""
     step_limit: int | None = attrs.field(default=None, validator=_count)
-    """How many steps of agents are done; trying one again is the same step."""
+    """Maximum number of agent steps; retries of a step count once."""
     time_limit_s: float | None = attrs.field(default=None, validator=_positive)
-    """How long is worked in all: not the time in which the run is paused, nor between a crash and going on."""
+    """Maximum work time in seconds, without pauses and downtime."""
     when_reached: WhenReached = attrs.field(default="fail", validator=_known_end)
-    """`"pause"` asks for new limits instead of failing; the answer is new limits, or `False`."""
+    """`"pause"` requests new limits or `False`; `"wait"` sleeps until the window ends."""
+    window: Window | None = attrs.field(default=None, kw_only=True)
+    """Calendar window: the limits hold for all runs of the name and scope in it."""
+    zone: str = attrs.field(default="UTC", kw_only=True)
+    """Time zone of the window."""
+    scope: str | None = attrs.field(default=None, kw_only=True)
+    """`"pipeline"` (default), `"key"` or `"label:NAME"`: one budget for each value."""
+    name: str | None = attrs.field(default=None, kw_only=True)
+    """Name of the budget; by default the pipeline's."""
+    warn_at: float | None = attrs.field(default=None, kw_only=True, validator=_share)
+    """Used share of a limit at which `budget.warned` is emitted."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_window(self)
+
+    def data(self) -> dict[str, Any]:
+        """Return the fields as data; those of windows only with a window."""
+        found = attrs.asdict(self)
+        return found if self.window is not None else {key: found[key] for key in found if key not in _OF_WINDOWS}
+
+
+_OF_WINDOWS = ("window", "zone", *_ONLY_OF_WINDOWS)
+
+
+def _check_window(limits: UsageLimits) -> None:
+    """Refuse options that contradict the window, or its absence."""
+    if limits.window is None:
+        if limits.when_reached == "wait":
+            raise DeclarationError("UsageLimits: when_reached='wait' has no meaning without window")
+        for name in _ONLY_OF_WINDOWS:
+            if getattr(limits, name) is not None:
+                raise DeclarationError(f"UsageLimits: {name} has no meaning without window")
+        if limits.zone != "UTC":
+            raise DeclarationError("UsageLimits: zone has no meaning without window")
+        return
+    _check_options_of_window(limits)
+    _check_scope(limits)
+    zone_of(limits.zone)
+
+
+def _check_options_of_window(limits: UsageLimits) -> None:
+    if not isinstance(limits.window, str) or limits.window not in _WINDOWS:
+        raise DeclarationError(f"UsageLimits.window must be one of {', '.join(_WINDOWS)}, not {limits.window!r:.100}")
+    for name in _NOT_OF_WINDOWS:
+        if getattr(limits, name) is not None:
+            raise DeclarationError(f"UsageLimits: {name} has no meaning with window={limits.window!r}")
+
+
+def _check_scope(limits: UsageLimits) -> None:
+    scope, name = limits.scope, limits.name
+    label = scope[len("label:") :] if isinstance(scope, str) and scope.startswith("label:") else None
+    if scope not in (None, "pipeline", "key") and not label:
+        raise DeclarationError(f"UsageLimits.scope must be 'pipeline', 'key' or 'label:NAME', not {scope!r:.100}")
+    if name is not None and (not isinstance(name, str) or not name):
+        raise DeclarationError(f"UsageLimits.name must be a text with at least one character, not {name!r:.100}")
+
+
+def zone_of(name: str) -> datetime.tzinfo:
+    """Return a time zone by its name; raise `DeclarationError`."""
+    import zoneinfo  # only for windows
+
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError):
+        raise DeclarationError(f"UsageLimits.zone must be a zone like 'Europe/Madrid', not {name!r:.100}") from None
+
+
+BudgetLevel: TypeAlias = Literal["abundant", "normal", "scarce", "critical"]
+"""Level of the scarcest resource."""
+
+_ABOVE: tuple[tuple[float, BudgetLevel], ...] = ((0.7, "abundant"), (0.3, "normal"), (0.1, "scarce"))
+_ROUNDING = 1e-9
+
+
+@attrs.frozen(kw_only=True)
+class Resources:
+    """Amount of each resource that can be limited; `None` means unlimited."""
+
+    cost_usd: float | None = None
+    tokens: float | None = None
+    requests: float | None = None
+    tool_calls: float | None = None
+    steps: float | None = None
+    time_s: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Budget:
+    """Remaining budget of a step, injected into callables with a `budget` parameter."""
+
+    fraction: float = 1.0
+    """Remaining share of the scarcest resource."""
+    remaining: Resources = attrs.field(factory=Resources)
+    """Remaining amounts; `None` without a limit."""
+    spent: Resources = attrs.field(factory=Resources)
+    """Amounts used by the run."""
+
+    @property
+    def level(self) -> BudgetLevel:
+        """`abundant`, `normal`, `scarce` or `critical`."""
+        return level_of(self.fraction)
+
+
+def level_of(fraction: float) -> BudgetLevel:
+    """Return the level of a share that is left."""
+    for above, level in _ABOVE:
+        if fraction > above + _ROUNDING:
+            return level
+    return "critical"
+
+
+def share_left(spent: float, limit: float) -> float:
+    """Return the remaining share of a limit; zero for a zero limit."""
+    return max(0.0, (limit - spent) / limit) if limit > 0 else 0.0

@@ -1,6 +1,6 @@
-"""`AgentStep`: a step as a class, for those who like to see prompt, context and result in one place.
+"""`AgentStep`: a step as a class with prompt, context and result.
 
-It is sugar: `step(name)` makes a plain `Step` of it, with processors for the prompt and the result.
+`step(name)` makes a plain `Step` of it, with processors for the prompt and the result.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from typing import Any, ClassVar
 from ..errors import DeclarationError
 from .call_plan import accepts
 from .context_sources import ContextSources, Source
-from .declared import Processors
-from .step import Step
+from .declared_step import Processors
+from .step_declaration import Step
 
 
 class AgentStep:
-    """What an agent is asked, what it is shown, and what becomes of its answer. Subclass it.
+    """Prompt, context sources and result handling of an agent. Subclass it.
 
     - `agent`: a pydantic-ai agent, or a function that takes `assembled`;
     - `context_sources`: as those of a step;
-    - `user_prompt(data, context)`: what the agent is asked; by default the data;
-    - `apply(output, *, context, assembled)`: what the step returns, with those of the keywords that it names. A dict or
-      a model is merged into the context, unless the step says `updates_context=False`.
+    - `user_prompt(data, context)`: the prompt of the agent; by default the data;
+    - `apply(output, *, context, assembled)`: the output of the step, called with the keywords that it names. A dict or
+      a model is merged into the context, unless the step has `updates_context=False`.
     """
 
     agent: ClassVar[Any] = None
     context_sources: ClassVar[ContextSources | Iterable[Source] | None] = None
 
     def user_prompt(self, data: Any, context: Any) -> Any:
-        """What the agent is asked."""
+        """Return the prompt of the agent."""
         return data
 
     def apply(self, output: Any) -> Any:
-        """What the step returns."""
+        """Return the output of the step."""
         return output
 
     def step(self, name: str, **options: Any) -> Step:
-        """The step of that name; further options are those of `Step`."""
+        """Return the step of that name; further options are those of `Step`."""
         if "processors" in options:
             raise DeclarationError(f"step {name!r}: an AgentStep has user_prompt and apply in place of processors")
         applies = type(self).apply is not AgentStep.apply
@@ -49,7 +49,7 @@ class AgentStep:
         return Step(name, self._agent(), processors=processors, **options)
 
     def _agent(self) -> object:
-        """The agent; a function in the class body was not meant as a method."""
+        """Return the agent; a function in the class body stays a function."""
         agent = vars(type(self)).get("agent", type(self).agent)
         return agent.__func__ if isinstance(agent, staticmethod) else agent
 

@@ -1,17 +1,17 @@
-"""Dependency injection: how an agent is called, decided once, when its step is declared.
+"""Dependency injection: call plan of an agent, made once at declaration.
 
-The runner offers keywords (`context`, `resources`, …); a call passes those that the callable really takes.
-Rules:
+The runner offers keywords (`context`, `resources`, …); a call passes those that the callable really takes. Rules:
 
 1. A parameter of the offered name that can be passed by keyword takes it.
-2. `**kwargs` takes `context` and `resources`, the two the contract names; other offers must be asked for by name.
+2. `**kwargs` takes `context` and `resources`, the two the contract names; other keywords need a named parameter.
 3. `**kwargs: Never` takes nothing.
 4. A wrapper made with `functools.wraps` is read by its own parameters, not those it pretends to have; if it
-   only forwards `**kwargs`, what it wraps must take the keyword too.
-5. A keyword that a `functools.partial` has bound already stays bound.
-6. Data goes to the first positional parameter that is neither `context` nor `resources`, whatever its name:
-   by position, or by name if one of those two stands before it.
-7. A signature that cannot be read, a mock without a specification, and a model agent get nothing.
+   only forwards `**kwargs`, the wrapped callable must take the keyword too.
+5. A keyword that a `functools.partial` has bound stays bound.
+6. Data is passed to the first positional parameter that is neither `context` nor `resources`, regardless of its name:
+   by position, or by name if one of those two precedes it.
+7. A parameter `labels` takes the labels of the run if it is keyword-only or has no default.
+8. An unreadable signature, a mock without a specification, and a model agent get nothing.
 """
 
 from __future__ import annotations
@@ -19,80 +19,75 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
-from typing import Any, Literal, Never, NoReturn, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Never, NoReturn, TypeAlias, get_args
 
 import attrs
 
 from ..errors import DeclarationError, MissingAgentError
 
 Shape: TypeAlias = Literal["async", "sync", "stream", "model"]
-"""How a target answers: a coroutine, a plain call (in a worker thread), an async generator, or as a model agent."""
+"""Kind of target: coroutine, plain call, async generator or model agent."""
 
 FORWARDED = frozenset({"context", "resources"})
-"""What `**kwargs` receives."""
+"""Keywords that `**kwargs` receives."""
 
 TOLD = frozenset({"decision", "confidence"})
-"""What can be asked for in a review or after a rejection."""
+"""Keywords available in a review or after a rejection."""
 
-_BY_NAME = {"assembled", "budget", "failure", "feedback", "idempotency_key", "transaction", "undo"}
+_BY_NAME = {
+    "assembled",
+    "budget",
+    "failure",
+    "feedback",
+    "idempotency_key",
+    "scheduled_at",
+    "labels",
+    "transaction",
+    "undo",
+}
 OFFERED = FORWARDED | TOLD | _BY_NAME
 """Everything a call may receive by keyword."""
 
-SCOPE = frozenset({"steps", "item", "run_input"})
-"""What a function `(data, context)` may ask for by keyword: outputs of settled steps, the item of a map, the input."""
+SCOPE = frozenset({"steps", "item", "run_input", "scheduled_at"})
+"""Scope keywords of `(data, context)`: step outputs, map item, run input, scheduled time."""
+
+LABELS = "labels"
+"""Keyword of the run's labels."""
 
 BUDGET = "budget"
-"""What a function of data and context may ask for besides."""
-
-QUICK_S = 0.0002
-"""What a quick call takes at most: less than it costs a loop to be told by a thread that a call has ended."""
+"""Further keyword of a function of data and context."""
 
 _NOBODY = (Never, NoReturn)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class Pace:
-    """Whether the calls of a function are quick: the last one was; before the first, they are taken to be."""
-
-    __slots__ = ("quick",)
-
-    def __init__(self, *, quick: bool = True) -> None:
-        self.quick: bool = quick
-
-    def took(self, seconds: float) -> None:
-        """Learn from a call."""
-        self.quick = seconds <= QUICK_S
-
-
 @attrs.frozen(kw_only=True)
 class CallPlan:
-    """What to call, how it answers, and which of the offered keywords it takes."""
+    """Target of a call, its kind, and its accepted keywords."""
 
     target: Any
     """The callable, or the model agent itself."""
     shape: Shape
     keywords: frozenset[str] = frozenset()
     named: frozenset[str] = frozenset()
-    """Those of `keywords` that are parameters of their own, not swept up by `**kwargs`."""
+    """Keywords that are named parameters, not part of `**kwargs`."""
     required: frozenset[str] = frozenset()
     """Those of `named` that have no default: without them the call fails."""
     takes_data: bool = True
     asks_for: object = None
-    """What the data is annotated as."""
+    """Annotation of the data parameter."""
     stream: CallPlan | None = None
-    """The plan of the agent's own `stream` method, used when somebody watches the run."""
-    pace: Pace = attrs.field(factory=Pace, eq=False, repr=False)
-    """How long calls took, of what is called in a thread."""
+    """Plan of the agent's `stream` method, for runs with a reader."""
 
     @property
     def sees_context(self) -> bool:
-        """Whether what is called is given the context."""
+        """Return whether the target receives the context."""
         return "context" in self.keywords or (self.stream is not None and self.stream.sees_context)
 
 
 def plan_agent(agent: object, *, step_name: str) -> CallPlan:
-    """The plan for whatever a user gives as an agent; `DeclarationError` if it cannot be called."""
+    """Return an agent's plan; raise `DeclarationError` if not callable."""
     if agent is None:
         raise MissingAgentError(f"step {step_name!r} has no agent: give it a function, an agent or a step")
     if is_model_agent(agent):
@@ -117,10 +112,27 @@ def plan_agent(agent: object, *, step_name: str) -> CallPlan:
     raise DeclarationError(f"step {step_name!r} cannot call its agent, a {type(agent).__name__}: {cure}")
 
 
-def plan_maker(fn: Any, *, what: str) -> CallPlan | None:
-    """The plan for a function that makes a value for every attempt; `None` for a value, also one that can be called.
+def check_deps(step_name: str, plan: CallPlan, deps: object) -> None:
+    """Refuse deps that no agent reads, and missing declared deps."""
+    if plan.shape != "model":
+        if deps is not None:
+            raise DeclarationError(
+                f"step {step_name!r}: deps are for a pydantic-ai agent, and its agent is none; a function takes "
+                "`resources` of the Flujo"
+            )
+        return
+    wanted = getattr(plan.target, "deps_type", None) if deps is None else None
+    if wanted is not None and wanted not in (Any, object, type(None)) and type(None) not in get_args(wanted):
+        raise DeclarationError(
+            f"step {step_name!r}: its agent has deps_type {getattr(wanted, '__name__', wanted)}, and the step gives no "
+            f"deps: write Step({step_name!r}, agent, deps=…), with a value or a function that makes it"
+        )
 
-    It is called with data, context and resources, by its signature, and with what it asks for of its scope.
+
+def plan_maker(fn: Any, *, what: str) -> CallPlan | None:
+    """Return the plan of a per-attempt function; `None` for a value.
+
+    It is called with data, context and resources by its signature, and with the scope keywords that it names.
     """
     if not _is_plain_callable(fn):
         return None
@@ -128,7 +140,7 @@ def plan_maker(fn: Any, *, what: str) -> CallPlan | None:
 
 
 def plan_callable(fn: Callable[..., object], *, step_name: str, also: frozenset[str] = frozenset()) -> CallPlan:
-    """The plan for one callable; `also` is what else it is passed by keyword."""
+    """Return the plan of one callable; `also` lists further keywords to pass."""
     if inspect.isgeneratorfunction(_innermost(fn)):
         raise DeclarationError(f"step {step_name!r} is a plain generator; make it `async def` to stream")
     keywords = frozenset(name for name in OFFERED if accepts(fn, name))
@@ -145,13 +157,13 @@ def plan_callable(fn: Callable[..., object], *, step_name: str, also: frozenset[
 
 
 def _refuse_unknown_needs(fn: Callable[..., object], keywords: frozenset[str], step_name: str) -> None:
-    """A parameter that nobody will ever pass is a mistake in the declaration, not in a run."""
+    """Refuse a required parameter that no caller passes."""
     given = keywords | {_data_parameter(fn)}
     needed = [name for name, each in (_parameters(fn) or {}).items() if _must_be_given(each) and name not in given]
     if needed:
         raise DeclarationError(
-            f"step {step_name!r} calls a function that needs {', '.join(map(repr, needed))}, which nobody passes: it "
-            f"gets its data, and by keyword what it asks for of {', '.join(sorted(OFFERED))}. Give the parameter a "
+            f"step {step_name!r} calls a function that needs {', '.join(map(repr, needed))}, which no caller "
+            f"passes: it gets its data, and by keyword any of {', '.join(sorted(OFFERED))}. Give the parameter a "
             "default, or bind it with functools.partial"
         )
 
@@ -166,7 +178,10 @@ def _stream_plan(stream: Callable[..., object], step_name: str) -> CallPlan:
 
 
 def check_takes_pair(fn: Callable[..., object], *, what: str, first: str) -> None:
-    """Refuse a function that cannot be called on a value and the context; one that cannot be read has the benefit."""
+    """Refuse a function that cannot take a value and the context.
+
+    A function without a readable signature is accepted.
+    """
     parameters = _parameters(fn)
     if parameters is None:
         return
@@ -182,7 +197,7 @@ def check_takes_pair(fn: Callable[..., object], *, what: str, first: str) -> Non
 
 
 def asked_of_scope(fn: Callable[..., object]) -> frozenset[str]:
-    """Which of `steps`, `item` and `run_input` a function `(data, context)` asks for, besides these two."""
+    """Return the scope keywords (`steps`, `item`, `run_input`) that a function names."""
     named = [each for each in (_parameters(fn) or {}).values() if each.kind is not inspect.Parameter.VAR_POSITIONAL]
     positional = [each.name for each in named if each.kind in _POSITIONAL]
     return frozenset(
@@ -191,12 +206,12 @@ def asked_of_scope(fn: Callable[..., object]) -> frozenset[str]:
 
 
 def asks_for_budget(fn: object) -> bool:
-    """Whether a function of data and context wants to know the budget, too."""
+    """Return whether a function of data and context has a `budget` parameter."""
     return callable(fn) and not isinstance(fn, type) and _names(fn, BUDGET) and not _binds(fn, BUDGET)
 
 
 def is_model_agent(agent: object) -> bool:
-    """Whether this is a pydantic-ai agent; pydantic-ai is never imported to find out."""
+    """Return whether this is a pydantic-ai agent, without importing pydantic-ai."""
     pydantic_ai = sys.modules.get("pydantic_ai")
     return pydantic_ai is not None and isinstance(agent, pydantic_ai.agent.AbstractAgent)
 
@@ -205,9 +220,9 @@ def is_model_agent(agent: object) -> bool:
 
 
 def accepts(fn: Callable[..., object], name: str, *, also: bool = False) -> bool:
-    """Whether `fn(data, **{name: …})` is a call that `fn` allows; see the module's rules.
+    """Return whether `fn` accepts `fn(data, **{name: …})`; see the module's rules.
 
-    `also` is for what is offered to everybody who takes keywords, or whose signature cannot be read.
+    `also` includes `**kwargs` and unreadable signatures.
     """
     parameters = _parameters(fn)
     if also and (parameters is None or any(map(_sweeps, parameters.values()))):
@@ -215,11 +230,17 @@ def accepts(fn: Callable[..., object], name: str, *, also: bool = False) -> bool
     if parameters is None or _binds(fn, name):
         return False
     if _names(fn, name):
-        return name in FORWARDED or name != _data_parameter(fn)
+        return name in FORWARDED or (name != _data_parameter(fn) and (name != LABELS or _asks_for_labels(parameters)))
     if name not in FORWARDED or not any(map(_sweeps, parameters.values())):
         return False
     wrapped = _wrapped(fn)
     return True if wrapped is None else accepts(wrapped, name)
+
+
+def _asks_for_labels(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Return whether `labels` are those of the run (rule 7)."""
+    parameter = parameters[LABELS]
+    return parameter.kind is inspect.Parameter.KEYWORD_ONLY or parameter.default is inspect.Parameter.empty
 
 
 def _binds(fn: Callable[..., object], name: str) -> bool:
@@ -253,13 +274,13 @@ def _takes_data(fn: Callable[..., object]) -> bool:
 
 
 def _data_parameter(fn: Callable[..., object]) -> str | None:
-    """The first parameter that can be given by position and does not take `context` or `resources`."""
+    """Return the first positional parameter other than `context` and `resources`."""
     positional = (each for each in (_parameters(fn) or {}).values() if each.kind in _POSITIONAL)
     return next((each.name for each in positional if each.name not in FORWARDED or not _names(fn, each.name)), None)
 
 
 def _data_first(fn: Callable[..., object]) -> Callable[..., object]:
-    """`fn`, callable with the data as its only positional argument even if `context` stands before it."""
+    """Return `fn` with the data as its only positional argument."""
     name = _data_parameter(fn)
     if name is None or name == next(iter(_parameters(fn) or {})):
         return fn
@@ -272,7 +293,7 @@ def _requires(fn: Callable[..., object], name: str) -> bool:
 
 
 def asks_for(fn: Callable[..., object]) -> object:
-    """What a function annotates its data as; a text, if that is how it is written down."""
+    """Return the annotation of a function's data parameter."""
     data = (_parameters(fn) or {}).get(_data_parameter(fn) or "")
     return None if data is None or data.annotation is inspect.Parameter.empty else data.annotation
 
@@ -289,7 +310,7 @@ def _parameters(fn: Callable[..., object]) -> dict[str, inspect.Parameter] | Non
 
 
 def _specified(mock: object) -> dict[str, inspect.Parameter] | None:
-    """The parameters of a mock that checks its calls against a signature; any other mock has none."""
+    """Return the parameters of a mock with a specification, or None."""
     signature = getattr(type(mock), "__signature__", None)
     return dict(signature.parameters) if isinstance(signature, inspect.Signature) else None
 
@@ -303,7 +324,7 @@ def _is_mock(value: object) -> bool:
 
 
 def shape_of(fn: Callable[..., object]) -> Shape:
-    """How a function answers."""
+    """Return the kind of a function."""
     return _shape(fn)
 
 
@@ -322,7 +343,7 @@ def _shape(fn: Callable[..., object]) -> Shape:
 def _is_async(fn: Callable[..., object]) -> bool:
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
         return True
-    # The mark that asyncio reads, set on functions which return coroutines without being `async def`.
+    # The asyncio marker of functions that return coroutines without being `async def`.
     return not _is_mock(fn) and bool(getattr(fn, "_is_coroutine", False))
 
 
@@ -334,7 +355,7 @@ def _layers(fn: Callable[..., object]) -> list[Callable[..., object]]:
 
 
 def _wrapped(fn: Callable[..., object]) -> Callable[..., object] | None:
-    """What a wrapper wraps, also if the wrapper stands behind a partial or is an object's `__call__`."""
+    """Return the callable behind a wrapper, a partial or an object's `__call__`."""
     if _is_mock(fn):
         return None
     wrapped = getattr(fn, "__wrapped__", None) or getattr(_innermost(fn), "__wrapped__", None)
@@ -342,7 +363,7 @@ def _wrapped(fn: Callable[..., object]) -> Callable[..., object] | None:
 
 
 def _innermost(fn: Callable[..., object]) -> Callable[..., object]:
-    """The function behind partials, bound methods and callable objects: the one with the code flags."""
+    """Return the function with the code flags, behind partials, methods and objects."""
     while True:
         if isinstance(fn, functools.partial):
             fn = fn.func
@@ -358,7 +379,7 @@ def _innermost(fn: Callable[..., object]) -> Callable[..., object]:
 
 
 def _method(agent: Any, name: str) -> object:
-    """The agent's method; of a mock only one that somebody gave it, since it has every other at once."""
+    """Return the agent's method; a mock's only if set explicitly."""
     if _is_plain_callable(agent) or (_is_mock(agent) and name not in {*vars(agent), *agent._mock_children}):
         return None
     return getattr(agent, name, None)
@@ -368,8 +389,17 @@ def _is_plain_callable(agent: object) -> bool:
     return inspect.isroutine(agent) or isinstance(agent, functools.partial)
 
 
+def agent_name(step: Any) -> str:
+    """Return a step's agent name for messages; empty if redundant."""
+    agent = getattr(step, "agent", None)
+    if agent is None:
+        return ""
+    named = getattr(agent, "name" if is_model_agent(agent) else "__name__", None)
+    return "" if named in (None, step.name, "<lambda>") else str(named)
+
+
 def name_of(fn: Callable[..., object]) -> str:
-    """What a function is called, also behind partials; an object is called by its class."""
+    """Return a function's name, even behind partials, or its class's."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return getattr(fn, "__name__", None) or type(fn).__name__

@@ -1,24 +1,25 @@
-"""`ContextFormat`: how an assembled context is written down for a model.
+"""`ContextFormat`: rendering of an assembled context for a model.
 
 Rules:
 
-1. Text is data: it cannot open or close a frame, nor speak as the application. pydantic-ai's `framing` sees to it,
-   framed or not; a text without its tags goes out as it is.
-2. A frame says where a passage comes from: its id, and how relevant it is.
-3. What says nothing is left out, with its separator.
+1. Text is data: it cannot open or close a frame, nor speak as the application. pydantic-ai's `framing` escapes it,
+   framed or not; a text without its tags is unchanged.
+2. A frame names the source of a passage: its id, and its relevance.
+3. Empty parts are omitted with their separator.
 """
 
 from __future__ import annotations
 
 import functools
+import html
 import itertools
+import re
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import attrs
 
-from .._core.assembled import (
+from .._core.records.assembled import (
     RESULT_SEPARATOR,
     SEPARATOR,
     AssembledContext,
@@ -30,11 +31,21 @@ from .._core.assembled import (
 )
 from ..errors import DeclarationError
 
-if TYPE_CHECKING:
-    from pydantic_ai.framing import RegisteredTag
-
 HEADING = "Context:"
 """The line above an assembled context."""
+
+_TAG = "retrieved_passage"
+_TAGS_OF_PYDANTIC_AI = (
+    "system",
+    "tool_result",
+    "assistant_thinking",
+    "context",
+    "context_diff",
+    "validation_errors",
+    "retry_feedback",
+    "conversation_summary",
+)
+"""The tags that pydantic-ai writes, for releases that do not publish them."""
 
 
 def _checked_text(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
@@ -49,7 +60,7 @@ def _checked_switch(instance: object, attribute: attrs.Attribute[bool], value: o
 
 @attrs.frozen(kw_only=True)
 class ContextFormat:
-    """The switches of the text that a model is shown; see the module's rules. A function on assembled contexts."""
+    """Options of the rendered text, callable on contexts (module rules)."""
 
     heading: str = attrs.field(default=HEADING, validator=_checked_text)
     """The line above all of it; an empty one is left out."""
@@ -58,20 +69,20 @@ class ContextFormat:
     ids: bool = attrs.field(default=False, validator=_checked_switch)
     """Whether each passage begins with its id: `[p1]`."""
     framed: bool = attrs.field(default=False, validator=_checked_switch)
-    """Whether each passage stands in a frame: `<retrieved_passage id="p1" score="0.82">`."""
+    """Whether each passage has a frame: `<retrieved_passage id="p1" score="0.82">`."""
     separator: str = attrs.field(default=SEPARATOR, validator=_checked_text)
     result_separator: str = attrs.field(default=RESULT_SEPARATOR, validator=_checked_text)
 
     @classmethod
     def cited(cls) -> ContextFormat:
-        """Every passage in a frame with its id, for answers that say where they come from."""
+        """Return a format that frames passages by id, for citations."""
         return cls(framed=True)
 
     def __call__(self, assembled: AssembledContext) -> str:
-        """The text, without the heading."""
+        """Return the text, without the heading."""
         shown = [(self._is_framed(segment), text) for segment in assembled.segments if (text := self._segment(segment))]
         runs = itertools.groupby(shown, key=lambda each: each[0])
-        # Where unframed texts meet, they could make up a tag together, so they are looked at together.
+        # Adjacent unframed texts could form a tag together, so they are checked together.
         return self.separator.join(self._joined([text for _, text in run], framed=framed) for framed, run in runs)
 
     def _joined(self, texts: list[str], *, framed: bool) -> str:
@@ -82,7 +93,7 @@ class ContextFormat:
         return self.framed and isinstance(segment, RetrievalSegment) and bool(segment.results)
 
     def shown(self, assembled: AssembledContext) -> str:
-        """The text, with the heading; empty if there is nothing to show."""
+        """Return the text with the heading, or an empty text."""
         text = self(assembled)
         return f"{self.heading}\n{text}" if text and self.heading else text
 
@@ -106,7 +117,7 @@ class ContextFormat:
 
 
 def shown_text(format: ContextFormat | object, assembled: AssembledContext) -> str:
-    """What a model is shown: a function's text as it is, a format's with its heading."""
+    """Return the model's text: a function's, or a format's with heading."""
     if isinstance(format, ContextFormat):
         return format.shown(assembled)
     assert callable(format)
@@ -114,25 +125,29 @@ def shown_text(format: ContextFormat | object, assembled: AssembledContext) -> s
 
 
 def harmless(text: str) -> str:
-    """The text, unable to open or close a frame."""
-    if "<" not in text:
-        return text
-    _tag()
-    from pydantic_ai.framing import neutralize_tags  # only what could hold a tag is looked at
-
-    return neutralize_tags(text)
+    """Escape every tag that could open or close a frame."""
+    return _escape()(text) if "<" in text else text
 
 
 def _framed(text: str, result: RetrievalResult) -> str:
-    from pydantic_ai.framing import wrap  # only for those who want frames
-
-    return wrap(_tag(), text, id=result.source_id, score=f"{result.score:.2f}")
+    opening = f'<{_TAG} id="{html.escape(result.source_id)}"' if result.source_id is not None else f"<{_TAG}"
+    return f'{opening} score="{result.score:.2f}">{harmless(text)}</{_TAG}>'
 
 
 @functools.cache
-def _tag() -> RegisteredTag:
-    from pydantic_ai.framing import register_tag  # the same
-
+def _escape() -> Callable[[str], str]:
+    """Return pydantic-ai's tag escape, or ours before its 2.63."""
+    try:
+        from pydantic_ai.framing import neutralize_tags, register_tag  # only a text with a tag needs it
+    except ModuleNotFoundError:
+        return functools.partial(_known_tags().sub, "&lt;")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # there is no frame of ours before this one, so nothing is written differently
-        return register_tag("retrieved_passage")
+        warnings.simplefilter("ignore")  # no frame of ours precedes this one, so nothing is escaped differently
+        register_tag(_TAG)
+    return neutralize_tags
+
+
+def _known_tags() -> re.Pattern[str]:
+    """Match the `<` of a frame's tag, even incomplete ones."""
+    names = "|".join((*_TAGS_OF_PYDANTIC_AI, _TAG))
+    return re.compile(rf"<(?=\s*(?:/\s*)?(?:{names})(?:[\s/>]|$))", re.IGNORECASE)

@@ -1,30 +1,38 @@
-"""Where the context of an agent comes from: the run's state, searches, fixed texts, the conversation so far.
+"""Context sources of an agent: run state, retrieval, literals, conversation history.
 
-Declarations are frozen, and a wrong one fails when it is made. What a source does not know yet (which step it belongs
-to, which retriever answers it, whether the context has such a field) is checked by its step, and by `Flujo`.
+Declarations are frozen, and a wrong one fails when it is made. Facts that a source does not know (its step, its
+retriever, the fields of the context) are checked by its step, and by `Flujo`.
+
+Sections:
+
+- Validation of a step's context sources and conversation options.
+- Text form of context sources, compared on resume to detect a changed declaration.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never, get_args
 
 import attrs
 
-from .._core.assembled import AssembledContext, CountTokens, estimated_tokens
-from .._core.seconds import checked_seconds
+from .._core.records.assembled import AssembledContext, CountTokens, estimated_tokens
+from .._core.validators import checked_seconds, suggests_options
 from ..errors import DeclarationError
 from .call_plan import check_takes_pair
-from .collections import Collection, check_field, checked_collection, collection_name, filterable, fits
 from .context_format import ContextFormat
+from .retrieval_collections import Collection, check_field, checked_collection, collection_name, filterable, fits
 
 if TYPE_CHECKING:
-    from .._core.fields import Field, V
+    from .._core.validators import AttrsField, V
+    from .step_declaration import Step
+
 
 OnError: TypeAlias = Literal["fail", "skip"]
-"""What becomes of a step whose search fails: it fails, or it goes on without the passages, and says so."""
+"""Effect of a failed search: fail the step, or skip."""
 
 
 def _is_function(value: object) -> bool:
@@ -72,7 +80,7 @@ class FromHistory:
 
     @property
     def name(self) -> str:
-        """The field that holds the messages."""
+        """Return the field that holds the messages."""
         return self.where
 
 
@@ -101,9 +109,10 @@ Source: TypeAlias = FromState | FromLiteral | FromHistory | FromRetrieval
 
 
 def from_state(where: str | Callable[..., object], *, name: str | None = None) -> FromState:
-    """A value of the run's context: a field, a dotted path, or what a function `(data, context)` makes of it.
+    """Return a source for a value of the run's context.
 
-    It serves as a source, as the `query` of a search, and as the value of a filter.
+    `where` is a field, a dotted path, or a function `(data, context)`. It serves as a source, as the `query` of a
+    search, and as the value of a filter.
     """
     _checked_where(where, what="from_state")
     _checked_own_name(name, what="from_state")
@@ -112,16 +121,16 @@ def from_state(where: str | Callable[..., object], *, name: str | None = None) -
 
 
 def from_literal(text: str) -> FromLiteral:
-    """A fixed text."""
+    """Return a fixed text."""
     if not isinstance(text, str) or not text.strip():
         raise DeclarationError(f"from_literal: the text must not be empty, and it must be a text, not {text!r}")
     return FromLiteral(text=text)
 
 
 def from_history(where: str, *, keep_last: int | None = None, remember: bool = False) -> FromHistory:
-    """The messages in a field of the context, as pydantic-ai's `message_history`: before the context and the prompt.
+    """Return a source for pydantic-ai's `message_history`, read from a context field.
 
-    `keep_last` shortens a long one, tool calls kept whole. With `remember`, what the step said and heard is appended to
+    `keep_last` shortens a long history and keeps tool calls whole. With `remember`, the step's messages are appended to
     the field when it succeeds, without contexts and system prompts.
     """
     if not isinstance(where, str) or not all(where.split(".")):
@@ -147,11 +156,12 @@ def from_retrieval(
     cache: bool = True,
     name: str | None = None,
 ) -> FromRetrieval:
-    """The passages of a collection that a query finds; without a `query` it is the step's data, which must be text.
+    """Return a source of passages; `query` defaults to the step's data.
 
-    `filters` are walls: a value, a list (any of them), `from_state(…)` or a function `(data, context)` for each field;
-    one that comes to `None` fails the step. `rerank` gets the passages (and `query=`, if it asks) and returns them in
-    another order. `if_empty` is what is said if nothing was found. `on_error="skip"` goes on without the passages.
+    `filters` are strict: a value, a list (any of them), `from_state(…)` or a function `(data, context)` for each field;
+    a filter that evaluates to `None` fails the step. `rerank` gets the passages (and `query=`, if it has that
+    parameter) and returns them in another order. `if_empty` is rendered if nothing was found. `on_error="skip"`
+    continues without the passages.
     """
     found = checked_collection(collection, what="from_retrieval: collection")
     what = f"from_retrieval({found.__name__})"
@@ -194,7 +204,7 @@ def _check_numbers(top_k: object, min_relevance: object, timeout_s: object, what
     if not number or not 0 <= min_relevance <= 1:  # type: ignore[operator]  # it is a number
         raise DeclarationError(f"{what}: min_relevance must be from 0 to 1, not {min_relevance!r}")
     if timeout_s is not None:
-        checked_seconds(timeout_s, what=f"{what}: timeout_s")  # type: ignore[arg-type]  # that is what it checks
+        checked_seconds(timeout_s, what=f"{what}: timeout_s")  # type: ignore[arg-type]  # checked by the call
 
 
 def _check_choices(on_error: object, cache: object, if_empty: object, rerank: object, what: str) -> None:
@@ -230,7 +240,10 @@ def _check_filter(field: str, kind: type, value: object, what: str) -> None:
 
 
 def filter_flaw(kind: type, value: object) -> str | None:
-    """Why a filter cannot have this value; `None` if it can. An empty list is a value: it lets nothing through."""
+    """Return why a filter cannot have this value, or None.
+
+    An empty list is a value: it matches nothing.
+    """
     values: Sequence[object] = value if isinstance(value, list | tuple) else (value,)
     wrong = next((each for each in values if not fits(kind, each)), values)
     if wrong is values:
@@ -269,7 +282,7 @@ def _checked_budget(_: object, __: object, value: object) -> None:
         raise DeclarationError(f"ContextSources: max_tokens must be at least 1, or None, not {value!r}")
 
 
-def _checked_format(_: object, attribute: Field, value: V) -> None:
+def _checked_format(_: object, attribute: AttrsField, value: V) -> None:
     if not callable(value) or isinstance(value, type):
         raise DeclarationError(
             f"ContextSources: {attribute.name} must be a ContextFormat(…) or a function on the assembled context, "
@@ -277,36 +290,37 @@ def _checked_format(_: object, attribute: Field, value: V) -> None:
         )
 
 
-def _checked_counter(_: object, attribute: Field, value: V) -> None:
+def _checked_counter(_: object, attribute: AttrsField, value: V) -> None:
     if value is not None and not callable(value):
         raise DeclarationError(f"ContextSources: {attribute.name} must be a function on a text, not {value!r}")
 
 
+@suggests_options
 @attrs.frozen
 class ContextSources:
-    """What an agent is shown besides its prompt: the sources in their order, how much of them, and how it looks."""
+    """Context sources of an agent, with token budget and format."""
 
     sources: tuple[Source, ...] = attrs.field(converter=_as_sources, validator=_checked_sources)
     max_tokens: int | None = attrs.field(default=4000, kw_only=True, validator=_checked_budget)
-    """How long the text may be, without its heading; `None` is no limit."""
+    """Maximum length of the text without its heading; `None` for no limit."""
     format: ContextFormat | Callable[[AssembledContext], str] = attrs.field(
         factory=ContextFormat, kw_only=True, validator=_checked_format
     )
     count_tokens: CountTokens | None = attrs.field(default=None, kw_only=True, validator=_checked_counter)
-    """How many tokens a text has; by default it is estimated."""
+    """Token counter; by default an estimate."""
 
     @property
     def counter(self) -> CountTokens:
-        """What counts the tokens."""
+        """Return the token counter."""
         return self.count_tokens or estimated_tokens
 
     @property
     def history(self) -> FromHistory | None:
-        """The conversation, if it is one of the sources."""
+        """Return the conversation, if it is one of the sources."""
         return next((each for each in self.sources if isinstance(each, FromHistory)), None)
 
     def functions(self) -> Iterator[Callable[..., Any]]:
-        """The functions `(data, context)` that states, queries and filters are made by."""
+        """Yield the functions behind states, queries and filters."""
         for source in self.sources:
             match source:
                 case FromState(where=where):
@@ -320,12 +334,122 @@ class ContextSources:
 
     @property
     def searches(self) -> tuple[FromRetrieval, ...]:
-        """The sources that search."""
+        """Return the sources that search."""
         return tuple(each for each in self.sources if isinstance(each, FromRetrieval))
 
 
 def as_context_sources(value: Any) -> ContextSources:
-    """The sources of a step: as they are, or of a plain list, which has no budget."""
+    """Return the sources of a step; a plain list has no budget."""
     if isinstance(value, ContextSources):
         return value
     return ContextSources(value, max_tokens=None)
+
+
+# --- Validation of a step's context sources and conversation options ----------------------------------------------
+
+
+def sources_of(name: str, value: object) -> ContextSources:
+    """Return the sources of the named step; errors carry that name."""
+    try:
+        return as_context_sources(value)
+    except DeclarationError as error:
+        raise DeclarationError(f"step {name!r}: {error}") from None
+
+
+def check_sources(step: Step) -> None:
+    """Refuse options that require a model agent, and sources without a consumer."""
+    is_model = step.plan.shape == "model"
+    if step.message_history is not None:
+        _ = step.history_plan  # planned now, so that a wrong function is refused now
+        if not is_model:
+            raise _needs_model(step, "a message_history")
+        if not callable(step.message_history) and not isinstance(step.message_history, str | bytes | Sequence):
+            raise DeclarationError(
+                f"step {step.name!r}: message_history must be a list of messages, their JSON, or a function, not "
+                f"{step.message_history!r:.100}"
+            )
+    if step.conversation is not None:
+        _check_conversation(step)
+    if step.context_sources is not None:
+        (_check_of_model if is_model else _check_of_function)(step, step.context_sources)
+
+
+def _check_conversation(step: Step) -> None:
+    where = f"step {step.name!r}: conversation"
+    if step.plan.shape != "model":
+        raise _needs_model(step, "a conversation")
+    sources = step.context_sources
+    if step.message_history is not None or (sources is not None and sources.history is not None):
+        other = "message_history" if step.message_history is not None else "from_history"
+        raise DeclarationError(f"{where} and {other} exclude each other: both are the history of its agent")
+    if step.cache is not None:
+        raise DeclarationError(f"{where} and cache exclude each other: a stored output has no messages")
+    if callable(step.conversation):
+        check_takes_pair(step.conversation, what=where, first="data")
+    elif not isinstance(step.conversation, str) or not step.conversation:
+        raise DeclarationError(
+            f"{where} must be an id, or a function of data and context, not {step.conversation!r:.100}"
+        )
+
+
+def _check_of_model(step: Step, sources: ContextSources) -> None:
+    if sources.history is not None and step.message_history is not None:
+        raise DeclarationError(
+            f"step {step.name!r} has a message_history and from_history({sources.history.where!r}): one will do"
+        )
+
+
+def _check_of_function(step: Step, sources: ContextSources) -> None:
+    if sources.history is not None:
+        raise _needs_model(step, f"from_history({sources.history.where!r})")
+    if not any(plan is not None and "assembled" in plan.named for plan in (step.plan, step.plan.stream)):
+        raise DeclarationError(
+            f"step {step.name!r} has context_sources, but its function takes no `assembled`: add the parameter "
+            "`*, assembled: AssembledContext`, or leave the sources away"
+        )
+
+
+def _needs_model(step: Step, what: str) -> DeclarationError:
+    return DeclarationError(
+        f"step {step.name!r} has {what}, so its agent must be a pydantic-ai agent, not {step.agent!r}"
+    )
+
+
+# --- Text form of context sources ---------------------------------------------------------------------------------
+# A function counts by its name. A search counts by the options that determine its result, not by its timeout.
+
+
+def sources_text(sources: ContextSources) -> str:
+    """Return the sources, their order, their budget and their format."""
+    told = [*map(_source, sources.sources), f"max_tokens={sources.max_tokens}", f"format={_named(sources.format)}"]
+    return "; ".join(told)
+
+
+def _source(source: Source) -> str:
+    match source:
+        case FromState():
+            return f"state {_named(source)}"
+        case FromLiteral(text=text):
+            return f"literal {text!r}"
+        case FromHistory():
+            return f"history {source.where} {source.keep_last} {source.remember}"
+        case FromRetrieval():
+            filters = ", ".join(f"{field}={_named(value)}" for field, value in sorted(source.filters.items()))
+            return (
+                f"retrieval {collection_name(source.collection)} query={_named(source.query)} top_k={source.top_k} "
+                f"min_relevance={source.min_relevance} filters=({filters}) rerank={_named(source.rerank)} "
+                f"if_empty={source.if_empty!r}"
+            )
+        case _:
+            assert_never(source)
+
+
+def _named(value: object) -> str:
+    """Return a value unchanged, a function by name, another callable by class."""
+    if isinstance(value, FromState):
+        value = value.where
+    if not callable(value) or isinstance(value, ContextFormat):
+        return repr(value)
+    while isinstance(value, functools.partial):
+        value = value.func
+    return str(getattr(value, "__qualname__", type(value).__qualname__))

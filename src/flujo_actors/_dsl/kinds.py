@@ -1,7 +1,7 @@
-"""The kinds of steps that contain others, and the one that waits for a person.
+"""Composite steps, and the step that waits for a person.
 
-A kind says itself what stands inside it and where (`_inside`), and what of it must stay the same while a run waits
-(`deciding`, `lasting`): whoever walks, finds or compares steps asks it.
+A kind yields its children with their paths (`_inside`), and the options that must stay unchanged while a run waits
+(`deciding`, `lasting`). Code that walks, finds or compares steps uses these.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast, get_a
 
 import attrs
 
-from .._core.paths import DEFAULT, EACH, Named, Segment
+from .. import _dsl
+from .._core import policies
 from .._core.reducers import Reducer, is_reducer
+from .._core.step_paths import DEFAULT, EACH, Named, Segment
 from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
 from .call_plan import check_takes_pair
-from .declared import Declared, checked_limit, checked_source, frozen_mapping
+from .declared_step import Declared, checked_limit, checked_source, frozen_mapping
 from .pipeline import AnyStep, Pipeline, StepLike, as_step, step_of
 
 if TYPE_CHECKING:
-    from .._core.fields import Field, Owner, V
-    from .._core.loops import LoopGuard
+    from .._core.policies.loop_detection import LoopGuard
+    from .._core.validators import AttrsField, Owner, V
 
 MergeStrategy: TypeAlias = Literal["context_update", "overwrite", "keep_first", "error_on_conflict", "no_merge"]
-"""What becomes of the context copies of parallel branches:
+"""Merge strategy for the context copies of parallel branches:
 
 - `context_update`: changes are merged; a key that two branches changed is a conflict, which is an error, unless its
   field has a reducer; branches may fill different keys of one dict
@@ -35,7 +37,7 @@ MergeStrategy: TypeAlias = Literal["context_update", "overwrite", "keep_first", 
 """
 
 Merging: TypeAlias = MergeStrategy | Mapping[str, Reducer]
-"""A strategy, or reducers for some keys; the others are merged as by `context_update`."""
+"""Merge strategy, or reducers for some keys; other keys use `context_update`."""
 
 OnBranchFailure: TypeAlias = Literal["propagate", "ignore"]
 
@@ -65,7 +67,7 @@ def _checked_on_failure(instance: Owner, _: object, value: str) -> None:
         raise DeclarationError(f"step {instance.name!r}: on_branch_failure must be one of {allowed}, not {value!r}")
 
 
-def _checked_callable(instance: Owner, attribute: Field, value: V) -> None:
+def _checked_callable(instance: Owner, attribute: AttrsField, value: V) -> None:
     if not callable(value):
         raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be a callable, not {value!r}")
     first = "output" if attribute.name == "until" else "data"
@@ -97,7 +99,7 @@ def _checked_body(instance: Owner, _: object, value: AnyStep) -> None:
     as_step(value, where=f"the body of step {instance.name!r}")
 
 
-def _checked_items(instance: Owner, attribute: Field, value: V) -> None:
+def _checked_items(instance: Owner, attribute: AttrsField, value: V) -> None:
     if value is None or (callable(value) and not isinstance(value, type)):
         checked_source(instance, attribute, value)
         return
@@ -108,30 +110,48 @@ def _checked_items(instance: Owner, attribute: Field, value: V) -> None:
         )
 
 
-def _checked_batch(instance: Owner, attribute: Field, value: int | None) -> None:
+def _checked_batch(instance: Owner, attribute: AttrsField, value: int | None) -> None:
     if value is None:
         raise DeclarationError(f"step {instance.name!r}: batch must be at least 1, not None")
     checked_limit(instance, attribute, value)
 
 
-def _checked_loops(instance: Owner, attribute: Field, value: int | None) -> None:
-    if value is None:
-        raise DeclarationError(f"step {instance.name!r}: max_loops must be at least 1, not None")
-    checked_limit(instance, attribute, value)
+def _refuse_compensations(loop: LoopUntil) -> None:
+    """Refuse compensations in a loop that deletes its old turns."""
+    step = next((each for each in _dsl.walk_steps(loop.body) if each.compensate is not None), None)
+    if step is not None:
+        raise DeclarationError(
+            f"step {loop.name!r}: keep_history deletes the records of old turns, but step {step.name!r} has a "
+            "compensation, which needs them: remove one of the two"
+        )
+
+
+def refuse_compacted_loops(step: Declared) -> None:
+    """Refuse a loop with `keep_history` that is not executed alone."""
+    pending: list[AnyStep] = [step] if step.runs_on is not None else [child for _, child in step._inside()]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, LoopUntil) and found.keep_history is not None:
+            raise DeclarationError(
+                f"step {step.name!r}: loop {found.name!r} has keep_history, so it cannot be inside a parallel, map or "
+                "remote step"
+            )
+        if found is step or not _is_checked(found):
+            pending.extend(child for _, child in found.children())
+
+
+def _is_checked(step: AnyStep) -> bool:
+    return isinstance(step, Declared) and (isinstance(step, Parallel | MapOver) or step.runs_on is not None)
 
 
 def _checked_guard(instance: Owner, _: object, value: Any) -> None:
-    if value is None:
-        return
-    from .._core.loops import LoopGuard  # only for those who guard a loop
-
-    if not isinstance(value, LoopGuard):
+    if value is not None and not isinstance(value, policies.LoopGuard):
         raise DeclarationError(f"step {instance.name!r}: guard must be a LoopGuard(…) or None, not {value!r}")
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Parallel(Declared[In, Out]):
-    """All branches at once on the same input; the output is a dict by key."""
+    """Run all branches at once on one input; return a dict."""
 
     branches: Mapping[object, AnyStep] = attrs.field(kw_only=False, converter=_as_branches, validator=_checked_branches)
     merge: Merging = attrs.field(default="context_update", converter=_as_merging, validator=_checked_merge)
@@ -144,24 +164,25 @@ class Parallel(Declared[In, Out]):
         return ((Named(str(key)), branch) for key, branch in self.branches.items())
 
     def lasting(self) -> Iterator[tuple[str, object]]:
-        """How the branches' contexts are merged."""
+        """Yield the merge of the branches' contexts."""
         yield "merge", self.merge
 
     def _check(self) -> None:
         _branch_names_differ(self)
+        refuse_compacted_loops(self)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class MapOver(Declared[In, Out]):
-    """The body once per item; the output is a list in item order."""
+    """Run the body once per item; return a list in order."""
 
     body: AnyStep = attrs.field(kw_only=False, converter=step_of, validator=_checked_body)
     items: Any = attrs.field(default=None, validator=_checked_items)
-    """The items, or a callable `(previous, context) -> items`; by default the incoming data."""
+    """Items, or `(previous, context) -> items`; by default the incoming data."""
     merge: Merging = attrs.field(default="context_update", converter=_as_merging, validator=_checked_merge)
     max_concurrency: int | None = attrs.field(default=None, validator=checked_limit)
     batch: int = attrs.field(default=1, validator=_checked_batch)
-    """How many items go to a worker together, where they run elsewhere; each is a record of its own all the same."""
+    """Number of items per remote call; each has its record."""
 
     kind: ClassVar[str] = "map"
 
@@ -169,9 +190,12 @@ class MapOver(Declared[In, Out]):
         yield EACH, self.body
 
     def deciding(self) -> Iterator[tuple[str, object]]:
-        """What every step has, and the items."""
+        """Yield the options of every step, and the items."""
         yield from Declared.deciding(self)
         yield "items", self.items
+
+    def _check(self) -> None:
+        refuse_compacted_loops(self)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -190,7 +214,7 @@ class BranchOn(Declared[In, Out]):
             yield DEFAULT, self.default
 
     def deciding(self) -> Iterator[tuple[str, object]]:
-        """What every step has, and the selector."""
+        """Yield the options of every step, and the selector."""
         yield from Declared.deciding(self)
         yield "select", self.select
 
@@ -206,9 +230,12 @@ class LoopUntil(Declared[In, Out]):
 
     body: AnyStep = attrs.field(kw_only=False, converter=step_of, validator=_checked_body)
     until: Callable[..., Any] = attrs.field(kw_only=False, validator=_checked_callable)
-    max_loops: int = attrs.field(default=5, validator=_checked_loops)
+    max_loops: int | None = attrs.field(default=5, validator=checked_limit)
+    """Maximum number of turns; `None`, only with `keep_history`, for no limit."""
+    keep_history: int | None = attrs.field(default=None, validator=checked_limit)
+    """Number of turns whose results and records are kept; `None` for all."""
     guard: LoopGuard | None = attrs.field(default=None, validator=_checked_guard)
-    """What happens when the loop goes in circles."""
+    """Loop guard: reaction to a detected cycle."""
 
     kind: ClassVar[str] = "loop"
 
@@ -216,13 +243,22 @@ class LoopUntil(Declared[In, Out]):
         yield EACH, self.body
 
     def deciding(self) -> Iterator[tuple[str, object]]:
-        """What every step has, and the condition."""
+        """Yield the options of every step, and the condition."""
         yield from Declared.deciding(self)
         yield "until", self.until
 
     def lasting(self) -> Iterator[tuple[str, object]]:
-        """How many turns there are at most."""
+        """Return the number of turns there are at most."""
         yield "max_loops", self.max_loops
+
+    def _check(self) -> None:
+        if self.keep_history is not None:
+            _refuse_compensations(self)
+        elif self.max_loops is None:
+            raise DeclarationError(
+                f"step {self.name!r}: max_loops must be at least 1, not None: a loop without an end needs "
+                "keep_history=…, the number of turns to keep"
+            )
 
 
 def _as_pipeline(value: StepLike) -> Pipeline:
@@ -232,7 +268,7 @@ def _as_pipeline(value: StepLike) -> Pipeline:
 
 def _checked_steps(instance: Owner, _: object, value: object) -> None:
     if not isinstance(value, Pipeline):
-        as_step(value, where=f"the body of step {instance.name!r}")  # which refuses it, and says where it stood
+        as_step(value, where=f"the body of step {instance.name!r}")  # which refuses it and names its location
     elif value.on_failure or value.compensate is not None:
         raise DeclarationError(
             f"step {instance.name!r}: give `on_failure` and `compensate` to the step itself, not to the pipeline in it"
@@ -241,7 +277,7 @@ def _checked_steps(instance: Owner, _: object, value: object) -> None:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class SequenceOf(Declared[In, Out]):
-    """Steps one after the other, as one step with options of its own."""
+    """Sequence of steps as one step with its own options."""
 
     body: Pipeline = attrs.field(kw_only=False, converter=_as_pipeline, validator=_checked_steps)
 
@@ -253,17 +289,17 @@ class SequenceOf(Declared[In, Out]):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class HumanInTheLoop(Declared[In, Out]):
-    """Pauses the run until somebody answers; the answer is the step's output."""
+    """Pause the run until a person answers; output the answer."""
 
     message: str | Callable[..., str] = attrs.field(kw_only=False)
-    """What is asked: a text, or a callable `(data, context) -> text`."""
+    """Prompt: a text, or a callable `(data, context) -> text`."""
     input_schema: object = None
-    """What an answer must fit: a type, a pydantic model, an attrs class, a dataclass or a JSON Schema."""
+    """Schema of the answer: type, model class, dataclass or JSON Schema."""
 
     kind: ClassVar[str] = "question"
 
     def deciding(self) -> Iterator[tuple[str, object]]:
-        """What every step has, and what is asked."""
+        """Yield the options of every step, and the prompt."""
         yield from Declared.deciding(self)
         yield "message", self.message
 
@@ -273,9 +309,7 @@ class HumanInTheLoop(Declared[In, Out]):
         if callable(self.message):
             check_takes_pair(self.message, what=f"step {self.name!r}: message", first="data")
         if self.input_schema is not None:
-            from .answer_schema import reader_of  # loads pydantic, which only those who ask for a schema need
-
             try:
-                reader_of(self.input_schema)
+                _dsl.reader_of(self.input_schema)
             except DeclarationError as error:
                 raise DeclarationError(f"step {self.name!r}: input_schema: {error}") from error.__cause__

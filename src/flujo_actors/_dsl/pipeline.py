@@ -1,4 +1,4 @@
-"""A sequence of steps, each fed with the output of the one before."""
+"""Sequence of steps, each fed with the output of its predecessor."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast, overload
 
 import attrs
 
-from .._core.paths import Named, Segment, StepPath
+from .. import _dsl
+from .._core.labels import checked_labels
+from .._core.step_paths import Named, Segment, StepPath
 from .._core.type_parameters import In, Out
+from .._core.usage import UsageLimits
+from .._core.validators import suggests_options
 from ..errors import DeclarationError
-from .chaining import Chained
-from .declared import Declared, as_handlers, as_one_compensation
+from .declared_step import Chained, Declared, as_handlers, as_one_compensation
 
 if TYPE_CHECKING:
-    from .._core.usage import UsageLimits
-    from .compensation import Compensate
+    from .compensation_options import Compensate
     from .typed_parts import Answers, I, O, Returns, Streams, T, TypedStep
 
 
 def as_step(value: object, *, where: str) -> AnyStep:
-    """The step that `value` is, or becomes; anything else is an error that says where it stood."""
+    """Return `value` as a step, or raise an error with its location."""
     step: object = step_of(cast("StepLike", value))
     if isinstance(step, Declared | Pipeline):
         return step
@@ -31,12 +33,10 @@ def as_step(value: object, *, where: str) -> AnyStep:
 
 
 def step_of(value: StepLike) -> AnyStep:
-    """The step that calls a function; anything else is left as it is, to whoever knows where it stands."""
+    """Return the step that calls a function; any other value unchanged."""
     if isinstance(value, Declared | Pipeline | type) or not callable(value):
         return cast("AnyStep", value)
-    from .step import Step  # a cycle, as in `Chained`
-
-    return Step.from_callable(value)
+    return _dsl.Step.from_callable(value)
 
 
 def _as_steps(steps: StepLike | Iterable[StepLike]) -> tuple[AnyStep, ...]:
@@ -50,27 +50,41 @@ def _as_steps(steps: StepLike | Iterable[StepLike]) -> tuple[AnyStep, ...]:
 _LONGEST_TITLE = 200
 
 
+@suggests_options
 @attrs.frozen(eq=False)
 class Pipeline(Chained[In, Out]):
-    """Steps in a row; wherever a step may stand, a pipeline may stand."""
+    """Sequence of steps; a pipeline can be used wherever a step can."""
 
     steps: tuple[AnyStep, ...] = attrs.field(converter=_as_steps)
     name: str | None = None
     on_failure: tuple[AnyStep, ...] = attrs.field(default=(), converter=as_handlers)
-    """Who is told when the pipeline has failed, and been undone."""
+    """Handlers called after the pipeline has failed and was compensated."""
     compensate: Compensate | None = attrs.field(default=None, converter=as_one_compensation)
-    """What undoes the pipeline as a whole once it has completed; without it, its steps are undone one by one."""
+    """Compensation of the completed pipeline, instead of its steps' own."""
 
+    road: ClassVar[str] = "pipeline"
+    """Road by which the runtime performs it."""
     usage_limits: UsageLimits | None = attrs.field(default=None, kw_only=True)
-    """What a run of it may spend, where its `Flujo` says nothing else."""
+    """Limits of a run, unless its `Flujo` has its own."""
     initial_context_data: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
-    """What the context of a run begins with; its `Flujo` may say more."""
+    """Initial context of a run; its `Flujo` may extend it."""
+    labels: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
+    """Labels of its runs, below those of its `Flujo` and of a run."""
+    schedules: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict, kw_only=True)
+    """Options of `Flujo.schedule` by name, which the command `worker` applies."""
 
     def __attrs_post_init__(self) -> None:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise DeclarationError(f"a pipeline's name must be a non-empty text or None, not {self.name!r}")
+        if not isinstance(self.schedules, Mapping):
+            raise DeclarationError(f"schedules must be a mapping of names to options, not {self.schedules!r:.100}")
         if not self.steps:
             raise DeclarationError("a pipeline needs at least one step")
+        if self.usage_limits is not None and not isinstance(self.usage_limits, UsageLimits):
+            raise DeclarationError(f"a pipeline's usage_limits must be UsageLimits(…), not {self.usage_limits!r:.100}")
+        if self.initial_context_data is not None and not isinstance(self.initial_context_data, Mapping):
+            raise DeclarationError(f"initial_context_data must be a dict, not {self.initial_context_data!r:.100}")
+        checked_labels(self.labels)
         places: dict[str, int] = {}
         for place, name in enumerate(self.step_names(), start=1):
             if name in places:
@@ -100,55 +114,50 @@ class Pipeline(Chained[In, Out]):
     def from_step(step: Returns[I, O]) -> Pipeline[I, O]: ...
     @staticmethod
     def from_step(step: StepLike) -> Pipeline:
-        """A pipeline of one step, or of one function; a pipeline stays what it is."""
+        """Return a pipeline of one step or function; pipelines unchanged."""
         return step if isinstance(step, Pipeline) else Pipeline((step,))
 
     def step_names(self) -> Iterator[str]:
-        """What each step is called here; a nested pipeline without a name is called by its place."""
+        """Yield each step's name; unnamed pipelines are named by position."""
         for place, step in enumerate(self.steps, start=1):
             yield step.name or f"pipeline {place}"
 
     kind: ClassVar[str] = "pipeline"
 
     def children(self) -> Iterator[tuple[Segment, AnyStep]]:
-        """The steps in order, each with its segment of the path, then its handlers and what undoes it."""
+        """Yield the steps with path segments, then handlers and compensation."""
         yield from ((Named(name), step) for step, name in self.named_steps)
         if self.on_failure or self.compensate is not None:
-            from .compensation import beside  # what only such pipelines need
-
-            yield from beside(self)
+            yield from _dsl.beside(self)
 
     @functools.cached_property
     def title(self) -> str:
-        """What its runs are known by: its name, or those of its steps."""
+        """Return the display name: its own, or its steps'."""
         title = self.name or " >> ".join(self.step_names())
         return title if len(title) <= _LONGEST_TITLE else title[: _LONGEST_TITLE - 1] + "…"
 
     @functools.cached_property
     def asks_of_scope(self) -> frozenset[str]:
-        """Which of `steps`, `item` and `run_input` anybody inside asks for: only that is kept while it runs."""
-        from .tree import walk_steps  # it walks pipelines
-
-        inside = (step.asks_of_scope for step in walk_steps(self) if isinstance(step, Declared))
+        """Return the scope keywords that nested functions use; only these are kept."""
+        inside = (step.asks_of_scope for step in _dsl.walk_steps(self) if isinstance(step, Declared))
         return frozenset().union(*inside)
 
     @functools.cached_property
-    def closing_steps(self) -> frozenset[StepPath]:
-        """The steps that can be written down together with what is around them."""
-        from .closing import closing_steps  # what only durable runs need
-
-        return closing_steps(self)
+    def coalesced_steps(self) -> frozenset[StepPath]:
+        """Return the steps whose commit can be coalesced with their parent's."""
+        return _dsl.coalesced_steps(self)
 
     @functools.cached_property
     def named_steps(self) -> tuple[tuple[AnyStep, str], ...]:
-        """Each step with what it is called here."""
+        """Return each step with its name in this pipeline."""
         return tuple(zip(self.steps, self.step_names(), strict=True))
 
     @property
     def dissolves(self) -> bool:
-        """Whether nothing tells the pipeline from its steps."""
+        """Return whether the pipeline has no name, handlers or compensation."""
         alone = self.name is None and self.usage_limits is None and self.initial_context_data is None
-        return alone and not self.on_failure and self.compensate is None
+        plain = not self.labels and not self.schedules
+        return alone and plain and not self.on_failure and self.compensate is None
 
     def __repr__(self) -> str:
         names = list(self.step_names())
@@ -158,15 +167,17 @@ class Pipeline(Chained[In, Out]):
 
 
 AnyStep: TypeAlias = Declared | Pipeline
-"""Whatever can stand in a pipeline."""
+"""Step or pipeline."""
 
 StepLike: TypeAlias = AnyStep | Callable[..., object]
-"""Whatever may be given for a step: a function becomes the step that calls it, named after it."""
+"""Step, pipeline or function; a function becomes a step of its name."""
 
 
 def chain(first: object, following: object) -> Pipeline:
-    """`first >> following`: plain pipelines dissolve into the sequence; one with a name, handlers or a compensation
-    stays a step."""
+    """Return `first >> following`.
+
+    Plain pipelines dissolve into the sequence; one with a name, handlers or a compensation stays a step.
+    """
     return Pipeline((*_links(first, "left"), *_links(following, "right")))
 
 

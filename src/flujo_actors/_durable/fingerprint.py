@@ -1,29 +1,133 @@
-"""What makes a pipeline the same pipeline: its steps, their order, prompts, models and tools.
+"""Pipeline fingerprint: steps, order, prompts, models and tools.
 
-A fingerprint says a few facts of every step, so that a difference can be named. What a step does is known by its
-function's name, its code is not compared; what decides between steps counts with its text (`expressions`). Texts that
-may be long or secret (prompts, schemas) are kept as hashes.
+A fingerprint has a few facts of every step, so that a difference can be named. A step is identified by its function's
+name, its code is not compared; values that control flow count with their text (`expressions`). Texts that may be long
+or secret (prompts, schemas) are hashed.
+
+Sections:
+
+- Names and texts of a pipeline's references, comparable between processes.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import Any
 
 import attrs
 
-from .._core.paths import ROOT, StepPath
+from .._core.step_paths import ROOT, StepPath
+from .._core.type_registry import imported_as, stored_name
 from .._dsl.call_plan import is_model_agent
+from .._dsl.declaration_tree import walk_places
 from .._dsl.kinds import HumanInTheLoop
 from .._dsl.pipeline import AnyStep, Pipeline
-from .._dsl.step import Step
-from .._dsl.tree import walk_places
-from .expressions import digest, expression, named, named_as_it_ran
+from .._dsl.step_declaration import Step
+
+# --- Names and texts of a pipeline's references -------------------------------------------------------------------
+# Rules:
+#
+# 1. A function is identified by its qualified name. A function of `__main__` gets its module's name: a
+#    run of `python app.py` equals one of `import app`.
+# 2. Values that control flow (a condition, items, an input, a prompt) also count by text: texts and plain data
+#    as they are, a lambda by its code, a partial by its arguments, and an object with a `text` (a template, an
+#    expression of a blueprint) by that.
+# 3. Code is compared only between equal versions of Python: others compile the same text to other code.
+# 4. The package part of a module's name depends on how the program was started: `app.f` is `shop.app.f`.
+
+
+_LAMBDA = "<lambda>"
+
+
+def named(target: Any) -> str:
+    """Return the qualified name of a function, class or object's class."""
+    target = _nameable(target)
+    return stored_name(f"{imported_as(_module_of(target))}.{target.__qualname__}")
+
+
+def named_as_it_ran(target: Any) -> str:
+    """Return the qualified name with `__main__` unchanged, as earlier versions wrote it."""
+    target = _nameable(target)
+    return stored_name(f"{_module_of(target)}.{target.__qualname__}")
+
+
+def _module_of(target: object) -> str:
+    """Return the defining module; methods of builtin types have none."""
+    return getattr(target, "__module__", None) or "builtins"
+
+
+def _nameable(target: object) -> object:
+    target = getattr(target, "func", target)
+    return target if hasattr(target, "__qualname__") else type(target)
+
+
+def expression(value: object) -> str:
+    """Return the text of a condition, items, input or prompt (rule 2)."""
+    if isinstance(value, functools.partial):
+        return f"{expression(value.func)} {digest([value.args, value.keywords])}"
+    if not callable(value):
+        return digest(value)
+    text = getattr(value, "text", None)
+    if isinstance(text, str):
+        return f"{named(value)} {digest(text)}"
+    code = getattr(value, "__code__", None)
+    return f"{named(value)} {_code(code)}" if code is not None and code.co_name == _LAMBDA else named(value)
+
+
+def digest(value: object) -> str:
+    """Return a short hash of plain data; other values count by type."""
+    try:
+        text = json.dumps(value, sort_keys=True, skipkeys=True, default=named)
+    except (TypeError, ValueError, RecursionError):
+        text = named(value)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _code(code: CodeType) -> str:
+    return f"{sys.implementation.cache_tag}:{_code_digest(code)}"
+
+
+@functools.lru_cache(maxsize=4096)  # computed for every run
+def _code_digest(code: CodeType) -> str:
+    consts = [_const(each) for each in code.co_consts]
+    parts = (code.co_code.hex(), consts, code.co_names, code.co_varnames, code.co_freevars)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def _const(value: object) -> str:
+    if isinstance(value, CodeType):
+        return _code_digest(value)
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
+def is_same(old: str, new: str) -> bool:
+    """Return whether two names or expressions are equivalent."""
+    (old_name, *old_parts), (new_name, *new_parts) = old.split(" "), new.split(" ")
+    if len(old_parts) != len(new_parts) or not _is_same_name(old_name, new_name):
+        return False
+    return all(map(_is_same_text, old_parts, new_parts))
+
+
+def _is_same_name(one: str, other: str) -> bool:
+    shorter, longer = sorted((one.removeprefix("__main__."), other.removeprefix("__main__.")), key=len)
+    return shorter == longer or ("." in one and "." in other and longer.endswith(f".{shorter}"))
+
+
+def _is_same_text(old: str, new: str) -> bool:
+    (old_tag, _, _), (new_tag, _, _) = old.rpartition(":"), new.rpartition(":")
+    return old == new or old_tag != new_tag
+
+
+# --- Pipeline fingerprint -----------------------------------------------------------------------------------------
+
 
 Facts = Mapping[str, object]
-"""What is known of one step: its kind, and what else must stay the same."""
+"""Facts of one step that must stay the same, with its kind."""
 
 FORM = 2
 """The form of the fingerprints that this code writes."""
@@ -31,25 +135,25 @@ FORM = 2
 
 @attrs.frozen
 class Fingerprint:
-    """The facts of every step by path, in the order of the declaration, and a name that the pipeline's runs share."""
+    """Facts of every step by path in order, and pipeline name."""
 
     steps: Mapping[StepPath, Facts]
     name: str
 
     @classmethod
     def of(cls, pipeline: Pipeline, *, form: int = FORM) -> Fingerprint:
-        """The fingerprint of a declaration, with the facts that were written in that form."""
+        """Return the fingerprint of a declaration in a stored form."""
         facts = _facts if form == FORM else _facts_of_form_1
         steps = {path: facts(step) for path, step in walk_places(pipeline) if path != ROOT}
         return cls(steps, pipeline.title)
 
     def digest(self) -> str:
-        """A short name of this version of the pipeline."""
+        """Return a short name of this version of the pipeline."""
         text = json.dumps(self.data(), sort_keys=True, default=str)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def data(self) -> dict[str, object]:
-        """The fingerprint as JSON data; facts that several steps share are told once, and counted from 0."""
+        """Return the fingerprint as JSON data; shared facts are indexed from 0."""
         facts: list[Facts] = []
         places: dict[str, int] = {}
         steps = [[path, _place_of(each, facts, places)] for path, each in self.steps.items()]
@@ -64,7 +168,7 @@ def _place_of(each: Facts, facts: list[Facts], places: dict[str, int]) -> int:
 
 
 def read_fingerprint(data: Any) -> dict[StepPath, Facts]:
-    """The steps of a stored fingerprint; `ValueError` if it is none."""
+    """Return the steps of a stored fingerprint; `ValueError` if it is none."""
     try:
         # Records of version 1 repeated the facts for every step.
         pairs = data if isinstance(data, list) else [(path, data["facts"][place]) for path, place in data["steps"]]
@@ -77,7 +181,7 @@ def read_fingerprint(data: Any) -> dict[StepPath, Facts]:
 
 
 def form_of(data: object) -> int:
-    """Which facts a stored fingerprint has: the first form has no texts of expressions."""
+    """Return a stored fingerprint's form; the first lacks expression texts."""
     return FORM if isinstance(data, dict) and "form" in data else 1
 
 
@@ -85,10 +189,17 @@ def _are_facts(facts: object) -> bool:
     return isinstance(facts, dict) and isinstance(facts.get("kind"), str)
 
 
+def step_facts(step: AnyStep) -> Facts:
+    """Return the facts of one step."""
+    return _facts(step)
+
+
 def _facts(step: AnyStep) -> Facts:
     facts = _known_facts(step)
     if not isinstance(step, Pipeline):
         facts.update((name, expression(value)) for name, value in step.deciding() if value is not None)
+        if step.retry_on is not None:
+            facts["retry_on"] = [each if isinstance(each, int) else expression(each) for each in step.retry_on]
     return facts
 
 
@@ -113,7 +224,7 @@ def _known_facts(step: AnyStep) -> dict[str, object]:
 
 
 def _lasting_fact(value: object) -> object:
-    """An option as it is compared: reducers are known by their names."""
+    """Return an option for comparison; reducers by their names."""
     if not isinstance(value, Mapping):
         return value
     return {key: getattr(reducer, "name", None) or named(reducer) for key, reducer in value.items()}
@@ -133,14 +244,14 @@ def _agent_facts(agent: Any) -> Facts:
 
 
 def _bare(agent: object) -> object:
-    """The agent without what is wrapped around it."""
+    """Return the agent without its wrappers."""
     while hasattr(agent, "wrapped"):
         agent = agent.wrapped
     return agent
 
 
 def _prompts(agent: object, named: Callable[..., str]) -> list[str]:
-    """What an agent is told besides its input; what a function makes of it is known by the function's name."""
+    """Return an agent's instructions; functions count by name."""
     told = (
         *getattr(agent, "_system_prompts", ()),
         *getattr(agent, "_system_prompt_functions", ()),
@@ -148,6 +259,16 @@ def _prompts(agent: object, named: Callable[..., str]) -> list[str]:
     )
     texts = [getattr(each, "instruction", getattr(each, "function", each)) for each in told]
     return [text if isinstance(text, str) else named(text) for text in texts]
+
+
+def system_texts(step: AnyStep, stored: Facts) -> list[str]:
+    """Return the fixed prompts of a step's agent if they have not changed since."""
+    if not isinstance(step, Step) or _facts(step).get("prompt") != stored.get("prompt") or "prompt" not in stored:
+        return []
+    agent = _bare(step.agent)
+    prompts = (*getattr(agent, "_system_prompts", ()), *getattr(agent, "_instructions", ()))
+    texts = [getattr(each, "instruction", each) for each in prompts]
+    return [text for text in texts if isinstance(text, str)]
 
 
 def _tools(agent: Any) -> dict[str, str]:

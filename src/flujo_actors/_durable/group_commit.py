@@ -1,51 +1,51 @@
-"""Group commit, the journal actor: gathers what runs want written into one transaction, and replies after the commit.
+"""Group commit, the journal actor: concurrent writes share one transaction.
 
 Rules:
 
 1. There is one writer per store and trio run, so that concurrent runs share commits: while one transaction commits in
-   its thread, everything that comes in waits, and goes into the next one together.
-2. While writes come one at a time, as those of a lone chain do, each is begun at once. When the last commit carried
-   several, the next one waits a scheduling round for company.
+   its thread, new writes wait, and enter the next one together.
+2. Single writes, as those of a lone chain, begin at once. When the last commit carried several, the next one waits a
+   scheduling round for more.
 3. A write returns when it is durable. It raises `LeaseLost` if the run has another owner by now, and `StoreError` if
-   the store failed: then either nothing of it was written, or all of it and the answer was lost.
-4. A write that was asked for is not cancelled with whoever waits for it, who waits all the same, unless the store is
-   silent (`store_wait`). An admission that nobody waits for any more is given up.
-5. Leases of open runs are kept alive (`leases`) until they are released, and their owners are told of requests to
-   cancel them (`cancelling`).
-6. A commit costs one hop to a thread and back, and no task of its own: what comes back from the thread wakes those who
-   wait for it, and begins the next commit.
-7. A store that nobody refers to any more takes its writer with it.
-8. What runs have to say that nobody waits for, that steps have begun, is written after `FLUSH_S` without company: in at
+   the store failed: then either nothing of it was written, or all of it and the reply was lost.
+4. A requested write is not cancelled with its waiter, which keeps waiting, unless the store is silent (`store_wait`).
+   An admission without a waiter is released.
+5. Leases of open runs are renewed (`leases`) until they are released, and their owners receive cancel requests
+   (`cancelling`).
+6. A commit costs one hop to a thread and back, and no task of its own: the thread's reply wakes the waiters and begins
+   the next commit.
+7. A garbage-collected store takes its writer with it.
+8. Records without a waiter, the starts of steps, are written after `FLUSH_S` if no other commit carries them: in at
    most four commits a second, and in none where steps are quick.
-9. Whoever watches runs of the store in this process is told of every commit at once (`watching`).
+9. Watchers of the store in this process are notified of every commit at once (`watching`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 import attrs
 import trio
 from outcome import Error, Outcome, Value, capture
 
-from .._bridge.arrivals import way_in
+from .._bridge.threads import way_in
+from .._core import seams
 from .._core.outcomes import RunId
-from .._core.records import Admission, Append, CancelRequest, Lease, Record
+from .._core.records.records import Admission, Append, CancelRequest, Lease, OwnerNotice, Record
 from ..errors import FlujoError, LeaseLost, RunExists, StoreError
-from ..stores._port import Store, Verdict
-from .alarms import alarms
-from .borrowing import queue_for
-from .cancelling import CancelWatch
-from .leases import Leases
-from .processes import new_owner
-from .store_wait import StoreWait, post, start_thread
-from .text_exchange import forget_texts, leave_texts
-from .watching import watchers
+from ..stores._store_port import Store, Verdict
+from ..telemetry._redaction.redactor import redacted
+from .cancel_requests import CancelWatch
+from .connection_lock import queue_for
+from .leases import HeldLease, Leases, new_owner
+from .store_executor import StoreExecutor, post, start_thread
+from .text_exchange import begin_texts, forget_texts, leave_texts
+from .timer_thread import alarms
+from .watch_poller import watchers
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -53,34 +53,34 @@ T = TypeVar("T")
 
 
 FLUSH_S = 0.25
-"""How long the start of a step waits for company."""
+"""Time for which a step's start waits for another write."""
 
 _SHORTEST_REST_S = 0.02
 
 
 class Expected(Protocol):
-    """A run that has something to say which nobody waits for."""
+    """Run with records that have no waiter."""
 
     lease: Lease
     is_expected: bool
 
     def oldest_start(self) -> float | None:
-        """Since when it has had to say it, on the monotonic clock; `None` if it was said meanwhile."""
+        """Return the monotonic time of its oldest pending start, or None."""
 
     def take_started(self) -> Sequence[Record]:
-        """What it has to say, once."""
+        """Return and clear its pending starts."""
 
 
-class Speaker(Protocol):
-    """Who may have more to say than what it writes."""
+class CommitWaiter(Protocol):
+    """Writer that may add records to its append."""
 
     def take_notes(self) -> Sequence[Record]:
-        """What else is written before it, asked for when the commit begins, once."""
+        """Return the records written before the append, once, when the commit begins."""
 
 
 @attrs.frozen(eq=False)
 class _Starts:
-    """Says which steps of a run have begun."""
+    """Records of started steps of a run."""
 
     run: Expected
 
@@ -88,58 +88,58 @@ class _Starts:
         return self.run.take_started()
 
 
-class _Write(StoreWait):
-    """What somebody wants written who waits for it."""
+class _PendingWrite(StoreExecutor):
+    """Write with a waiter."""
 
     __slots__ = ("append", "speaker")
 
-    def __init__(self, since: Callable[[], float], append: Append, speaker: Speaker | None) -> None:
+    def __init__(self, since: Callable[[], float], append: Append, speaker: CommitWaiter | None) -> None:
         super().__init__(since)
         self.append, self.speaker = append, speaker
 
 
 @attrs.frozen(eq=False)
 class _Unheard:
-    """What is written although nobody waits for it."""
+    """Write without a waiter."""
 
     append: Append
-    speaker: Speaker | None = None
+    speaker: CommitWaiter | None = None
 
     def give(self, answer: Outcome[object]) -> bool:
-        """Nobody is told; nobody has left either."""
+        """Ignore the reply."""
         return True
 
 
 @attrs.frozen(eq=False)
 class _Batch:
-    """What is written in one go: first the runs that are to exist, then what runs have to say."""
+    """One transaction: admissions first, then appends."""
 
     admissions: list[Admission]
     appends: list[Append]
-    waits: list[StoreWait | _Unheard]
-    """Those who wait for it, in the same order."""
+    waits: list[StoreExecutor | _Unheard]
+    """Waiters in the same order."""
 
 
 Answer: TypeAlias = Value[object] | Error
-"""What somebody who waits is told."""
+"""Reply to a waiter."""
 
 
 class JournalWriter:
-    """The one that writes to a store for all runs of a trio run; see the module's rules."""
+    """Writer of a store for all runs of a trio run."""
 
     def __init__(self, store: Callable[[], Store | None], *, lease_s: float) -> None:
         self._store = store
         self._in_use: Store | None = None
-        """The store, while there is something to write."""
+        """Store, while writes are pending."""
         self._lease_s = lease_s
         self._owner = new_owner()
-        self._admissions: list[tuple[StoreWait, Admission]] = []
-        self._appends: list[_Write | _Unheard] = []
+        self._admissions: list[tuple[StoreExecutor, Admission]] = []
+        self._appends: list[_PendingWrite | _Unheard] = []
         self.writing = False
-        """Whether a commit is under way, or about to begin."""
+        """Whether a commit is in flight or about to begin."""
         self._begun = 0.0
         self._since = lambda: self._begun
-        """Since when the store has been silent; all who wait share it."""
+        """Start of the store's silence, shared by all waiters."""
         self._crowded = True
         """Whether the last commit carried more than one write (rule 2)."""
         self._leases = Leases(self._renew, lease_s=lease_s, borrower=self._borrower)
@@ -147,33 +147,33 @@ class JournalWriter:
         self._requests = CancelWatch(self._leases.held, self._cancel_requests if asks else None)
         self._expected: list[Expected] = []
         self._flushing = False
-        """Whether an alarm is set for those who are expected to say something."""
+        """Whether a timer is set for pending starts."""
         self._token, self._post = trio.lowlevel.current_trio_token(), way_in()
         self.commits = 0
-        """How many transactions were committed."""
+        """Number of committed transactions."""
         self.written = 0
-        """How many records were written."""
+        """Number of written records."""
 
     @property
     def waiting(self) -> bool:
-        """Whether the store has been asked for something and has not answered yet."""
+        """Return whether a request to the store is unanswered."""
         return self.writing or self._leases.renewing
 
-    @trio.lowlevel.enable_ki_protection  # whoever is going to be woken must have begun to wait
+    @trio.lowlevel.enable_ki_protection  # a task to be woken must have begun to wait
     async def admit(self, admission: Admission) -> Lease:
         """Make a run exist; `RunExists` if its id is taken."""
-        wait = StoreWait(self._since)
+        wait = StoreExecutor(self._since)
         self._admissions.append((wait, admission))
         self._begin_soon()
         lease: Lease = await wait.answer()
         return lease
 
     @trio.lowlevel.enable_ki_protection
-    async def write(self, append: Append, speaker: Speaker | None, then: T) -> T:
-        """Make the append durable, and what its speaker notes before it; `then` comes back. See the module's rules."""
+    async def write(self, append: Append, speaker: CommitWaiter | None, then: T) -> T:
+        """Make the append durable with its speaker's notes; return `then`."""
         if append.release:
-            self.let_go(append.lease)  # a renewal that comes after the release must not look like a loss
-        wait = _Write(self._since, append, speaker)
+            self.release_lease(append.lease)  # a renewal after the release must not look like a loss
+        wait = _PendingWrite(self._since, append, speaker)
         self._appends.append(wait)
         self._begin_soon()
         request = await wait.answer()
@@ -182,7 +182,7 @@ class JournalWriter:
         return then
 
     def expect(self, run: Expected) -> None:
-        """A run has something to say that nobody waits for (rule 8)."""
+        """Schedule records without a waiter (rule 8)."""
         run.is_expected = True
         self._expected.append(run)
         if not self._flushing:
@@ -190,13 +190,13 @@ class JournalWriter:
 
     def _flush_in(self, seconds: float) -> None:
         me, token = weakref.ref(self), self._token
-        with contextlib.suppress(StoreError):  # without a thread to keep the time, it is said with the next write
+        with contextlib.suppress(StoreError):  # without a timer thread, it is written with the next write
             alarms.set(seconds, lambda: post(token, _flush, me))
             self._flushing = True
 
     def flush(self) -> None:
-        """Write what has waited for long enough; called when the alarm rings."""
-        now, self._flushing = time.monotonic(), False
+        """Write the records that have waited long enough; called by the timer."""
+        now, self._flushing = seams.clock.monotonic(), False
         waiting, self._expected = self._expected, []
         oldest, wrote = now, False
         for run in waiting:
@@ -216,25 +216,25 @@ class JournalWriter:
     def _begin_soon(self) -> None:
         if self.writing:
             return
-        self.writing, self._begun, self._in_use = True, time.monotonic(), self._store()
+        self.writing, self._begun, self._in_use = True, seams.clock.monotonic(), self._store()
         if self._crowded:
             self._token.run_sync_soon(self._begin_in_a_round)
         else:
             self._begin()
 
     def _begin_in_a_round(self) -> None:
-        # Twice: what threads and alarms post may have its turn in the very round in which runs come to write.
+        # Twice: callbacks of threads and timers may run in the very round in which runs write.
         self._token.run_sync_soon(self._begin)
 
     def _begin(self) -> None:
-        """Send what waits to a thread."""
-        batch, self._begun = self._take(), time.monotonic()
+        """Send the waiting writes to a thread."""
+        batch, self._begun = self._take(), seams.clock.monotonic()
         try:
             start_thread(functools.partial(self._written, batch), functools.partial(self._arrived, batch.waits))
         except StoreError as error:
             self._arrived(batch.waits, Value([Error(_copied(error)) for _ in batch.waits]))
 
-    def _arrived(self, waits: list[StoreWait | _Unheard], got: Outcome[list[Answer]]) -> None:
+    def _arrived(self, waits: list[StoreExecutor | _Unheard], got: Outcome[list[Answer]]) -> None:
         """In the thread: the answers go back to the loop's."""
         self._post(functools.partial(self._finish, waits, got))
 
@@ -242,7 +242,7 @@ class JournalWriter:
         admissions, self._admissions = self._admissions, []
         waiting, self._appends = self._appends, []
         appends = [(wait, _with_notes(wait.append, wait.speaker)) for wait in waiting]
-        appends = [(wait, append) for wait, append in appends if type(wait) is _Write or _says_something(append)]
+        appends = [(wait, append) for wait, append in appends if type(wait) is _PendingWrite or _says_something(append)]
         return _Batch(
             [admission for _, admission in admissions],
             [append for _, append in appends],
@@ -250,7 +250,7 @@ class JournalWriter:
         )
 
     def _written(self, batch: _Batch) -> list[Answer]:
-        """Write in the thread: a transaction for the admissions, if there are any, and one for the rest."""
+        """Write in the thread: one transaction for admissions, one for others."""
         return [
             *self._committed(self._admit_all, batch.admissions),
             *self._committed(self._append_all, batch.appends),
@@ -265,8 +265,8 @@ class JournalWriter:
         self.commits += 1
         return [Error(answer) if isinstance(answer, FlujoError) else Value(answer) for answer in got.value]
 
-    def _finish(self, waits: list[StoreWait | _Unheard], got: Outcome[list[Answer]]) -> None:
-        """Back from the thread: wake everybody with their answer, and begin the next commit if somebody waits."""
+    def _finish(self, waits: list[StoreExecutor | _Unheard], got: Outcome[list[Answer]]) -> None:
+        """Wake all waiters with replies; begin the next commit if needed."""
         for wait, answer in zip(waits, got.unwrap(), strict=True):
             if not wait.give(answer):
                 self._release_if_admitted(answer)
@@ -279,7 +279,7 @@ class JournalWriter:
             self._in_use = None
 
     def _release_if_admitted(self, answer: Answer) -> None:
-        """Whoever wanted the run has left: let others have it."""
+        """Release a run whose waiter has left."""
         if isinstance(answer, Value) and isinstance(answer.value, Lease):
             release = Append(lease=answer.value, records=(), release=True)
             self._appends.append(_Unheard(release))
@@ -296,29 +296,35 @@ class JournalWriter:
 
     # --- leases ---
 
-    def hold(self, lease: Lease, lost: Callable[[LeaseLost], None], *, since: float | None = None) -> None:
-        """Keep a lease alive until it is let go; `lost` is called if it cannot be. See `Leases.hold`."""
-        self._leases.hold(lease, lost, since=since)
+    def hold(self, lease: Lease, lost: Callable[[LeaseLost], None], *, since: float | None = None) -> HeldLease:
+        """Renew a lease until release; call `lost` on failure."""
+        held = self._leases.hold(lease, lost, since=since)
+        begin_texts(self._store(), lease)
+        return held
 
-    def let_go(self, lease: Lease) -> None:
+    def release_lease(self, lease: Lease) -> None:
         """Stop renewing a lease, and looking for requests to cancel its run."""
-        self._leases.let_go(lease)
-        forget_texts(lease.run_id)
+        self._leases.release_lease(lease)
+        forget_texts(self._store(), lease)
         self._requests.leave(lease)
 
     def watch(self, lease: Lease, tell: Callable[[CancelRequest], None]) -> None:
-        """Tell of a request to cancel the run, until its lease is let go."""
+        """Pass the run's cancel request to the callback, until release."""
         self._requests.watch(lease, tell)
 
     def request_for(self, lease: Lease) -> CancelRequest | None:
-        """A request that came with the answer to the write that gave the run up, once."""
+        """Return a request received with the write that released the run, once."""
         return self._requests.taken(lease)
 
-    def _cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+    def newest_message(self, lease: Lease) -> int:
+        """Return the number of the run's newest steering message, or 0."""
+        return self._requests.newest_message(lease)
+
+    def _cancel_requests(self, run_ids: Sequence[RunId]) -> Mapping[RunId, OwnerNotice]:
         store = self._store()
         if store is None:
             return {}
-        leave_texts(store, run_ids)  # looked for as often, by the same thread
+        leave_texts(store, run_ids)  # polled at the same interval, by the same thread
         return store.cancel_requests(run_ids)
 
     def _renew(self, leases: Sequence[Lease]) -> list[LeaseLost | None]:
@@ -340,25 +346,23 @@ def _says_something(append: Append) -> bool:
     return bool(append.records) or append.release or append.status is not None
 
 
-def _with_notes(append: Append, speaker: Speaker | None) -> Append:
+def _with_notes(append: Append, speaker: CommitWaiter | None) -> Append:
     notes = () if speaker is None else speaker.take_notes()
     return attrs.evolve(append, records=(*notes, *append.records)) if notes else append
 
 
 def _asked(call: Callable[[], R]) -> Value[R] | Error:
-    """What the store answered, or a `StoreError`: also for what a store may not raise, since runs wait for it."""
+    """Return the store's reply, or any exception as `StoreError`."""
     got = capture(call)
     if isinstance(got, Value) or isinstance(got.error, StoreError) or not isinstance(got.error, Exception):
         return got
-    from ..telemetry._redaction.live_redaction import redacted  # what only programs with errors need
-
     broken = StoreError(redacted(f"the store raised {type(got.error).__name__}: {got.error}"))
     broken.__cause__ = got.error
     return Error(broken)
 
 
 def _copied(error: BaseException) -> BaseException:
-    """The error for one of several that wait: each raises its own, with its own traceback."""
+    """Return a copy of the error with its own traceback."""
     copy = type(error).__new__(type(error), *error.args)
     copy.__dict__.update(error.__dict__)
     copy.__cause__ = error
@@ -369,7 +373,7 @@ _writers: trio.lowlevel.RunVar[dict[tuple[int, float], JournalWriter]] = trio.lo
 
 
 def writer_for(store: Store, *, lease_s: float) -> JournalWriter:
-    """The writer of a store in the current trio run, for as long as somebody refers to the store."""
+    """Return the store's writer in the current trio run."""
     try:
         writers = _writers.get()
     except LookupError:
@@ -389,8 +393,8 @@ def _new_writer(writers: dict[tuple[int, float], JournalWriter], store: Store, l
     return writer
 
 
-def commits_under_way() -> bool:
-    """Whether the current trio run waits for a store to write."""
+def commits_in_flight() -> bool:
+    """Return whether the current trio run waits for a store to write."""
     try:
         return any(writer.waiting for writer in list(_writers.get().values()))
     except LookupError:

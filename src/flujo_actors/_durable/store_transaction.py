@@ -1,27 +1,28 @@
-"""A step's transaction of a store: opened when it is the step's turn, then committed with its outcome, or undone.
+"""Store transaction of a step, committed with its outcome.
 
 Rules:
 
-1. The turn ends with the transaction, however that ends.
-2. What is begun with the store is not cut short, and is begun also for a step that is being cancelled.
-3. What the store lost under a step is told apart from what the step did: it is a `TransactionLost`.
+1. The turn ends with the transaction, for every ending.
+2. A started store call is not cancelled, and is also started for a step that is being cancelled.
+3. A loss by the store is distinguished from a step's failure: it is a `TransactionLost`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 
-from .._core.paths import StepPath
-from .._core.records import Append
-from ..errors import TransactionLost
-from ..stores._port import Store, Transaction
-from .borrowing import Turn, queue_for
+from .._core.outcomes import RunId
+from .._core.records.records import Append
+from .._core.step_paths import StepPath
+from ..errors import LeaseLost, StoreError, TransactionLost
+from ..stores._store_port import Store, Transaction
+from .connection_lock import LockWaiter, queue_for
 from .journal import Recorded
-from .store_wait import call_at_once
+from .store_executor import call_at_once, call_store
 
 MakeAppend = Callable[[StepPath, Recorded], Append]
-"""What is written when a step has settled."""
+"""Append of a settled step."""
 
 _Block = AbstractContextManager[Transaction]
 
@@ -29,28 +30,32 @@ _Block = AbstractContextManager[Transaction]
 class StoreTransaction:
     """An open transaction of a store; see the module's rules."""
 
-    def __init__(self, turn: Turn, block: _Block, opened: Transaction, append: MakeAppend) -> None:
-        self._turn, self._block, self._opened, self._append = turn, block, opened, append
+    def __init__(
+        self, turn: LockWaiter, block: _Block, opened: Transaction, append: MakeAppend, done: Callable[[StepPath], None]
+    ) -> None:
+        self._turn, self._block, self._opened, self._append, self._done = turn, block, opened, append, done
 
     @classmethod
-    async def begin(cls, store: Store, step_name: str, append: MakeAppend) -> StoreTransaction:
-        """Wait for the step's turn, and open a transaction."""
+    async def begin(
+        cls, store: Store, step_name: str, append: MakeAppend, done: Callable[[StepPath], None]
+    ) -> StoreTransaction:
+        """Wait for the step's turn; open a transaction; `done` follows commit."""
         turn = await queue_for(store).turn(step_name)
         try:
             block = store.transaction()
-            opened = await call_at_once(block.__enter__, if_left=lambda _: _leave(block, _CutShort()))
+            opened = await call_at_once(block.__enter__, if_left=lambda _: _leave(block, _Cancelled()))
         except BaseException:
             turn.give_back()
             raise
-        return cls(turn, block, opened, append)
+        return cls(turn, block, opened, append, done)
 
     @property
     def connection(self) -> object:
-        """The driver's own connection."""
+        """Return the driver's own connection."""
         return self._opened.connection
 
     async def commit(self, path: StepPath, record: Recorded) -> None:
-        """Make the step's outcome and what it wrote durable, together; an outcome that cannot be stored undoes both."""
+        """Commit outcome and writes together; an unstorable outcome rolls back."""
         try:
             append = self._append(path, record)
         except BaseException:
@@ -58,6 +63,7 @@ class StoreTransaction:
             raise
         try:
             await call_at_once(lambda: self._finish(append))
+            self._done(path)
         finally:
             self._turn.give_back()
 
@@ -71,12 +77,12 @@ class StoreTransaction:
             self._block.__exit__(None, None, None)
 
     async def rollback(self, reason: object = None) -> TransactionLost | None:
-        """Undo what the step wrote, because of an error, perhaps; what the store itself lost it by, if it did."""
+        """Roll back the step's writes; return the store's own loss, if any."""
         return await self._left_by(reason if isinstance(reason, Exception) else _Undone())
 
     async def abandon(self) -> None:
-        """Undo what a step wrote that was cut short, and of which a thread may be left that writes on."""
-        await self._left_by(_CutShort())
+        """Roll back a cancelled step's writes; its thread may still write."""
+        await self._left_by(_Cancelled())
 
     async def _left_by(self, error: BaseException) -> TransactionLost | None:
         try:
@@ -86,10 +92,10 @@ class StoreTransaction:
 
 
 class _Undone(Exception):
-    """Leaves a transaction's block so that it rolls back."""
+    """Exception that rolls back a transaction's block."""
 
 
-class _CutShort(BaseException):
+class _Cancelled(BaseException):
     """Leaves a transaction's block as a cancellation would."""
 
 
@@ -98,7 +104,22 @@ def _leave(block: _Block, error: BaseException) -> TransactionLost | None:
         block.__exit__(type(error), error, error.__traceback__)
     except TransactionLost as lost:
         return lost
-    except BaseException as raised:  # a block may raise what it is left by, or return
+    except BaseException as raised:  # a block may raise its own exit exception, or return
         if raised is not error:
             raise
     return None
+
+
+async def written_once(write: Awaitable[None], store: Store, run_id: RunId, unit: StepPath) -> None:
+    """Await the write of a unit; ignore a lost reply.
+
+    Another attempt in this process would execute the unit again, although its record is committed.
+    """
+    try:
+        await write
+    except LeaseLost:
+        raise
+    except StoreError:
+        records = await call_store(lambda: store.read(run_id))
+        if not any(record.kind == "unit" and record.path == unit for record in records):
+            raise

@@ -1,42 +1,96 @@
-"""Tickets as jobs of procrastinate: a queue in the store's own Postgres, woken by NOTIFY. Needs the extra `fleet`.
+"""Engine on procrastinate: a queue in the store's Postgres, with NOTIFY.
+
+Needs the extra `fleet`.
 
 Rules:
 
-1. A ticket is one job of the task `flujo.play`; its queueing lock is the run, so a run waits in the queue at most once.
-2. A job that was played is deleted: the store says what became of it.
-3. The library's worker ends when the database goes away; this one comes back with it.
-4. Jobs of dead workers are known by their heartbeats, and are put back into the queue.
+1. A ticket is one job of the task `flujo.play`; its queueing lock is the run, so a run is queued at most once.
+2. Tickets are fetched in batches, as many as the worker has free slots, and deleted by the fetch: the run is in the
+   store. A ticket that is lost with its worker costs time, and no run: workers poll the store, too.
+3. A worker has one connection, in one thread, which listens and fetches. It reconnects when the database goes away.
+4. Before it waits, a worker looks once more at a queue that had more tickets than it fetched.
+5. A notice reaches all workers of a queue, and its number selects one of them, which looks at once, or 5 ms after its
+   last look. Successive numbers select the same worker: it fetches and claims them together. The others look a moment
+   later, together for all notices of that time. So the cost of a ticket does not grow with the number of workers.
+6. Jobs of dead workers of former versions, which fetched without deleting, are put back into the queue.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import datetime
+import hashlib
 import json
 import logging
+import math
+import selectors
+import socket
 import threading
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any, LiteralString, cast
 
 import procrastinate
 import psycopg
-from procrastinate.exceptions import AlreadyEnqueued, ProcrastinateException
+from procrastinate.exceptions import AlreadyEnqueued
 from procrastinate.jobs import Job
 from procrastinate.schema import SchemaManager
-from procrastinate.worker import Worker
-from psycopg_pool import AsyncConnectionPool
+from psycopg import sql
 
-from .port import Play, Ticket
+from ..stores.postgres._session import PostgresSession
+from .engine_port import Play, Ticket, run_named
 
 TASK = "flujo.play"
 
 _PREPARE_LOCK = 4_935_112_608_003
-"""Names the advisory lock under which one process at a time makes the tables."""
+"""Advisory lock that serializes table creation."""
 
-_WAITING = "SELECT id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ANY(%(locks)s)"
+_CHANNEL = "procrastinate_queue_v1#"
+"""Start of the channel of a queue."""
+
+_STOP_POLL_S = 0.2
+"""Interval of looks at the worker's stop."""
+
+_TOGETHER_S = 0.005
+"""Shortest interval of looks after notices, in which tickets gather."""
+
+_SUCCESSIVE = 4
+"""Number of successive tickets that select the same worker."""
+
+_OTHERS_S = 0.05
+"""Delay of a look after a notice for another worker."""
+
+_PEERS_S = 1.0
+"""Time for which the workers of a queue are remembered."""
+
+_SILENT_S = 30.0
+"""Time for an answer of the server."""
+
+_WAITING: LiteralString = "SELECT id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ANY(%(locks)s)"
+
+_FETCH: LiteralString = """
+    DELETE FROM procrastinate_jobs WHERE id = ANY(ARRAY(
+        SELECT id FROM procrastinate_jobs
+        WHERE status = 'todo' AND task_name = %(task)s AND queue_name = ANY(%(queues)s)
+          AND (scheduled_at IS NULL OR scheduled_at <= now())
+        ORDER BY priority DESC, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
+    RETURNING args"""
+
+_REQUEUE: LiteralString = """
+    WITH lost AS (
+        DELETE FROM procrastinate_jobs j
+        WHERE status = 'doing' AND task_name = %(task)s AND queue_name = ANY(%(queues)s) AND NOT EXISTS (
+            SELECT 1 FROM procrastinate_workers w
+            WHERE w.id = j.worker_id AND last_heartbeat > now() - make_interval(secs => %(stalled_s)s))
+        RETURNING queue_name, task_name, priority, queueing_lock, args)
+    INSERT INTO procrastinate_jobs (queue_name, task_name, priority, queueing_lock, args)
+    SELECT * FROM lost ON CONFLICT DO NOTHING"""
+
+_PEERS: LiteralString = """
+    SELECT pid, application_name FROM pg_stat_activity
+    WHERE datname = current_database() AND starts_with(application_name, %s)"""
 
 logger = logging.getLogger("flujo_actors")
 
@@ -48,19 +102,17 @@ class ProcrastinateEngine:
         self,
         url: str,
         *,
-        heartbeat_s: float = 1.0,
         stalled_s: float = 5.0,
         polling_s: float = 5.0,
         retry_s: float = 1.0,
     ) -> None:
         self._url = url
-        self._heartbeat_s, self._stalled_s = heartbeat_s, stalled_s
-        self._polling_s, self._retry_s = polling_s, retry_s
+        self._stalled_s, self._polling_s, self._retry_s = stalled_s, polling_s, retry_s
         self._app: procrastinate.App | None = None
         self._lock = threading.Lock()
 
     def lives_in(self, url: str | None) -> bool:
-        """Whether tickets can be part of a transaction of the database there."""
+        """Return whether tickets can join a transaction of that database."""
         return url == self._url
 
     def prepare(self) -> None:
@@ -88,7 +140,7 @@ class ProcrastinateEngine:
             manager.cancel_job_by_id(row["id"], delete_job=True)
 
     def _defer(self, tickets: Sequence[Ticket]) -> None:
-        """All at once; one by one if one of them waits already, since that refuses them all."""
+        """Submit all at once, or one by one if some are queued."""
         manager = self._manager()
         jobs = [_job(ticket) for ticket in tickets]
         try:
@@ -108,109 +160,187 @@ class ProcrastinateEngine:
     # --- the worker's side ---
 
     def serve(self, queues: Sequence[str], slots: int, play: Play, stopping: threading.Event) -> None:
-        with ThreadPoolExecutor(slots, thread_name_prefix="flujo-play") as threads:
+        with _Deliveries(slots, play) as deliveries:
             while not stopping.is_set():
                 try:
-                    asyncio.run(self._serve(queues, slots, play, stopping, threads))
-                except (ProcrastinateException, psycopg.Error, OSError) as error:
+                    with contextlib.closing(_TicketQueue(self._url, queues, deliveries)) as tickets:
+                        self._serve(tickets, stopping)
+                except (psycopg.Error, OSError) as error:
                     logger.warning("the queue is out of reach (%s); trying again", type(error).__name__)
-                stopping.wait(self._retry_s)
+                    stopping.wait(self._retry_s)
 
-    async def _serve(
-        self, queues: Sequence[str], slots: int, play: Play, stopping: threading.Event, threads: ThreadPoolExecutor
-    ) -> None:
-        connector = _Connector(conninfo=self._url, min_size=1, max_size=4, pool_factory=_pool)
-        app = procrastinate.App(connector=connector)
-
-        @app.task(name=TASK)
-        async def played(run: str, **_: object) -> None:
-            await asyncio.get_running_loop().run_in_executor(threads, play, json.loads(run))
-
-        async with app.open_async():
-            worker = connector.worker = _Worker(
-                app,
-                queues=list(queues),
-                concurrency=slots,
-                install_signal_handlers=False,
-                delete_jobs="always",
-                fetch_job_polling_interval=self._polling_s,
-                update_heartbeat_interval=self._heartbeat_s,
-                stalled_worker_timeout=self._stalled_s,
-            )
-            beside = [asyncio.create_task(_stop(worker, stopping)), asyncio.create_task(self._put_back(app, queues))]
-            try:
-                await worker.run()  # type: ignore[no-untyped-call]
-            finally:
-                for task in beside:
-                    task.cancel()
-                await asyncio.gather(*beside, return_exceptions=True)
-
-    async def _put_back(self, app: procrastinate.App, queues: Sequence[str]) -> None:
-        """Deliver again what dead workers took: the library knows them, and leaves the rest to its users."""
-        while True:
-            await asyncio.sleep(self._stalled_s / 2)
-            for queue in queues:
-                with contextlib.suppress(ProcrastinateException):  # another worker was faster, or the database is away
-                    stalled = await app.job_manager.get_stalled_jobs(
-                        queue=queue, task_name=TASK, seconds_since_heartbeat=self._stalled_s
-                    )
-                    for job in stalled:
-                        await _retried(app, job)
+    def _serve(self, tickets: _TicketQueue, stopping: threading.Event) -> None:
+        tickets.listen()
+        requeues_at = polls_at = 0.0
+        while not stopping.is_set():
+            now = time.monotonic()
+            if now >= requeues_at:
+                tickets.requeue_lost(self._stalled_s)
+                requeues_at = now + self._stalled_s / 2
+            if now >= polls_at:
+                tickets.look_by(now)
+                polls_at = now + self._polling_s
+            tickets.deliver()
+            tickets.wait(min(_STOP_POLL_S, max(0.0, polls_at - time.monotonic())))
 
 
-class _Worker(Worker):
-    """The library's, which forgets notices that come while it fetches a job: it would find that job by polling."""
+class _Deliveries:
+    """Tickets that a worker executes, at most `slots` at once."""
 
-    _notices = 0
+    def __init__(self, slots: int, play: Play) -> None:
+        self._slots, self._play = slots, play
+        self._begin: Callable[[Sequence[str], Callable[[], None]], None] | None = getattr(play, "begin", None)
+        self._threads = ThreadPoolExecutor(slots, thread_name_prefix="flujo-play")  # of callbacks that block
+        self._lock, self._busy = threading.Lock(), 0
+        self.freed: Callable[[], object] = lambda: None
+        """Called when the first of all slots is free again, in any thread."""
 
-    def noticed(self) -> None:
-        """There may be something to fetch."""
-        self._notices += 1
-        self._new_job_event.set()
+    def __enter__(self) -> _Deliveries:
+        return self
 
-    async def _handle_notification(self, **told: Any) -> None:
-        self._notices += 1
-        await super()._handle_notification(**told)
+    def __exit__(self, *error: object) -> None:
+        self._threads.shutdown()
 
-    async def _fetch_and_process_jobs(self) -> None:
-        known = -1
-        while known != self._notices and not self._stop_event.is_set():
-            known = self._notices
-            await super()._fetch_and_process_jobs()  # type: ignore[no-untyped-call]
+    @property
+    def free(self) -> int:
+        """Return the number of further tickets that can be delivered."""
+        return self._slots - self._busy
 
+    def add(self, run_ids: Sequence[str]) -> None:
+        """Deliver tickets without waiting for their ends."""
+        with self._lock:
+            self._busy += len(run_ids)
+        if self._begin is not None:
+            self._begin(run_ids, self._done)
+        else:
+            for run_id in run_ids:
+                self._threads.submit(self._execute, run_id)
 
-class _Connector(procrastinate.PsycopgConnector):
-    """The library's, which tells its worker when it listens: what came before that was not heard."""
+    def _execute(self, run_id: str) -> None:
+        try:
+            self._play(run_id)
+        finally:
+            self._done()
 
-    worker: _Worker | None = None
-
-    async def _loop_notify(self, **options: Any) -> None:
-        if self.worker is not None:
-            self.worker.noticed()
-        await super()._loop_notify(**options)
-
-
-def _pool(**options: Any) -> AsyncConnectionPool:
-    """Connections that are not asked each time whether they live: a worker that meets a dead one comes back."""
-    return AsyncConnectionPool(**{**options, "check": None})
-
-
-async def _retried(app: procrastinate.App, job: Job) -> None:
-    """Put a job back, or drop it if its run waits in the queue anyway."""
-    try:
-        await app.job_manager.retry_job(job)
-    except ProcrastinateException:
-        assert job.id is not None
-        await app.job_manager.finish_job_by_id_async(
-            job_id=job.id, status=procrastinate.jobs.Status.FAILED, delete_job=True
-        )
+    def _done(self) -> None:
+        with self._lock:
+            self._busy -= 1
+            was_full = self._busy == self._slots - 1
+        if was_full:  # else the next look comes by itself
+            self.freed()
 
 
-async def _stop(worker: Worker, stopping: threading.Event) -> None:
-    """A look ten times a second costs less than a thread that waits, which nothing could end."""
-    while not stopping.is_set():  # noqa: ASYNC110 (it is set by threads that do not know this loop)
-        await asyncio.sleep(0.1)
-    worker.stop()  # type: ignore[no-untyped-call]
+class _TicketQueue:
+    """Connection of one worker to the queue, for one thread."""
+
+    def __init__(self, url: str, queues: Sequence[str], deliveries: _Deliveries) -> None:
+        self._queues, self._deliveries = list(queues), deliveries
+        self._looks_at = 0.0
+        self._looked_at = -math.inf
+        self._peers: dict[str, list[int]] = {}
+        """Server processes of the workers of each queue, in order."""
+        self._peers_until = -math.inf
+        self._db = PostgresSession.connect(url, autocommit=True, connect_timeout=10, prepare_threshold=1)
+        self._near, self._far = socket.socketpair()
+        for end in (self._near, self._far):
+            end.setblocking(False)
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(self._near, selectors.EVENT_READ)
+        self._ready.register(self._db.fileno(), selectors.EVENT_READ)
+        self._db.add_notify_handler(lambda notice: self._noticed(notice.channel, notice.payload))
+        deliveries.freed = self._interrupt
+
+    def close(self) -> None:
+        self._deliveries.freed = lambda: None
+        self._ready.close()
+        self._db.close()
+        for end in (self._near, self._far):
+            end.close()
+
+    def listen(self) -> None:
+        """Receive notices of later tickets."""
+        [(table,)] = self._ask("SELECT to_regclass('procrastinate_jobs')::oid::text")
+        self._group = f"flujo worker {table} "
+        named = self._group + ",".join(map(_mark, self._queues))
+        self._ask("SELECT set_config('application_name', %s, false)", (named[:63],))
+        for queue in self._queues:
+            self._db.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"{_CHANNEL}{queue}")))
+
+    def deliver(self) -> None:
+        """Deliver waiting tickets to free slots, if it is time to look."""
+        while self._deliveries.free > 0 and time.monotonic() >= self._looks_at:
+            self._looks_at = math.inf  # a later notice sets it again
+            self._looked_at = time.monotonic()
+            self._find_peers()
+            wanted = self._deliveries.free
+            rows = self._ask(_FETCH, {"queues": self._queues, "task": TASK, "limit": wanted})
+            named = [run_id for (arguments,) in rows if (run_id := run_named(_run_in(arguments))) is not None]
+            if named:
+                self._deliveries.add(named)
+            if len(rows) == wanted:
+                self.look_by(time.monotonic())
+
+    def look_by(self, at: float) -> None:
+        """Look at the queue at that monotonic time, or before."""
+        self._looks_at = min(self._looks_at, at)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for a notice, a run's end, the next look, or the timeout."""
+        if self._deliveries.free > 0:
+            timeout_s = min(timeout_s, max(0.0, self._looks_at - time.monotonic()))
+        ready = {key.fileobj for key, _ in self._ready.select(timeout_s)}
+        if self._near in ready:
+            with contextlib.suppress(OSError):
+                self._near.recv(4_096)
+        if self._db.fileno() in ready:
+            self._db.pgconn.consume_input()
+            while (notice := self._db.pgconn.notifies()) is not None:
+                self._noticed(notice.relname.decode(), notice.extra.decode())
+
+    def requeue_lost(self, stalled_s: float) -> None:
+        """Put the jobs of dead workers of former versions back."""
+        self._ask(_REQUEUE, {"queues": self._queues, "task": TASK, "stalled_s": stalled_s})
+
+    def _noticed(self, channel: str, payload: str) -> None:
+        """Look at once, or later if the ticket selects another worker."""
+        peers = self._peers.get(channel.removeprefix(_CHANNEL), [])
+        mine = len(peers) < 2 or peers[_number(payload) // _SUCCESSIVE % len(peers)] == self._db.pgconn.backend_pid
+        now = time.monotonic()
+        self.look_by(max(now, self._looked_at + _TOGETHER_S) if mine else now + _OTHERS_S)
+
+    def _find_peers(self) -> None:
+        """Read the connections of each queue's workers, once a second."""
+        now = time.monotonic()
+        if now >= self._peers_until:
+            self._peers_until = now + _PEERS_S
+            rows = self._ask(_PEERS, (self._group,))
+            self._peers = {
+                queue: sorted(pid for pid, name in rows if _mark(queue) in name.removeprefix(self._group))
+                for queue in self._queues
+            }
+
+    def _ask(self, statement: Any, parameters: Any = None) -> list[tuple[Any, ...]]:
+        self._db.deadline = time.monotonic() + _SILENT_S
+        cursor = self._db.execute(statement, parameters)
+        return cursor.fetchall() if cursor.description else []
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(OSError):  # it is full, or closed
+            self._far.send(b".")
+
+
+def _mark(queue: str) -> str:
+    """Return a short name of a queue for connection names."""
+    return hashlib.sha256(queue.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def _number(payload: str) -> int:
+    """Return the number of a ticket in a notice."""
+    return int("".join(filter(str.isdigit, payload)) or 0)
+
+
+def _run_in(arguments: object) -> object:
+    return arguments.get("run") if isinstance(arguments, dict) else None
 
 
 def _opened(url: str) -> procrastinate.App:
@@ -235,5 +365,5 @@ def _job(ticket: Ticket) -> Job:
 
 
 def _name(run_id: str) -> str:
-    """A run's id as text that every column takes: ids may hold any character."""
+    """Return a run id as text for any column."""
     return json.dumps(run_id)

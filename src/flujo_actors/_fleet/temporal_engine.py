@@ -1,10 +1,12 @@
-"""Tickets as standalone activities of a Temporal server (1.31 or later). Needs the extra `temporal`.
+"""Engine on standalone activities of a Temporal server (1.31 or later).
+
+Needs the extra `temporal`.
 
 Rules:
 
-1. A ticket is one activity, known by its run: while it is under way, another one for the same run is the same one.
-2. An activity sends heartbeats while its run is played. One whose worker died is delivered again by the server.
-3. Nothing but names is in the server's history: no payload limit is met, and there are no workflows, so no rules of
+1. A ticket is one activity, identified by its run: a second one for the same run is the same one while it is running.
+2. An activity sends heartbeats while its run is executed. One whose worker died is delivered again by the server.
+3. Only names are in the server's history: no payload limit is met, and there are no workflows, so no rules of
    determinism.
 """
 
@@ -25,15 +27,15 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from ..errors import DeclarationError
-from .port import Play, Ticket
+from .engine_port import Play, Ticket, run_named
 
 ACTIVITY = "flujo_play"
 
 _LONGEST = datetime.timedelta(days=3650)
-"""Leases say how long a run may be played; the server need not know."""
+"""Activity timeout; leases bound the execution of a run, not the server."""
 
 _AT_ONCE = 50
-"""How many tickets are handed in at the same time."""
+"""Number of tickets submitted concurrently."""
 
 
 class TemporalEngine:
@@ -50,7 +52,7 @@ class TemporalEngine:
 
     @classmethod
     def at(cls, url: str) -> TemporalEngine:
-        """The engine behind `temporal://host:port` or `temporal://host:port/namespace`."""
+        """Return the engine behind `temporal://host:port` or `temporal://host:port/namespace`."""
         address, _, namespace = url.removeprefix("temporal://").partition("/")
         if not address:
             raise DeclarationError(f"{url!r:.100} names no Temporal server: use temporal://host:7233[/namespace]")
@@ -64,13 +66,13 @@ class TemporalEngine:
             self._wait(self._start(tickets))
 
     def again(self, tickets: Sequence[Ticket]) -> None:
-        self.submit(tickets)  # an activity that is under way stays the one it is
+        self.submit(tickets)  # a running activity is not replaced
 
     def withdraw(self, run_ids: Sequence[str]) -> None:
         pass  # a ticket too many finds its run ended, or at rest
 
     def _wait(self, work: Any) -> object:
-        """What a coroutine comes to on the loop of this engine, which lives as long as the process."""
+        """Run a coroutine on the engine's process-wide loop."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -133,7 +135,10 @@ class TemporalEngine:
     def _activity(self, play: Play, threads: ThreadPoolExecutor) -> Any:
         @activity.defn(name=ACTIVITY)
         async def flujo_play(run: str) -> None:
-            done = asyncio.get_running_loop().run_in_executor(threads, play, json.loads(run))
+            named = run_named(run)
+            if named is None:
+                return
+            done = asyncio.get_running_loop().run_in_executor(threads, play, named)
             while not (await asyncio.wait([done], timeout=self._heartbeat_s / 3))[0]:
                 activity.heartbeat()
             done.result()
@@ -142,5 +147,5 @@ class TemporalEngine:
 
 
 def _name(run_id: str) -> str:
-    """A run's id as text that the server takes: ids may hold any character."""
+    """Return a run id as text for the server."""
     return json.dumps(run_id)

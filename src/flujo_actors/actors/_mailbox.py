@@ -1,16 +1,19 @@
-"""A bounded queue between the tasks of one trio run; a hand-over that is ready costs no scheduling round.
+"""Channel of the actor library: a bounded queue across event loops.
+
+Steps report through trio's own memory channels. A mailbox is used where a reader or producer is no trio task, and by
+services. A hand-over that is ready costs no scheduling round.
 
 1. Items leave in the order in which they were accepted, each exactly once.
 2. At most `capacity` items are queued; a sender without room parks, a receiver without an item parks.
-   Nobody parks while it could go on: parked receivers mean an empty queue, parked senders a full one.
-3. Parked tasks go first come, first served. An item changes hands in the very step that wakes a task, so a
+   No task parks while it could continue: parked receivers mean an empty queue, parked senders a full one.
+3. Parked tasks go first come, first served. An item is transferred in the step that wakes a task, so a
    cancelled task either has its item or never had it: nothing is lost and nothing doubled.
 4. `put` and `get` return at once when they can. A task that only ever succeeds still gives way after
    `LONGEST_RUN` of them; it gives way before it touches an item, so a cancelled call has done nothing.
-5. `close` is the sender's end: what is queued can still be taken, then `EndOfChannel`; no further put.
-6. `break_off` is the receiver's end: what is queued is handed back to the caller; no further put or get.
-7. `hand_next_to` is `get` for a receiver that is no task of this trio run: a function that gets what it waits for.
-   `put_when_room` is `put` for a sender that is none: a function that is told when its item was accepted.
+5. `close` is the sender's end: queued items can still be received, then `EndOfChannel`; no further put.
+6. `break_off` is the receiver's end: queued items are returned to the caller; no further put or get.
+7. `hand_next_to` is `get` for a receiver that is no task of this trio run: a callback that gets the item.
+   `put_when_room` is `put` for a sender that is none: a callback that is called when its item was accepted.
 8. `suspend` ends receiving for now and leaves sending alone: a reader's loop ends, the queue stays
    for the next reader.
 """
@@ -34,11 +37,11 @@ Deliver: TypeAlias = Callable[[Value[object] | Error], None]
 """Takes an item, or the error that there will be none."""
 
 LONGEST_RUN = 1024
-"""How many puts (or gets) of one mailbox may succeed in a row without a scheduling round."""
+"""Maximum consecutive puts or gets of a mailbox without a checkpoint."""
 
 
 class Mailbox(Generic[T]):
-    """A queue for any number of senders and receivers; `async for item in mailbox` reads until its end."""
+    """Bounded queue for many senders and receivers: `async for item in mailbox`."""
 
     __slots__ = (
         "_accepted",
@@ -59,13 +62,13 @@ class Mailbox(Generic[T]):
             raise DeclarationError(f"a mailbox holds at least one item, got capacity={capacity!r}")
         self._capacity = capacity
         self._items: deque[T] = deque()
-        # Most boxes live and die without anybody parked at them: the queues for that are made by the first who parks.
+        # Most mailboxes never have a parked task: the queues for that are made by the first who parks.
         self._senders: OrderedDict[Task | Deliver, T] | None = None
         self._receivers: OrderedDict[Task | Deliver, None] | None = None
         self._closed: type[Exception] | None = None
         self._suspended = False
-        # `_room` is the capacity while the box is open and 0 afterwards; the limits are where rule 4 asks for
-        # a round. So the quick paths need one comparison for each, whatever state the box is in.
+        # `_room` is the capacity while the box is open and 0 afterwards; the limits are where rule 4 requires a round.
+        # So the quick paths need one comparison for each, in every state of the box.
         self._room = capacity
         self._accepted = self._taken = 0
         self._put_limit = self._take_limit = LONGEST_RUN
@@ -86,7 +89,10 @@ class Mailbox(Generic[T]):
             raise trio.WouldBlock
 
     def offer(self, item: T) -> bool:
-        """Add the item if there is room for it now, and say whether there was; raises as `put` does after the end."""
+        """Add the item if there is room; return whether there was.
+
+        Raises as `put` does after the end.
+        """
         if self._receivers:
             receiver, _ = self._receivers.popitem(last=False)
             self._taken += 1
@@ -96,7 +102,7 @@ class Mailbox(Generic[T]):
         elif self._closed is None:
             return False
         else:
-            raise self._closed("nobody will read this mailbox any more")
+            raise self._closed("this mailbox has no reader any more")
         self._accepted += 1
         return True
 
@@ -111,7 +117,7 @@ class Mailbox(Generic[T]):
             self._put_limit = self._accepted + LONGEST_RUN
 
     def put_when_room(self, item: T, accepted: Deliver) -> None:
-        """Add the item, at once or in the very step that makes room for it, and tell `accepted`; or why nobody can.
+        """Add the item as soon as there is room; notify `accepted`.
 
         For a sender on the host's loop, as `hand_next_to` is for a receiver there.
         """
@@ -129,14 +135,14 @@ class Mailbox(Generic[T]):
     # --- receiving ----------------------------------------------------------------------------------------
 
     async def get(self) -> T:
-        """The next item, waiting for one; `EndOfChannel` once the box is closed and empty, or suspended."""
+        """Wait for the next item; raise `EndOfChannel` at the end."""
         if self._items and self._taken < self._take_limit and not self._senders:
             self._taken += 1
             return self._items.popleft()
         return await self._get_slowly()
 
     def get_nowait(self) -> T:
-        """The next item, or `WouldBlock` when there is none yet."""
+        """Return the next item, or raise `WouldBlock`."""
         if self._suspended or not self._items:
             raise self._nothing()
         item = self._items.popleft()
@@ -149,7 +155,7 @@ class Mailbox(Generic[T]):
         return item
 
     def hand_next_to(self, deliver: Deliver) -> None:
-        """Let `deliver` have the next item, or the end: at once, or in the very step that brings it.
+        """Pass the next item or the end to `deliver`, immediately if available.
 
         For a receiver on the host's loop, which would need a task of this run to wait in its place.
         """
@@ -166,7 +172,7 @@ class Mailbox(Generic[T]):
             deliver(Value(item))
 
     def withdraw(self, deliver: Deliver) -> None:
-        """Let `deliver` wait no longer, if it still does: to receive, or to be told that its item was accepted."""
+        """Stop the wait of `deliver` for an item or for acceptance."""
         if self._receivers:
             self._receivers.pop(deliver, None)
         if self._senders:
@@ -197,7 +203,7 @@ class Mailbox(Generic[T]):
         return item
 
     def _allow_takes(self) -> None:
-        # A suspended box keeps its limit at zero: that is what sends every `get` to the slow path (rule 8).
+        # A suspended box keeps its limit at zero: that sends every `get` to the slow path (rule 8).
         self._take_limit = 0 if self._suspended else self._taken + LONGEST_RUN
 
     def _nothing(self) -> Exception:
@@ -209,13 +215,13 @@ class Mailbox(Generic[T]):
     # --- ends ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End sending: what is queued can still be taken, parked senders get `ClosedResourceError`."""
+        """End sending: queued items can still be taken, parked senders get `ClosedResourceError`."""
         if self._closed is None:
             self._refuse(trio.ClosedResourceError)
             self._wake(self._receivers, trio.EndOfChannel)
 
     def break_off(self) -> list[T]:
-        """End receiving for good; the caller gets what was queued and nobody will take."""
+        """End receiving for good; return the queued items."""
         self._refuse(trio.BrokenResourceError)
         self._wake(self._receivers, trio.ClosedResourceError)
         untaken = list(self._items)
@@ -223,7 +229,7 @@ class Mailbox(Generic[T]):
         return untaken
 
     def suspend(self) -> None:
-        """End receiving for now: `EndOfChannel` for every receiver until `resume`; senders notice nothing."""
+        """End receiving for now: `EndOfChannel` until `resume`; senders are unaffected."""
         self._suspended = True
         self._allow_takes()
         self._wake(self._receivers, trio.EndOfChannel)
@@ -247,7 +253,7 @@ class Mailbox(Generic[T]):
     # --- looking ------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How many items are queued."""
+        """Return the number of items are queued."""
         return len(self._items)
 
     def __bool__(self) -> bool:
@@ -256,31 +262,31 @@ class Mailbox(Generic[T]):
 
     @property
     def queued(self) -> Collection[T]:
-        """What is queued, to be looked at; it changes with the queue."""
+        """Return a live view of the queued items."""
         return self._items
 
     @property
     def capacity(self) -> int | float:
-        """How many items fit."""
+        """Return the number of items fit."""
         return self._capacity
 
     @property
     def accepted(self) -> int:
-        """How many items ever came in: always `taken` + `len` + what `break_off` gave back."""
+        """Return the number of accepted items: taken, queued and broken off."""
         return self._accepted
 
     @property
     def taken(self) -> int:
-        """How many items receivers ever got."""
+        """Return the number of items receivers ever got."""
         return self._taken
 
     @property
     def closed(self) -> bool:
-        """Whether puts are refused for good."""
+        """Return whether puts are refused for good."""
         return self._closed is not None
 
     def untaken(self) -> list[T]:
-        """What no receiver has yet: the queue, then what parked senders hold."""
+        """Return unreceived items: the queue, then parked senders' items."""
         return [*self._items, *(self._senders or {}).values()]
 
 
@@ -292,7 +298,7 @@ def _give(waiting: Task | Deliver, what: Value[Any] | Error) -> None:
 
 
 async def _park(parked: OrderedDict[Task | Deliver, S], offer: S) -> Any:
-    """Wait among the parked tasks; what comes back is what the task was woken with."""
+    """Park the task and return the value that wakes it."""
     task = current_task()
 
     def give_up(_: object) -> Abort:

@@ -1,11 +1,15 @@
-"""How to talk to an actor: `ActorRef` for everybody, `Addressee` for the one who runs the actor.
+"""Actor references: `ActorRef` for senders, `ActorAddress` for the actor's owner.
 
 1. A message is sent when its mailbox accepts or refuses it. A `tell` that is cancelled while it waits for
    room sent nothing.
-2. A message is handled when the actor takes it from its mailbox, also if the actor then crashes over it:
-   it is not delivered a second time. Whoever asked it gets `ActorDied` with the crash.
+2. A message is handled when the actor takes it from its mailbox, also if the actor then crashes:
+   it is not delivered a second time. The caller of an `ask` gets `ActorDied` with the crash.
 3. A message is dead when the mailbox refused it, or when it was still queued as the actor ended for good.
 4. So at every moment: sent == handled + dead + queued.
+
+Sections:
+
+- Request with a reply: the slot into which an actor puts its answer.
 """
 
 from __future__ import annotations
@@ -17,14 +21,83 @@ from typing import Any, Generic, Literal, TypeVar, TypeVarTuple
 
 import attrs
 import trio
+from outcome import Error, Maybe, Value
+from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
 
-from ..errors import ActorDied, AskTimeout
-from ._ask import Ask
+from ..errors import ActorDied, AskTimeout, ProtocolError
 from ._mailbox import Mailbox
+
+# --- Request with a reply -----------------------------------------------------------------------------------------
+# 1. A request is open until the actor replies (or fails it), or until the caller stops waiting.
+# 2. The actor answers once; a second answer is a `ProtocolError`.
+# 3. An answer to an abandoned request is dropped: the caller timed out, was cancelled, or got `ActorDied`.
+
+
+R = TypeVar("R")
+
+
+class Ask(Generic[R]):
+    """Reply slot of a message: `Total(ask: Ask[int])` is answered by `total.ask.reply(3)`."""
+
+    __slots__ = ("_answer", "_answered", "_asker", "_withdrawn")
+
+    def __init__(self) -> None:
+        self._asker: Task | None = None
+        self._answer: Maybe[R] | None = None
+        self._answered = False
+        self._withdrawn = False
+
+    def reply(self, value: R) -> None:
+        """Give the asker this value."""
+        self._settle(Value(value))
+
+    def fail(self, error: Exception) -> None:
+        """Raise this error in the caller."""
+        self._settle(Error(error))
+
+    @property
+    def open(self) -> bool:
+        """Return whether the caller still waits."""
+        return not (self._answered or self._withdrawn)
+
+    def _settle(self, answer: Maybe[R]) -> None:
+        if self._answered:
+            raise ProtocolError("this question was answered before; an actor replies once")
+        self._answered = True
+        self._deliver(answer)
+
+    def withdraw(self, error: Exception | None = None) -> None:
+        """Stop waiting: callers get the error; a later answer is dropped."""
+        if error is not None:
+            self._deliver(Error(error))
+        self._withdrawn = True
+
+    def _deliver(self, answer: Maybe[R]) -> None:
+        if self._answer is not None:
+            return
+        self._answer = answer
+        if self._asker is not None:
+            reschedule(self._asker, answer)
+
+    async def wait(self) -> R:
+        """Wait for the answer and return it."""
+        if self._answer is not None:
+            return self._answer.unwrap()
+        self._asker = current_task()
+        reply: Any = await wait_task_rescheduled(self._give_up)
+        answer: R = reply
+        return answer
+
+    def _give_up(self, _: object) -> Abort:
+        self._asker = None
+        return Abort.SUCCEEDED
+
+
+# --- Actor references ---------------------------------------------------------------------------------------------
+
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
-R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
 REFUSED = (trio.ClosedResourceError, trio.BrokenResourceError)
@@ -32,7 +105,7 @@ REFUSED = (trio.ClosedResourceError, trio.BrokenResourceError)
 
 @attrs.frozen(kw_only=True)
 class DeadLetter:
-    """One such message: `refused` came too late, `abandoned` was queued when its actor ended for good."""
+    """Dead message: `refused` came too late, `abandoned` was still queued."""
 
     actor: str
     message: object
@@ -40,10 +113,10 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """Counts dead letters, and copies each to the subscriber's mailbox while that has room.
+    """Count dead letters; copy each to a subscriber with room.
 
-    Letters are not kept. One that finds the subscriber's mailbox full or closed is counted as `missed`: an
-    observer neither slows a sender nor fails it.
+    Letters are not kept. One that finds the subscriber's mailbox full or closed is counted as `missed`: an observer
+    neither slows a sender nor fails it.
     """
 
     def __init__(self, subscriber: Mailbox[DeadLetter] | None = None) -> None:
@@ -53,11 +126,11 @@ class DeadLetters:
 
     @property
     def count(self) -> int:
-        """All dead letters so far."""
+        """Return all dead letters so far."""
         return self._by_actor.total()
 
     def count_for(self, actor: str) -> int:
-        """The dead letters of the actors of that name."""
+        """Return the dead letters of the actors of that name."""
         return self._by_actor[actor]
 
     def add(self, letter: DeadLetter) -> None:
@@ -75,7 +148,7 @@ class DeadLetters:
 
 @attrs.frozen(kw_only=True)
 class Traffic:
-    """What became of the messages sent to an actor: `sent == handled + dead + queued`."""
+    """Message counts of an actor: `sent == handled + dead + queued`."""
 
     sent: int = 0
     handled: int = 0
@@ -91,8 +164,8 @@ class Traffic:
         )
 
 
-class Addressee(Generic[M]):
-    """The owner's side of an actor: its mailbox, the questions it owes an answer, and its end."""
+class ActorAddress(Generic[M]):
+    """Owner's side of an actor: mailbox, unanswered requests, and end."""
 
     __slots__ = ("_abandoned", "_cause", "_ended", "_refused", "dead_letters", "mailbox", "name", "questions")
 
@@ -107,17 +180,17 @@ class Addressee(Generic[M]):
         self._abandoned = 0
 
     def ref(self) -> ActorRef[M]:
-        """A handle for those who send."""
+        """Return a reference for senders."""
         return ActorRef(self)
 
     @property
     def alive(self) -> bool:
-        """Whether the actor runs or will be restarted."""
+        """Return whether the actor runs or will be restarted."""
         return not self._ended.is_set()
 
     @property
     def cause(self) -> Exception | None:
-        """What the actor crashed with in the end, if it did."""
+        """Return the actor's final crash, or None."""
         return self._cause
 
     async def wait_end(self) -> None:
@@ -130,14 +203,14 @@ class Addressee(Generic[M]):
         self._lose(message, "refused")
 
     def disown_taken(self, cause: Exception | None) -> None:
-        """Fail the questions the actor took and did not answer; those queued wait for its successor."""
+        """Fail the taken, unanswered requests; queued ones wait for the next incarnation."""
         waiting = {id(message) for message in self.mailbox.untaken()}
         for question, message in list(self.questions.items()):
             if id(message) not in waiting:
                 question.withdraw(ActorDied(self.name, cause))
 
     def bury(self, cause: Exception | None) -> None:
-        """End the actor for good: what is queued becomes dead letters, all its questions fail."""
+        """End the actor for good: dead letters, and failed requests."""
         if not self.alive:
             return
         self._cause = cause
@@ -149,7 +222,7 @@ class Addressee(Generic[M]):
             question.withdraw(ActorDied(self.name, cause))
 
     def traffic(self) -> Traffic:
-        """The counts of rule 4."""
+        """Return the counts of rule 4."""
         return Traffic(
             sent=self.mailbox.accepted + self._refused,
             handled=self.mailbox.taken,
@@ -162,11 +235,11 @@ class Addressee(Generic[M]):
 
 
 class ActorRef(Generic[M_contra]):
-    """Sends messages of type `M` to one actor; it stays good when the actor is restarted."""
+    """Reference to one actor for messages of type `M`; valid across restarts."""
 
     __slots__ = ("_addressee", "_mailbox")
 
-    def __init__(self, addressee: Addressee[M_contra]) -> None:
+    def __init__(self, addressee: ActorAddress[M_contra]) -> None:
         self._addressee = addressee
         self._mailbox = addressee.mailbox
 
@@ -175,16 +248,16 @@ class ActorRef(Generic[M_contra]):
 
     @property
     def name(self) -> str:
-        """The actor's name."""
+        """Return the actor's name."""
         return self._addressee.name
 
     @property
     def alive(self) -> bool:
-        """Whether the actor runs or will be restarted."""
+        """Return whether the actor runs or will be restarted."""
         return self._addressee.alive
 
     async def tell(self, message: M_contra) -> None:
-        """Send the message, waiting for room; to an actor that has ended it becomes a dead letter."""
+        """Send the message, waiting for room; an ended actor's is dead."""
         await self._send(message)
 
     async def _send(self, message: M_contra) -> bool:
@@ -196,7 +269,7 @@ class ActorRef(Generic[M_contra]):
         return True
 
     def tell_nowait(self, message: M_contra) -> bool:
-        """Send the message if there is room; False if nothing was sent, or if it became a dead letter."""
+        """Send without waiting; return False if not sent or dead."""
         try:
             self._mailbox.put_nowait(message)
         except trio.WouldBlock:
@@ -234,10 +307,10 @@ class ActorRef(Generic[M_contra]):
             del questions[question]
 
     async def ended(self) -> Exception | None:
-        """Wait until the actor has ended for good; what it crashed with, or None."""
+        """Wait for the actor's final end; return its crash, or None."""
         await self._addressee.wait_end()
         return self._addressee.cause
 
     def traffic(self) -> Traffic:
-        """How many messages were sent and what became of them."""
+        """Return the message counts of the actor."""
         return self._addressee.traffic()

@@ -1,13 +1,17 @@
-"""A supervisor: starts actors, watches them, and does what `actors._supervision` decides when one ends.
+"""Supervisor: starts actors, monitors them, and executes `actors._supervision_rules`'s decisions.
 
-1. One task, the control loop, takes the notices of exits and the requests to stop, one after the other. While
-   it waits for a child to end, further notices wait for it.
+1. One task, the control loop, handles exit notices and stop requests one after the other. While
+   it waits for a child to end, further notices are queued.
 2. Children start one by one: each has run up to its first wait before the next is started. They are stopped
    one by one too, each with its own shutdown time.
-3. Leaving the block asks all children to end. An error in the block, or cancellation, cancels them all at
+3. Leaving the block requests the end of all children. An error in the block, or cancellation, cancels them all at
    once.
-4. Whichever way a child ends for good, what is left in its mailbox becomes dead letters.
-5. When restarts come too fast, all children are stopped, the block is cancelled, and `Escalated` is raised.
+4. When a child ends for good, its queued messages become dead letters.
+5. When restarts exceed the intensity, all children are stopped, the block is cancelled, and `Escalated` is raised.
+
+Sections:
+
+- Child of a supervisor: a stable address, and its successive incarnations.
 """
 
 from __future__ import annotations
@@ -19,21 +23,21 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple, assert_never
 
 import attrs
+import outcome
 import trio
 
 from ..errors import Escalated, NoSuchChild, SupervisorStopped
-from ._child import Incarnation, RunningChild
 from ._mailbox import Mailbox
-from ._ref import ActorRef, Addressee, DeadLetters
-from ._supervision import (
-    Child,
+from ._ref import ActorAddress, ActorRef, DeadLetters
+from ._supervision_rules import (
     ChildSpec,
+    ChildState,
     Escalate,
-    Family,
     Intensity,
+    NoAction,
     Restart,
-    Settled,
     Strategy,
+    SupervisorState,
     admit,
     dismiss,
     next_due,
@@ -42,13 +46,85 @@ from ._supervision import (
     stop_order,
 )
 
+# --- Child of a supervisor ----------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Incarnation:
+    """One run of a child's actor, from its start to its end."""
+
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    begun: trio.Event = attrs.field(factory=trio.Event)
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    asked_to_end: bool = False
+
+
+@attrs.define(eq=False)
+class ChildProcess:
+    """Child with its actor function, mailbox and current incarnation."""
+
+    spec: ChildSpec
+    addressee: ActorAddress[Any]
+    act: Callable[[], Awaitable[object]]
+    incarnation: Incarnation = attrs.field(factory=Incarnation)
+    cause: Exception | None = None
+    """Exception of the last incarnation's crash, if any."""
+
+    async def live(self, incarnation: Incarnation) -> None:
+        """Run the actor once; keep a crash as cause, propagate cancellation."""
+        incarnation.begun.set()
+        result = await outcome.acapture(self._act_within, incarnation.scope)
+        self.cause = _crash(result)
+        self.addressee.disown_taken(self.cause)
+        incarnation.ended.set()
+        if self.cause is None:
+            result.unwrap()
+
+    async def _act_within(self, scope: trio.CancelScope) -> None:
+        with scope:
+            await self.act()
+
+    async def end(self, *, for_good: bool) -> None:
+        """Request the incarnation's end, and cancel it after its shutdown time.
+
+        For good, its mailbox is closed and it may handle queued messages. Before a restart its mailbox is suspended: it
+        completes its current message, and the queue waits for the next incarnation.
+        """
+        self.incarnation.asked_to_end = True
+        if for_good:
+            self.addressee.mailbox.close()
+        else:
+            self.addressee.mailbox.suspend()
+        with trio.move_on_after(self.spec.shutdown_s):
+            await self.incarnation.ended.wait()
+        self.incarnation.scope.cancel()
+        await self.incarnation.ended.wait()
+
+    def renew(self) -> Incarnation:
+        """Return the next incarnation, reading on where the last one stopped."""
+        self.addressee.mailbox.resume()
+        self.incarnation = Incarnation()
+        return self.incarnation
+
+
+def _crash(result: outcome.Maybe[None]) -> Exception | None:
+    match result:
+        case outcome.Error(error=Exception() as crash):
+            return crash
+        case _:
+            return None
+
+
+# --- Supervisor ---------------------------------------------------------------------------------------------------
+
+
 M = TypeVar("M")
 Ts = TypeVarTuple("Ts")
 
 
 @attrs.frozen(kw_only=True)
 class ChildExit:
-    """A child's actor ended: by itself or because it was asked to, with a crash or without."""
+    """A child's actor ended, by itself or request, crashed or not."""
 
     name: str
     cause: Exception | None
@@ -57,13 +133,13 @@ class ChildExit:
 
 @attrs.frozen(kw_only=True)
 class _Ended:
-    child: RunningChild
+    child: ChildProcess
     incarnation: Incarnation
 
 
 @attrs.frozen(kw_only=True)
 class _StopChild:
-    child: RunningChild
+    child: ChildProcess
 
 
 @attrs.frozen(kw_only=True)
@@ -79,7 +155,7 @@ class Supervisor:
 
     def __init__(
         self,
-        family: Family,
+        family: SupervisorState,
         dead_letters: DeadLetters,
         exits: Mailbox[ChildExit] | None,
         rng: Callable[[], float],
@@ -89,26 +165,26 @@ class Supervisor:
         self._family = family
         self._exits = exits
         self._rng = rng
-        self._running: dict[str, RunningChild] = {}
+        self._running: dict[str, ChildProcess] = {}
         self._notices: Mailbox[_Notice] = Mailbox(float("inf"))
         self._next_due = float("inf")
         self._stopping = False
         self._done = trio.Event()
         self._nursery: trio.Nursery
 
-    # --- for everybody ------------------------------------------------------------------------------------
+    # --- public -------------------------------------------------------------------------------------------
 
     async def spawn(
         self, actor: Callable[[Mailbox[M], *Ts], Awaitable[object]], spec: ChildSpec, *args: *Ts
     ) -> ActorRef[M]:
-        """Start `actor(mailbox, *args)` as the last child; the ref stays good when it is restarted."""
+        """Start `actor(mailbox, *args)` as last child; its ref survives restarts."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._stopping:
             raise SupervisorStopped(f"child {spec.name!r} cannot start: its supervisor is stopping")
         self._family = admit(self._family, spec, now=trio.current_time())
-        addressee = Addressee(spec.name, Mailbox[M](spec.capacity), self.dead_letters)
+        addressee = ActorAddress(spec.name, Mailbox[M](spec.capacity), self.dead_letters)
         act = functools.partial(actor, addressee.mailbox, *args)
-        child = RunningChild(spec, addressee, act)
+        child = ChildProcess(spec, addressee, act)
         self._running[spec.name] = child
         # The child exists from here on. It begins within one scheduling round, so this cannot hang.
         with trio.CancelScope(shield=True):
@@ -116,16 +192,16 @@ class Supervisor:
         return addressee.ref()
 
     def ref(self, name: str) -> ActorRef[Any]:
-        """The ref of a child by its name."""
+        """Return the ref of a child by its name."""
         return self._child(name).addressee.ref()
 
     @property
-    def children(self) -> tuple[Child, ...]:
-        """The children that have not ended for good, in start order."""
+    def children(self) -> tuple[ChildState, ...]:
+        """Return the children that have not ended for good, in start order."""
         return tuple(self._family.children.values())
 
     async def stop(self, name: str) -> None:
-        """End one child for good, within its shutdown time, whatever its restart type."""
+        """End one child for good, within its shutdown time."""
         child = self._child(name)
         self._notices.put_nowait(_StopChild(child=child))
         await child.addressee.wait_end()
@@ -140,7 +216,7 @@ class Supervisor:
         while self._running:
             await next(iter(self._running.values())).addressee.wait_end()
 
-    def _child(self, name: str) -> RunningChild:
+    def _child(self, name: str) -> ChildProcess:
         if name not in self._running:
             raise NoSuchChild(f"no child {name!r}; there are {sorted(self._running)}")
         return self._running[name]
@@ -150,7 +226,7 @@ class Supervisor:
     async def _run(
         self, give_up: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Supervise until told to stop; `give_up` is called when this supervisor escalates."""
+        """Supervise until stopped; `give_up` is called when this supervisor escalates."""
         try:
             with _lone_error():
                 async with trio.open_nursery() as self._nursery:
@@ -191,12 +267,12 @@ class Supervisor:
         for name in names:
             await self._start(self._running[name])
 
-    async def _start(self, child: RunningChild) -> None:
+    async def _start(self, child: ChildProcess) -> None:
         incarnation = child.renew()
         self._nursery.start_soon(self._watch, child, incarnation, name=child.spec.name)
         await incarnation.begun.wait()
 
-    async def _watch(self, child: RunningChild, incarnation: Incarnation) -> None:
+    async def _watch(self, child: ChildProcess, incarnation: Incarnation) -> None:
         await child.live(incarnation)
         self._show(ChildExit(name=child.spec.name, cause=child.cause, asked=incarnation.asked_to_end))
         self._notices.put_nowait(_Ended(child=child, incarnation=incarnation))
@@ -204,7 +280,7 @@ class Supervisor:
     async def _on_exit(self, ended: _Ended) -> None:
         child, cause = ended.child, ended.child.cause
         if child.incarnation is not ended.incarnation or not child.addressee.alive:
-            return  # news of an incarnation that was replaced, or of a child that was stopped meanwhile
+            return  # notice of a replaced incarnation, or of a child that was stopped meanwhile
         self._family, decision = on_exit(
             self._family,
             child.spec.name,
@@ -213,7 +289,7 @@ class Supervisor:
             rng=self._rng,
         )
         match decision:
-            case Settled():
+            case NoAction():
                 self._bury_if_gone(child)
             case Restart():
                 await self._restart(decision)
@@ -238,7 +314,7 @@ class Supervisor:
         for name in names:
             await self._stop_child(self._running[name])
 
-    async def _stop_child(self, child: RunningChild) -> None:
+    async def _stop_child(self, child: ChildProcess) -> None:
         if child.addressee.alive:
             await child.end(for_good=True)
             self._family = dismiss(self._family, child.spec.name)
@@ -246,7 +322,7 @@ class Supervisor:
 
     # --- ends ---------------------------------------------------------------------------------------------
 
-    def _bury_if_gone(self, child: RunningChild) -> None:
+    def _bury_if_gone(self, child: ChildProcess) -> None:
         if child.spec.name not in self._family.children:
             del self._running[child.spec.name]
             child.addressee.bury(child.cause)
@@ -262,7 +338,7 @@ class Supervisor:
         try:
             self._exits.put_nowait(end)
         except (trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
-            # An observer that does not keep up misses exits; supervision goes on.
+            # An observer that does not keep up misses exits; supervision continues.
             return
 
 
@@ -276,12 +352,12 @@ async def open_supervisor(
     exits: Mailbox[ChildExit] | None = None,
     rng: Callable[[], float] = random.random,
 ) -> AsyncIterator[Supervisor]:
-    """A supervisor with these children, for the length of the block; leaving the block stops it.
+    """Run a supervisor with these children for the length of the block.
 
-    `exits` gets a `ChildExit` for every end of a child's actor, as far as it has room. `rng` is the chance in
-    the backoff. If restarts come faster than `intensity` allows, the block is cancelled, `Escalated` raised.
+    `exits` gets a `ChildExit` for every end of a child's actor, as far as it has room. `rng` is the randomness of the
+    backoff. If restarts exceed `intensity`, the block is cancelled and `Escalated` is raised.
     """
-    family = Family(strategy=strategy, intensity=Intensity() if intensity is None else intensity)
+    family = SupervisorState(strategy=strategy, intensity=Intensity() if intensity is None else intensity)
     letters = DeadLetters() if dead_letters is None else dead_letters
     supervisor = Supervisor(family, letters, exits, rng)
     with _Raising(supervisor._escalated), _lone_error():
@@ -295,7 +371,7 @@ async def open_supervisor(
 
 @attrs.frozen
 class _Raising:
-    """At its end, raises the supervisor's escalation, if there is one, in place of what it made fail."""
+    """Raise the supervisor's escalation in place of resulting errors."""
 
     escalation: Callable[[], Escalated | None]
 
@@ -313,7 +389,7 @@ class _Raising:
 
 @contextmanager
 def _lone_error() -> Iterator[None]:
-    """Undo the group that a nursery puts around a single error."""
+    """Unwrap the group that a nursery puts around a single error."""
     lone: BaseException | None = None
     try:
         yield

@@ -1,1 +1,6 @@
-"""Runs for front ends that exist: `ag_ui` (extra `ag-ui`) and `mcp` (extra `mcp`). Each loads its own library."""
+"""Protocols of front ends: `ag_ui`, `mcp` and `sse`.
+
+The first two need the extras `ag-ui` and `mcp`, `sse` the extra `page`.
+
+Each loads its own library.
+"""

@@ -1,4 +1,4 @@
-"""The steps every pipeline can name: pure functions, registered by name, without side effects."""
+"""Built-in steps that pipelines can name: pure functions without side effects."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import attrs
 from outcome import Error
 from pydantic_core import to_jsonable_python
 
-from .._core.error_info import message_of
-from .._core.foreign_code import tried
+from .._core.error_info import message_of, tried
 from . import _strict as strict
 from ._extract import extract_from_text
 
 
 @attrs.frozen
 class WrapDict:
-    """A step that puts what it is given under one key."""
+    """Step that puts its input under one key."""
 
     key: str = attrs.field(validator=attrs.validators.instance_of(str))
 
@@ -32,7 +31,7 @@ class WrapDict:
 
 
 class _WrapDictStep:
-    """`wrap_dict(key)` is a step that turns `x` into `{key: x}`; by itself it is the one whose key is `value`."""
+    """`wrap_dict(key)`: a step from `x` to `{key: x}`; default `value`."""
 
     __name__ = "wrap_dict"
 
@@ -40,7 +39,7 @@ class _WrapDictStep:
         return WrapDict(key)
 
     async def run(self, value: object) -> dict[str, Any]:
-        """What it does where it is given as a step's agent without being called."""
+        """Run the uncalled form as a step's agent."""
         return WrapDict("value")(value)
 
 
@@ -48,9 +47,9 @@ wrap_dict: _WrapDictStep = _WrapDictStep()
 
 
 def ensure_object(value: object, key: str = "value") -> dict[str, Any]:
-    """`value` as a dict of plain data: models and classes by their fields, a JSON object by its text.
+    """Return `value` as a dict of plain data, from fields or JSON.
 
-    Anything that has no fields comes back under `key`; what cannot be looked at, as the text it has.
+    A value without fields is returned under `key`; one that cannot be inspected, as its text.
     """
     plain = _plain(value)
     return dict(plain) if isinstance(plain, Mapping) else {key: plain}
@@ -82,18 +81,18 @@ def _told(value: object) -> str:
 def _object_in(text: str) -> object:
     try:
         parsed = strict.parse(text)
-    except strict.Malformed:
+    except strict.JsonSyntaxError:
         return text
     return parsed if isinstance(parsed, dict) else text
 
 
 def passthrough(value: object) -> object:
-    """What it is given."""
+    """Return the input."""
     return value
 
 
 def stringify(value: object) -> str:
-    """A text as it is, anything else as JSON; what cannot be written as JSON, as the text it has."""
+    """Return text unchanged, other values as JSON or their text."""
     if isinstance(value, str):
         return value
     plain = tried(_jsonable, value)

@@ -1,22 +1,22 @@
-"""Every place in a text where a JSON container could be read, in order.
+"""Candidate JSON containers of a text, in order.
 
-1. Marks are visited from left to right; a container that was read is stepped over, so its strings hide nothing.
-2. A thinking block is stepped over; a closing think mark without an opening one discards what came before it.
-3. A container that does not end is read again up to the close of the wrapper it stands in.
+1. Marks are visited from left to right; a parsed container is skipped, so its strings hide nothing.
+2. A thinking block is skipped; a closing think mark without an opening one discards the text before it.
+3. A container without an end is parsed again up to the close of its wrapper.
 4. Starts and steps are counted over the whole text; past the limit the text is refused.
 """
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
 import attrs
 
-from . import _marks as marks
 from . import _strict as strict
-from ._limits import Limits, TooMuchWork
 from ._mend import MEMBER_AFTER_COMMA, Mended, NotJson, TooDeep, mend
+from ._read_result import Limits, TooMuchWork
 
 _BRACKETS = "{[｛［"
 _MARK_CHARS = (*_BRACKETS, "<", "`", "~~~", "◁", "[THINK]")
@@ -25,12 +25,12 @@ _BRACKET = re.compile(r"[{}\[\]]")
 _NEVER = 1 << 62
 _MAX_UNREAD = 20
 _MAX_GUESSES = 3
-"""How often the end of a long text is taken for the end of a value: each time, the text is copied."""
+"""Maximum guesses at a value's end in a long text."""
 _MAX_BRACKETS = 100_000
-"""How many brackets are counted to find the ends of regions that cannot be read; it takes about 0.05 s."""
+"""Maximum brackets counted for ends of unreadable regions, about 0.05 s."""
 _VISIT_STEPS = 3
 _MEND_STEPS = 10
-"""What a visit and the start of a mending cost, in steps of the mender."""
+"""Cost of a visit and a repair's start, in repair steps."""
 
 
 @attrs.frozen(kw_only=True)
@@ -46,9 +46,9 @@ class Candidate:
     solid: bool = True
     passes: tuple[str, ...] = ()
     fragment: bool = False
-    """It lies inside a larger region that looks like JSON and cannot be read."""
+    """Whether it is inside a larger, unparsable JSON region."""
     readable: bool = True
-    """Otherwise it is whole JSON with something in it that no value has: half a character, a number without end."""
+    """Whether it is possible JSON, without half characters or infinite numbers."""
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ class Candidates:
 
     found: list[Candidate]
     ambiguous: bool = False
-    """A region was refused because it has several readings: no guess at it is welcome."""
+    """Whether a region had several readings; then no guess is accepted."""
     unreadable: bool = False
     """The last region is JSON that no value can hold."""
 
@@ -92,7 +92,7 @@ class _Search:
         return Candidates(found, self.ambiguous, self.unreadable and not found)
 
     def is_draft(self, candidate: Candidate) -> bool:
-        """Whether it stands inside a thinking block that never ends, and more thinking follows it."""
+        """Return whether it is inside an unclosed thinking block."""
         return candidate.start > self.thinking_from and candidate.end < self.said_until
 
     def next_mark(self, pos: int) -> int:
@@ -114,28 +114,28 @@ class _Search:
         return self.visit_bracket(pos)
 
     def visit_tag(self, pos: int) -> int:
-        if opened := marks.THINK_OPEN.match(self.text, pos):
+        if opened := THINK_OPEN.match(self.text, pos):
             closed_at = self.next_think_close(opened.end())
             if closed_at < _NEVER:
                 return closed_at
             self.thinking_from = min(self.thinking_from, pos)
             return opened.end()
-        if closed := marks.THINK_CLOSE.match(self.text, pos):
+        if closed := THINK_CLOSE.match(self.text, pos):
             self.found.clear()
             return closed.end()
-        if tag := marks.OPEN_TAG.match(self.text, pos):
-            self.closing = marks.closing_of(tag)
+        if tag := OPEN_TAG.match(self.text, pos):
+            self.closing = closing_of(tag)
             return tag.end()
         return pos + 1
 
     def next_think_close(self, pos: int) -> int:
         if self.think_closes_at < pos:
-            found = marks.THINK_CLOSE.search(self.text, pos)
+            found = THINK_CLOSE.search(self.text, pos)
             self.think_closes_at = found.end() if found else _NEVER
         return self.think_closes_at
 
     def visit_fence(self, pos: int) -> int:
-        fence = marks.FENCE.match(self.text, pos)
+        fence = FENCE.match(self.text, pos)
         if not fence:
             return pos + 1
         if self.fence:
@@ -145,7 +145,7 @@ class _Search:
         return self.leading_tuple(fence.end())
 
     def leading_tuple(self, pos: int) -> int:
-        """Parentheses are data only at the start of the text or of a fence."""
+        """Return a leading tuple's end; other parentheses are no data."""
         found = _LEADING_TUPLE.match(self.text, pos)
         if not found:
             return pos
@@ -170,7 +170,7 @@ class _Search:
         return max(candidate.end, pos + 1)
 
     def left_unread(self, candidate: Candidate) -> int:
-        """Nothing inside it is the value, and what came before it is not the last word."""
+        """Skip an unreadable region, so earlier candidates are not final."""
         self.found.clear()
         self.ambiguous = self.unreadable = True
         return candidate.end
@@ -222,7 +222,7 @@ class _Search:
         return mended
 
     def region_end(self, pos: int) -> int:
-        """Where the brackets that open at `pos` balance, strings or not; the end of the text if nowhere."""
+        """Return the position of balanced brackets, or the text's end."""
         self.unread_left -= 1
         depth = 0
         for bracket in _BRACKET.finditer(self.text, pos) if self.unread_left > 0 else ():
@@ -240,7 +240,7 @@ class _Search:
             raise TooMuchWork(f"more than {self.limits.max_steps} steps were needed to mend the text")
 
     def wrapper_end(self, pos: int) -> int:
-        """Where the wrapper closes that the container at `pos` stands in; -1 if there is none."""
+        """Return where the container's wrapper closes, or -1."""
         end = min((self.closing_at(c, pos) for c in (self.fence, self.closing) if c), default=_NEVER)
         if end < _NEVER:
             return end
@@ -248,7 +248,7 @@ class _Search:
         return self.trimmed_end - 3 if fenced else -1
 
     def closing_at(self, closing: str, pos: int) -> int:
-        """Where `closing` comes next; remembered, since positions only grow."""
+        """Return the next position of `closing`; cached, since positions only grow."""
         at = self.closes_at.get(closing, -1)
         if at < pos:
             at = self.text.find(closing, pos)
@@ -278,5 +278,82 @@ _UNREADABLE = object()
 def _value_of(json: str) -> Any:
     try:
         return strict.parse(json)
-    except strict.Malformed:
+    except strict.JsonSyntaxError:
         return _UNREADABLE
+
+
+_THINKING = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|seed:think)"
+THINK_OPEN = re.compile(rf"<({_THINKING})(?:\s[^<>]*)?>|\[THINK\]|◁think▷", re.I)
+THINK_CLOSE = re.compile(rf"</{_THINKING}\s*>|\[/THINK\]|◁/think▷", re.I)
+OPEN_TAG = re.compile(r"<([A-Za-z][\w:.-]*)(?:[\s=][^<>]*)?>|<!\[CDATA\[|<\|[\w ]+\|>")
+FENCE = re.compile(r"(`{3,}|~{3,})[^\S\n]*([\w+.-]*)")
+
+_THINK_MARKS = ("</", "[/THINK]", "◁")
+_BLOCKQUOTE = re.compile(r"\s*(?!>\s*[=\d.$€£+-])(?:>[^\n]*(?:\n\s*|\Z))++")  # `> 5` compares
+_QUOTE_PREFIX = re.compile(r"^[^\S\n]*>[^\S\n]?", re.M)
+_ESCAPED_QUOTE = re.compile(r'[{\[](?:\s|\\[nrt])*\\+"')
+_HTML_QUOTE = re.compile(r"[{\[]\s*&(?:quot|#34|#x22|#39|apos);")
+_ESCAPE = re.compile(r'\\(["\\/nrt])')
+_PLAIN = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def closing_of(tag: re.Match[str]) -> str:
+    """Return the closing text of an `OPEN_TAG` match."""
+    if tag[1]:
+        return f"</{tag[1]}"
+    return "]]>" if tag[0].startswith("<!") else "<|"
+
+
+def unwrapped_text(text: str) -> tuple[str, str | None]:
+    """Return the text without one escape layer, and the pass."""
+    if _BLOCKQUOTE.fullmatch(text):
+        return _QUOTE_PREFIX.sub("", text), "blockquote"
+    first = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=-1)
+    if first < 0:
+        return text, None
+    if _ESCAPED_QUOTE.match(text, first):
+        return _ESCAPE.sub(lambda found: _PLAIN.get(found[1], found[1]), text), "unescaped"
+    if _HTML_QUOTE.match(text, first):
+        return html.unescape(text), "html_entities"
+    return text, None
+
+
+def after_thinking(text: str) -> str:
+    """Return the text without thinking blocks, for non-containers."""
+    if not any(mark in text for mark in _THINK_MARKS):  # a pattern that ignores case is slow on megabytes
+        return text
+    kept, at = "", 0
+    while (opened := THINK_OPEN.search(text, at)) and (closed := THINK_CLOSE.search(text, opened.end())):
+        kept, at = kept + text[at : opened.start()], closed.end()
+    text = kept + text[at:]
+    lone = THINK_CLOSE.search(text)
+    return text[lone.end() :] if lone else text
+
+
+def without_fence(text: str) -> str:
+    """Return the content of a whole-text fence, or the stripped text."""
+    stripped = text.strip().strip("\ufeff\u200b\u2060")
+    head = _FENCE_HEAD.match(stripped)
+    if not head:
+        return stripped
+    inside = stripped[head.end() :]
+    return inside.rstrip(inside[-1]).rstrip() if inside.endswith(("```", "~~~")) else inside
+
+
+_FENCE_HEAD = re.compile(r"(?:`{3,}|~{3,})[\w+.-]*\s*")
+_HEADLESS = re.compile(r"\s*(\"[^\"\n]{1,100}\"\s*:.*)", re.S)
+_CALL = re.compile(r"[\s\[`]*[\w.]+\(\s*([^\W\d]\w*\s*=(?!=).*)\)[\s\]`;]*", re.S)
+_MAX_BRACELESS = 100_000
+
+
+def with_braces(text: str) -> tuple[str, str] | None:
+    """Return an object for missing braces or keyword arguments, and pass."""
+    answer = without_fence(after_thinking(text))
+    if len(answer) > _MAX_BRACELESS:
+        return None
+    if found := _HEADLESS.fullmatch(answer):
+        body = found[1].rstrip().rstrip(",")
+        return "{" + body + ("" if body.count("}") > body.count("{") else "}"), "missing_braces"
+    if found := _CALL.fullmatch(answer):
+        return "{" + found[1] + "}", "call_arguments"
+    return None

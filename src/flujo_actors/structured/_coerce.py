@@ -1,32 +1,142 @@
-"""Bringing a value to its schema's types, where the value already says what the schema wants.
+"""Coercion of a value to its schema's types without changing its meaning.
 
 1. Every pass is small, has a name, and is recorded with the path where it was applied.
-2. A pass changes the spelling of what is there; it never adds, guesses or rounds.
-3. Nothing here accepts: the whole schema validates the result afterwards.
-4. A value with very many parts is left as it is: it would take too long.
+2. A pass changes the spelling of a value; it never adds, guesses or rounds.
+3. Nothing is accepted here: the whole schema validates the result afterwards.
+4. A value with very many parts is returned unchanged: it would take too long.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from . import _spelling as spelling
-from ._reading import Coercion
-from ._references import resolved
-from ._schema import Schema
-from ._strict import SourceFloat, plain
+from ._compiled_schema import Schema
+from ._read_result import Coercion
+from ._strict import SourceFloat, plain, resolved
+
+_LETTER = r"[^\W\d_]"
+_ASIDE = re.compile(
+    rf"(?<!\d)[\s_]+|[\s_]+(?!\d)"  # white space, except between two digits
+    rf"|(?<={_LETTER})[-./,;:]+(?={_LETTER})|(?<=\d)-(?={_LETTER})"
+    r"|[\"'“”‘’()\[\]`]+"
+    r"|[.,;:!?]+\Z"
+)
+_DASHES = str.maketrans("‐‑‒–—−", "------")
+_SEPARATOR = re.compile(r"(?<=[^\W_])[\s_-]+(?=[^\W_])")
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+_GROUPED = re.compile(r"[+-]?\d{1,3}(?:([,_'\u2019\u00a0\u202f ])\d{3})(?:\1\d{3})*(?:\.\d+)?")
+_GROUPED_WITH_POINTS = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+,\d+")
+_POINT_AND_THREE = re.compile(r"(?<![\d,'_ ])\d{1,3}\.\d{3}(?!\d|,\d)")
+_SEPARATORS = re.compile(r"[,_'\u2019\u00a0\u202f ]")
+_CURRENCY = re.compile(r"^([+-]?)\s*[$€£¥₹]\s*(?=[\d.])|(?<=\d)\s*[$€£¥₹]$")
+_TRUE = frozenset({"true", "yes", "y", "on", "1", "t"})
+_FALSE = frozenset({"false", "no", "n", "off", "0", "f"})
+_NULL = frozenset({"null", "none", "nil", "undefined"})
+_MAX_DIGITS = 400
+
+
+def skeleton(word: str) -> str:
+    """Return a name without case and separators.
+
+    `firstName` and `First-Name` agree, `C` and `C++` do not.
+    """
+    return _ASIDE.sub("", word.strip().translate(_DASHES)).casefold()
+
+
+def _with_separators(word: str) -> str:
+    """Return a name with one spelling of every separator.
+
+    `gpt 4`, `gpt_4` and `gpt-4` agree, `gpt4` does not.
+    """
+    return _SEPARATOR.sub("_", word.strip().translate(_DASHES)).casefold()
+
+
+def same_name(word: str, names: Iterable[str]) -> str | None:
+    """Return the one of `names` that `word` spells, or None."""
+    names = list(names)
+    for same in (skeleton, _with_separators):
+        spelled = same(word)
+        matches = [name for name in names if same(name) == spelled] if spelled else []
+        if matches:
+            return matches[0] if len(matches) == 1 else None
+    return None
+
+
+def member_of(word: str, members: Iterable[object]) -> object:
+    """Return the enumeration member that `word` spells, or `word` itself."""
+    members = [member for member in members if not isinstance(member, dict | list)]
+    stripped = word.strip()
+    for same in (str.casefold, skeleton, _with_separators):
+        spelled = same(stripped)
+        matches = [m for m in members if _is_spelled(m, spelled, same)] if spelled else []
+        if len(matches) == 1:
+            return matches[0]
+    return word
+
+
+def _is_spelled(member: object, spelled: str, same: Callable[[str], str]) -> bool:
+    if isinstance(member, int | float) and not isinstance(member, bool):
+        return (integer_from(spelled) if isinstance(member, int) else number_from(spelled)) == member
+    return same(_as_text(member)) == spelled
+
+
+def _as_text(member: object) -> str:
+    if isinstance(member, bool):
+        return "true" if member else "false"
+    return "null" if member is None else str(member)
+
+
+def number_from(text: str) -> int | float | None:
+    """Return a text's number, with thousands separators and currency sign."""
+    text = _CURRENCY.sub(r"\1", text.strip())
+    if len(text) > _MAX_DIGITS or (not text.isascii() and _SEPARATORS.sub("", text).isascii() is False):
+        return None
+    if _GROUPED.fullmatch(text):
+        text = _SEPARATORS.sub("", text)
+    elif _GROUPED_WITH_POINTS.fullmatch(text):
+        text = text.replace(".", "").replace(",", ".")
+    if not _NUMBER.fullmatch(text):
+        return None
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        return None
+    return int(text) if re.fullmatch(r"[+-]?\d+", text) else number
+
+
+def integer_from(text: str) -> int | None:
+    """Return the integer of a text; `1.000` is ambiguous and gives None."""
+    number = number_from(text)
+    if number is None or number != int(number) or _POINT_AND_THREE.search(text):
+        return None
+    return int(number)
+
+
+def boolean_from(value: object) -> bool | None:
+    """Return the boolean of a word or 0 / 1, or None."""
+    if isinstance(value, str):
+        word = value.strip().casefold()
+        return True if word in _TRUE else False if word in _FALSE else None
+    if isinstance(value, int | float) and value in (0, 1):
+        return bool(value)
+    return None
+
+
+def is_null_word(value: object) -> bool:
+    """Return whether a text means "no value"."""
+    return isinstance(value, str) and value.strip().casefold() in _NULL
+
 
 Reparse = Callable[[str], object]
-"""Reads JSON inside a string; raises `ValueError` if the whole string is not a container."""
+"""Parser of JSON in a string; `ValueError` without a container."""
 
 _MISSING = object()
 
 
 def coerce(value: Any, schema: Schema, reparse: Reparse) -> tuple[object, tuple[Coercion, ...]]:
-    """`value` in the types of `schema` as far as it goes, and the passes that were applied."""
+    """Return `value` in the types of `schema`, and the passes."""
     coercer = _Coercer(schema, reparse)
     try:
         return coercer.coerce(value, schema.json_schema, "$"), tuple(coercer.notes)
@@ -39,7 +149,7 @@ _MAX_PARTS = 20_000
 
 
 class _TooManyParts(Exception):
-    """The value has more parts than may be looked at."""
+    """The value has too many parts to examine."""
 
 
 class _Coercer:
@@ -100,12 +210,12 @@ class _Coercer:
         if isinstance(value, list) and len(value) == 1:
             return self.choice(self.note(path, "element_from_list", value[0]), members, path)
         if isinstance(value, str):
-            member = spelling.member_of(value, members)
+            member = member_of(value, members)
             return value if member is value else self.note(path, "enum_case", member)
         return value
 
     def typed(self, value: Any, part: Mapping[str, Any], path: str) -> object:
-        types = part.get("type") or ("object" if "properties" in part else None)
+        types = part.get("type") or ("object" if "properties" in part or "required" in part else None)
         types = [types] if isinstance(types, str) else list(types or ())
         kind = _kind(value)
         if not types or kind in types or (kind == "integer" and "number" in types):
@@ -129,12 +239,12 @@ class _Coercer:
             case "integer" | "number":
                 return self.number(value, wanted, path)
             case "boolean":
-                word = None if isinstance(value, list) else spelling.boolean_from(value)
+                word = None if isinstance(value, list) else boolean_from(value)
                 return _MISSING if word is None else self.note(path, "boolean_from_text", word)
             case "string":
                 return self.text(value, path)
             case "null":
-                return self.note(path, "null_from_text", None) if spelling.is_null_word(value) else _MISSING
+                return self.note(path, "null_from_text", None) if is_null_word(value) else _MISSING
             case "object" | "array":
                 return self.container(value, wanted, part, path)
         return _MISSING
@@ -142,7 +252,7 @@ class _Coercer:
     def number(self, value: Any, wanted: str, path: str) -> Any:
         if not isinstance(value, str):
             return _MISSING
-        number = spelling.integer_from(value) if wanted == "integer" else spelling.number_from(value)
+        number = integer_from(value) if wanted == "integer" else number_from(value)
         return _MISSING if number is None else self.note(path, "number_from_text", number)
 
     def text(self, value: Any, path: str) -> Any:
@@ -197,12 +307,12 @@ class _Coercer:
         return result if result or not value else value
 
     def is_absent(self, key: str, item: Any, place: Any, required: Any) -> bool:
-        if key in required or not (item is None or spelling.is_null_word(item)):
+        if key in required or not (item is None or is_null_word(item)):
             return False
         return isinstance(place, Mapping) and not self.schema.part_is_valid(place, item)  # null, or a word
 
     def place_of(self, key: str, part: Mapping[str, Any]) -> Any:
-        """The schema of the member `key`, or None where such a member is forbidden."""
+        """Return the member's schema, or None if forbidden."""
         properties = part.get("properties", {})
         if key in properties:
             return properties[key]
@@ -217,7 +327,7 @@ class _Coercer:
         absent = [name for name in properties if name not in value]
         if not absent or all(key in properties for key in value):
             return value
-        names = {key: spelling.same_name(key, absent) for key in value if key not in properties}
+        names = {key: same_name(key, absent) for key in value if key not in properties}
         targets = Counter(names.values())
         unique = {key: name for key, name in names.items() if name and targets[name] == 1}
         for name in unique.values():
@@ -228,7 +338,7 @@ class _Coercer:
 def _matches(pattern: str, key: str) -> bool:
     try:
         return re.search(pattern, key) is not None
-    except re.error:  # a pattern only the validator's dialect knows
+    except re.error:  # a pattern known only to the validator's dialect
         return False
 
 

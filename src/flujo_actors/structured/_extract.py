@@ -1,9 +1,9 @@
-"""Finding the values of a schema in free text, without a model.
+"""Extraction of schema values from free text, without a model.
 
 1. JSON anywhere in the text comes first.
-2. Otherwise labelled values (`key: value` lines, bullets, two-column tables, tags) and tables of rows are collected.
-3. A label counts only if it spells a property; two different values for one property make it ambiguous: it is left out.
-4. Nothing is invented: what was not found is absent, and the schema decides whether that is enough.
+2. Otherwise labeled values (`key: value` lines, bullets, two-column tables, tags) and tables of rows are collected.
+3. A label counts only if it spells a property; two different values for one property make it ambiguous: it is omitted.
+4. Nothing is invented: a missing value is absent, and the schema decides whether that is enough.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import StructuredOutputError
-from . import _spelling as spelling
-from ._coerce import coerce
-from ._fitting import container_in
-from ._marks import after_thinking
+from ._candidates import after_thinking
+from ._coerce import coerce, same_name
+from ._compiled_schema import Schema, compile_schema
 from ._reader import read_structured
-from ._references import resolved
-from ._refusals import refusal, refusing
-from ._schema import Schema, compile_schema
+from ._schema_match import container_in
+from ._strict import refusal, refusing, resolved
 
 _MAX_TEXT = 200_000
 _LABEL = re.compile(
@@ -39,7 +37,7 @@ _DECORATION = "*_` \t"
 
 
 def extract_from_text(text: str, schema: object) -> Any:
-    """The value of `schema` that the text spells out; raises `StructuredOutputError` if it does not."""
+    """Return the text's value of `schema`, or raise `StructuredOutputError`."""
     compiled = compile_schema(schema)
     try:
         return read_structured(text, compiled).value
@@ -48,7 +46,10 @@ def extract_from_text(text: str, schema: object) -> Any:
 
 
 def labelled_value(text: str, schema: Schema, no_json: StructuredOutputError | None = None) -> object:
-    """The value that the labels and tables of a text without JSON spell; `StructuredOutputError` if they do not."""
+    """Return the value of labels and tables in a text without JSON.
+
+    Raise `StructuredOutputError` if there is none.
+    """
     with refusing("extract", text, schema):
         found = _found(after_thinking(text), schema) if len(text) <= _MAX_TEXT else None
         if found is None:
@@ -88,7 +89,7 @@ def _properties(part: object, root: Mapping[str, object]) -> Mapping[str, object
 def _labelled(text: str, properties: Mapping[str, object]) -> dict[str, object]:
     seen: dict[str, list[object]] = {}
     for label, value in _pairs(text, properties):
-        name = spelling.same_name(label, properties)
+        name = same_name(label, properties)
         if name is not None:
             seen.setdefault(name, []).append(value)
     return {name: values[0] for name, values in seen.items() if all(v == values[0] for v in values)}
@@ -128,7 +129,7 @@ def _bullets_below(text: str, at: int) -> object:
 
 
 def _lines(text: str, start: int) -> Iterator[str]:
-    """The lines from `start` on, one by one: most readers want only the first."""
+    """Yield the lines from `start` on; most callers need only the first."""
     while 0 <= start < len(text):
         end = text.find("\n", start)
         yield text[start : end if end >= 0 else len(text)]
@@ -136,8 +137,8 @@ def _lines(text: str, start: int) -> Iterator[str]:
 
 
 def _split(label: str, value: object, properties: Mapping[str, object]) -> object:
-    """A comma-separated line where the property is a list."""
-    name = spelling.same_name(label, properties)
+    """Return a comma-separated line where the property is a list."""
+    name = same_name(label, properties)
     part = properties.get(name) if name else None
     is_list = isinstance(part, Mapping) and part.get("type") == "array"
     if is_list and isinstance(value, str) and "," in value and value[:1] not in "[{":
@@ -154,11 +155,11 @@ def _rows(text: str) -> list[list[str]]:
 
 
 def _table(text: str, properties: Mapping[str, object]) -> list[dict[str, object]] | None:
-    """The rows of a table whose header spells properties only."""
+    """Return the rows of a table whose header spells only properties."""
     rows = _rows(text) if properties else []
     if len(rows) < 2:
         return None
-    names = [spelling.same_name(_cleaned(cell), properties) for cell in rows[0]]
+    names = [same_name(_cleaned(cell), properties) for cell in rows[0]]
     if None in names or len(set(names)) != len(names):
         return None
     body = [cells for cells in rows[1:] if len(cells) == len(names)]

@@ -1,41 +1,279 @@
-"""From text to value: limits, strict, candidates, choice, validation. Nothing here knows a clock.
+"""From text to value: limits, strict parse, candidates, choice, validation. No clock.
 
 1. The limits come first: a text over them is refused, never cut.
-2. Strict JSON goes straight through.
+2. Strict JSON is accepted directly.
 3. Otherwise the containers of the text are candidates: complete ones before cut ones, the last before the first.
-4. With a schema, the first candidate it accepts wins, as it is, then coerced, then out of its envelope.
-5. What the schema refuses is refused; the error names the flaws of the best candidate.
+4. With a schema, the first candidate that it accepts wins: one that fits, then one that must be wrapped or unwrapped.
+5. A value that the schema refuses is refused; the error names the flaws of the best candidate.
+
+Sections:
+
+- Ambiguity check of a parsed text.
+- Third-party repair libraries for texts that the mender refuses; results are verified.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
+import json_repair
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from .._core.error_info import message_of
 from ..errors import StructuredOutputError
-from . import _engines as engines
-from . import _marks as marks
 from . import _strict as strict
-from ._candidates import Candidate, Candidates, find_candidates
-from ._doubts import undisputed
-from ._fitting import accepts, coerced, constructed, fitted, reading_of
-from ._limits import DEFAULT_LIMITS, Limits, TooMuchWork
-from ._reading import Flaw, Reading
-from ._refusals import refusal, refusing
-from ._scalars import NOTHING, scalar_from
-from ._schema import Schema, compile_schema
+from ._candidates import Candidate, Candidates, find_candidates, unwrapped_text, with_braces
+from ._compiled_schema import Schema, compile_schema
+from ._read_result import DEFAULT_LIMITS, Flaw, Limits, ReadResult, TooMuchWork
+from ._scalar_answers import NOTHING, scalar_from
+from ._schema_match import accepts, coerced, constructed, fitted, reading_of
+from ._single_edit_repair import near_candidates
+from ._strict import refusal, refusing
+
+# --- Ambiguity check of a parsed text -----------------------------------------------------------------------------
+# 1. A text that is one mark away from JSON in exactly one way has that value.
+# 2. With several ways it is refused, unless the parsed value is the only regular one of them.
+# 3. For a truncated text, the parsed rest counts if it is one of them, and is marked as truncated.
+# 4. Some habits of models are one mark away from another value: they keep their usual meaning.
+
+
+def undisputed(found: ReadResult | None, readable: str, text: str, schema: Schema | None) -> ReadResult | None:
+    """Return the reading, unless one changed mark gives another value; refuse several."""
+    if found and (_stands_clear(found, readable) or _is_habit(found, readable)):
+        return found
+    near = [reading for reading in _near(readable, text, schema) if found is None or _covers(reading, found)]
+    said = {to_json(reading.data) for reading in near}
+    if not said or (found and _is_confirmed(found, near)):
+        return found
+    if len(said) == 1 and not (found and found.truncated and not _extends(near[0].data, found.data)):
+        return near[0]
+    reason = "the text has several readings: a mark in it is missing, or replaces another"
+    raise refusal("parse", reason, text, schema)
+
+
+_BRACKETS_AND_COMMA = frozenset(',"{}[]')
+_CLEAR_BEHIND = re.compile(r"\s*(?:\Z|[`<])|\s+(?!true|false|null)[^\W\d][^\n\"{}\[\]]*+(?:\n|\Z)|[.!?]")
+
+
+def _stands_clear(found: ReadResult, text: str) -> bool:
+    """Return whether it is JSON as written, without adjacent data."""
+    start, end = found.span
+    if not (found.engine == "strict" or found.passes == ("trailing_comma",)) or not _CLEAR_BEHIND.match(text, end):
+        return False
+    return not text[start - 1 : start].isalnum() and text[:start].rstrip()[-1:] not in _BRACKETS_AND_COMMA
+
+
+def _is_confirmed(found: ReadResult, near: list[ReadResult]) -> bool:
+    """Return whether it is the only near or regular reading."""
+    said = {_said(reading) for reading in near}
+    regular = {_said(reading) for reading in near if _is_regular(reading.data)}
+    return _said(found) in said and (found.truncated or len(said) == 1 or regular == {_said(found)})
+
+
+_HABITS = (
+    ({"set"}, {"wrong_closer"}),
+    ({"missing_opener"}, {"missing_closer"}),
+    ({"missing_quote", "unquoted_key"}, {"unquoted_value"}),
+)
+"""Repairs of model habits near another value, and their companions."""
+
+
+def _is_habit(found: ReadResult, text: str) -> bool:
+    said, passes = text[found.span[0] : found.span[1]], set(found.passes)
+    balanced = all(said.count(opener) == said.count(closer) for opener, closer in ("{}", "[]"))
+    usual = any(habit <= passes <= habit | more for habit, more in _HABITS)
+    return usual and balanced and not found.coercions and _is_regular(found.data)
+
+
+def _said(reading: ReadResult) -> bytes:
+    """Return a reading's value; empty containers of both kinds are equal."""
+    return to_json(reading.data).replace(b"{}", b"[]")
+
+
+def _is_regular(data: object) -> bool:
+    """Return whether the elements of every list are of one kind."""
+    if isinstance(data, dict):
+        return all(map(_is_regular, data.values()))
+    if not isinstance(data, list):
+        return True
+    kinds = {float if type(item) is int else type(item) for item in data}
+    return len(kinds) < 2 and all(map(_is_regular, data))
+
+
+def _extends(more: object, less: object) -> bool:
+    """Return whether `more` contains all of `less`."""
+    if isinstance(less, dict) and isinstance(more, dict):
+        return all(key in more and _extends(more[key], item) for key, item in less.items())
+    if isinstance(less, list) and isinstance(more, list):
+        return len(less) <= len(more) and all(map(_extends, more, less))
+    return bool(more == less)
+
+
+def _covers(near: ReadResult, found: ReadResult) -> bool:
+    return near.span[0] <= found.span[0] < near.span[1]
+
+
+def _near(readable: str, text: str, schema: Schema | None) -> list[ReadResult]:
+    candidates = near_candidates(readable)
+    if schema is None:
+        return [reading_of(candidate, candidate.value, (), None, text) for candidate in candidates]
+    near = [reading for candidate in candidates if (reading := fitted(candidate, schema, text))]
+    return [reading for reading in near if not reading.coercions] or near
+
+
+# --- Third-party repair libraries for texts that the mender refuses -----------------------------------------------
+# 1. They see the extracted candidate only, never the prose around it, and only up to the size measured as safe.
+# 2. `fast_json_repair` first (linear, in Rust), `json_repair` next (better, but quadratic and unbounded).
+# 3. A result counts only if it equals the text character by character, except quotes and at most one bracket.
+
+
+try:
+    import fast_json_repair
+except ModuleNotFoundError:  # it has no release for the newest Pythons; `json_repair` alone serves them
+    fast_json_repair = None  # type: ignore[assignment]
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.S)
+_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)", re.S)
+_MARKS = re.compile(r"[\s{}\[\](),:;=\"'`“”‘’„…，：\\]+|\.{3}")
+_BRACKETS = re.compile(r"[{}\[\]]")
+_STRING = re.compile(r"\"(?:[^\"\\\n]|\\.)*+\"")
+_BARE_ONLY = frozenset({"true", "false", "null", "none", "nil", "undefined", "nan", "infinity", "-infinity", "inf"})
+"""Words that are not text when written without quotes."""
+_MARK_AT_THE_EDGE = re.compile(r"\A[\s]*[\"\[\]{}:,]|[\"\[\]{}:,]\s*\Z")
+_OPENS, _CLOSES = frozenset(("", *"\"'“‘`:,[=")), frozenset(("", *"\"'”’`,:}]);"))
+_ESCAPED_CONTROL = dict.fromkeys("nrtbf", " ")
+
+
+def repaired(text: str, limits: Limits) -> Iterator[Candidate]:
+    """Yield the faithful repairs of the outermost bracketed region of `text`."""
+    span = _outermost(text)
+    if span is None:
+        return
+    region = text[span[0] : span[1]]
+    engines: list[tuple[str, int, Callable[[str], object]]] = [
+        ("fast_json_repair", limits.max_fast_repair_chars, _fast),
+        ("json_repair", limits.max_slow_repair_chars, _slow),
+    ]
+    for name, cap, engine in engines:
+        json = _json_of(engine(region)) if len(region) <= cap else None
+        if json and says_the_same(region, value := strict.parse(json)):
+            yield Candidate(start=span[0], end=span[1], value=value, json=json, engine=name, passes=(name,))
+
+
+def _json_of(value: object) -> str | None:
+    """Return a non-empty container as strict JSON, or None."""
+    if not isinstance(value, dict | list) or not value:
+        return None
+    try:
+        json = to_json(value).decode()
+        strict.parse(json)
+    except ValueError:
+        return None
+    return json
+
+
+def _outermost(text: str) -> tuple[int, int] | None:
+    starts = [at for at in (text.find("{"), text.find("[")) if at >= 0]
+    end = max(text.rfind("}"), text.rfind("]")) + 1
+    return (min(starts), end) if starts and end > min(starts) else None
+
+
+def _fast(region: str) -> object:
+    if fast_json_repair is None:
+        return None
+    try:
+        return fast_json_repair.loads(region)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _slow(region: str) -> object:
+    try:
+        return json_repair.loads(region)
+    except (ValueError, RecursionError):
+        return None
+
+
+def says_the_same(text: str, value: object) -> bool:
+    """Return whether text and value have the same characters in order.
+
+    Brackets, quotes and comments are ignored.
+    """
+    written, said = to_json(value).decode(), _COMMENT.sub(" ", text)
+    if not all(_stands_in(text, leaf) for leaf in _strings(value)):
+        return False
+    return _signs(said) == _signs(written) and _is_one_apart(_shape(said), _shape(written))
+
+
+def _shape(text: str) -> str:
+    """Its brackets, in order."""
+    return "".join(_BRACKETS.findall(_STRING.sub("", text)))
+
+
+def _is_one_apart(shape: str, other: str) -> bool:
+    """Return whether the shapes are equal or differ by one bracket."""
+    longer, shorter = (shape, other) if len(shape) > len(other) else (other, shape)
+    same = next((at for at, bracket in enumerate(shorter) if bracket != longer[at]), len(shorter))
+    return longer[same + (len(longer) > len(shorter)) :] == shorter[same:]
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+def _stands_in(text: str, leaf: str) -> bool:
+    """Return whether a result string was whole in the text."""
+    if ('"' in leaf and _BRACKETS.search(leaf)) or _MARK_AT_THE_EDGE.search(leaf):
+        return False
+    if not leaf:
+        return '""' in text or "''" in text
+    written = to_json(leaf).decode()[1:-1]
+    if leaf.casefold() in _BARE_ONLY:
+        return any(f"{quote}{leaf}{quote}" in text for quote in "\"'")
+    return any(_is_delimited(text, form) for form in {leaf, written})
+
+
+def _is_delimited(text: str, form: str) -> bool:
+    at = text.find(form)
+    while at >= 0:
+        before, behind = text[max(0, at - 50) : at].rstrip()[-1:], text[at + len(form) :][:50].lstrip()[:1]
+        if before in _OPENS and behind in _CLOSES:
+            return True
+        at = text.find(form, at + 1)
+    return False
+
+
+def _signs(text: str) -> str:
+    return _MARKS.sub("", _ESCAPE.sub(_unescaped, text)).casefold()
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found[1]:
+        return chr(int(found[1], 16))
+    return _ESCAPED_CONTROL.get(found[2], found[2])
+
+
+# --- From text to value -------------------------------------------------------------------------------------------
+
 
 _MAX_FITTED = 500
-"""How many places of a text are tried, from the last one on; each takes about 0.2 ms."""
+"""Maximum number of candidates tried, last first; 0.2 ms each."""
 
 
-def read_structured(text: str, schema: object = None, limits: Limits = DEFAULT_LIMITS) -> Reading:
-    """The value of `text` under `schema` and how it was found; raises `StructuredOutputError` if there is none."""
+def read_structured(text: str, schema: object = None, limits: Limits = DEFAULT_LIMITS) -> ReadResult:
+    """Return the value of `text` under `schema` with its provenance.
+
+    Raise `StructuredOutputError` if there is none.
+    """
     text = _as_text(text)
     compiled = None if schema is None else compile_schema(schema)
     with refusing("parse", text, compiled):
@@ -46,7 +284,7 @@ def read_structured(text: str, schema: object = None, limits: Limits = DEFAULT_L
 
 
 def _as_text(text: str | bytes) -> str:
-    """Text as it is, bytes as UTF-8; anything else was not written by a model."""
+    """Return text unchanged and bytes as UTF-8; refuse any other type."""
     if isinstance(text, str):
         return text
     if not isinstance(text, bytes | bytearray):
@@ -60,15 +298,15 @@ def _as_text(text: str | bytes) -> str:
 
 
 def parse_and_validate(text: str, schema: object = None) -> Any:
-    """The value `text` holds, validated; raises `StructuredOutputError` if nothing valid can be read.
+    """Return the validated value of `text`, or raise `StructuredOutputError`.
 
-    Of a text that was cut off it is what was there: `read_structured` says so, a value cannot.
+    A truncated text gives its readable part: `read_structured` reports the truncation, a value cannot.
     """
     return _with_content(read_structured(text, schema)).value
 
 
 def normalize_json_text(text: str) -> str:
-    """The JSON of a model's answer as strict JSON text, without anything around it."""
+    """Return the JSON of a model's answer as strict JSON text."""
     text = _as_text(text)
     with refusing("parse", text, None):
         whole = _whole_within(text, DEFAULT_LIMITS)
@@ -77,11 +315,11 @@ def normalize_json_text(text: str) -> str:
         return _with_content(_search(text, None, None, DEFAULT_LIMITS)).json
 
 
-def _with_content(reading: Reading) -> Reading:
-    """The reading, unless the text was cut off inside the first thing that it says: `{"a": tru` is not `{}`."""
+def _with_content(reading: ReadResult) -> ReadResult:
+    """Return the reading, unless cut inside its first item."""
     begun = reading.span[1] - reading.span[0] > 1
     if reading.truncated and begun and reading.data in ({}, []):
-        raise refusal("parse", "the text was cut off before it said anything", reading.json, None)
+        raise refusal("parse", "the text was cut off before its first value", reading.json, None)
     return reading
 
 
@@ -89,7 +327,7 @@ def _with_content(reading: Reading) -> Reading:
 
 
 def _whole_within(text: str, limits: Limits) -> Candidate | None:
-    """The text as one JSON value; raises `TooMuchWork` if it is longer than may be read, or than may be searched."""
+    """Return the text as one JSON value, or raise `TooMuchWork`."""
     if len(text) <= limits.max_searched_chars:
         return _strict_whole(text)
     if len(text) > limits.max_chars:
@@ -104,31 +342,31 @@ def _whole_within(text: str, limits: Limits) -> Candidate | None:
 
 
 def _strict_whole(text: str) -> Candidate | None:
-    """The text as one JSON value, white space and invisible marks around it aside."""
+    """Return the text as one JSON value, ignoring invisible marks."""
     stripped = text.strip().strip("\ufeff\u200b\u2060\u200e\u200f").strip()
     start = text.find(stripped[:1]) if stripped else 0
     try:
         value = strict.parse(stripped)
-    except strict.Malformed:
+    except strict.JsonSyntaxError:
         return _multiline_string(stripped, start)
     return Candidate(start=start, end=start + len(stripped), value=value, json=stripped, engine="strict")
 
 
 def _multiline_string(stripped: str, start: int) -> Candidate | None:
-    """A JSON string in which line breaks were not escaped."""
+    """Return a JSON string in which line breaks were not escaped."""
     if len(stripped) < 2 or stripped[0] != '"' or stripped[-1] != '"' or stripped.count('"') != 2:
         return None
     json = "".join(f"\\u{ord(ch):04x}" if ch < " " else ch for ch in stripped)
     try:
         value = strict.parse(json)
-    except strict.Malformed:
+    except strict.JsonSyntaxError:
         return None
     end = start + len(stripped)
     return Candidate(start=start, end=end, value=value, json=json, engine="mended", passes=("control_characters",))
 
 
-def _search(text: str, whole: Candidate | None, schema: Schema | None, limits: Limits) -> Reading:
-    readable, unwrapped = marks.unwrapped_text(text) if whole is None else (text, None)
+def _search(text: str, whole: Candidate | None, schema: Schema | None, limits: Limits) -> ReadResult:
+    readable, unwrapped = unwrapped_text(text) if whole is None else (text, None)
     candidates = Candidates([whole]) if whole is not None else find_candidates(readable, limits)
     if schema is None:
         chosen = next(_without_schema(candidates, readable, limits), None)
@@ -142,7 +380,7 @@ def _search(text: str, whole: Candidate | None, schema: Schema | None, limits: L
     return _marked(found, unwrapped)
 
 
-def _marked(reading: Reading, unwrapped: str | None) -> Reading:
+def _marked(reading: ReadResult, unwrapped: str | None) -> ReadResult:
     if unwrapped is None:
         return reading
     return attrs.evolve(reading, passes=(unwrapped, *reading.passes))
@@ -154,25 +392,24 @@ def _ranked(candidates: list[Candidate]) -> Iterator[Candidate]:
 
 
 def _without_schema(candidates: Candidates, text: str, limits: Limits) -> Iterator[Candidate]:
-    """The candidates that stand by themselves."""
+    """Yield the candidates that are independent of their surroundings."""
     found = candidates.found
     yield from _ranked(found)
     for candidate in reversed(found):
         if not text[: candidate.start].strip() and not text[candidate.end :].strip(" \n\t,;`"):
             yield candidate
     if not candidates.ambiguous and (not found or any(c.fragment for c in found)):
-        yield from engines.repaired(text, limits)
+        yield from repaired(text, limits)
 
 
 def _with_schema(
     candidates: Candidates, readable: str, text: str, schema: Schema, limits: Limits, *, single: bool
-) -> Reading | None:
+) -> ReadResult | None:
     found = candidates.found
     if reading := _all_of_them(found, schema, text):
         return reading
-    for candidate in itertools.islice(_ranked(found), _MAX_FITTED):
-        if reading := fitted(candidate, schema, text):
-            return reading
+    if reading := _best_fitted(found, schema, text):
+        return reading
     if reading := _scalar(readable, text, schema, found, single):
         return reading
     weak = [c for c in reversed(found) if not c.solid and _stands_alone(c, readable)]
@@ -184,45 +421,63 @@ def _with_schema(
     return None
 
 
+def _best_fitted(found: list[Candidate], schema: Schema, text: str) -> ReadResult | None:
+    """Return the first reading with an unchanged outermost value, if any.
+
+    Complete readings come before cut ones.
+    """
+    for complete in (True, False):
+        ranked = (c for c in itertools.islice(_ranked(found), _MAX_FITTED) if c.complete is complete)
+        changed: ReadResult | None = None
+        for candidate in ranked:
+            reading = fitted(candidate, schema, text)
+            if reading and not any(each.path == "$" for each in reading.coercions):
+                return reading
+            changed = changed or reading
+        if changed:
+            return changed
+    return None
+
+
 def _fragments(candidates: Candidates) -> list[Candidate]:
-    """Complete parts of a region that cannot be read, last first; of an ambiguous region, none."""
+    """Return an unreadable region's complete parts, last first."""
     if candidates.ambiguous:
         return []
     return [c for c in reversed(candidates.found) if c.fragment and c.solid and c.complete]
 
 
 def _spare(text: str, limits: Limits, *, ambiguous: bool, cut: bool) -> Iterator[Candidate]:
-    """What is left to try when no container of the text fits: missing braces, then the repair libraries.
+    """Yield the last resorts: missing braces, then the repair libraries.
 
-    The libraries leave out what a cut text does not finish, and do not say so; `cut` says that it is one.
+    The libraries silently omit the unfinished part of a cut text; `cut` marks it.
     """
-    braced = marks.with_braces(text)
+    braced = with_braces(text)
     if braced:
         for candidate in find_candidates(braced[0], limits).found[:1]:
             yield attrs.evolve(candidate, passes=(braced[1], *candidate.passes), engine="mended")
     if not ambiguous:
-        yield from (attrs.evolve(candidate, complete=not cut) for candidate in engines.repaired(text, limits))
+        yield from (attrs.evolve(candidate, complete=not cut) for candidate in repaired(text, limits))
 
 
 def _stands_alone(candidate: Candidate, text: str) -> bool:
-    """Whether it begins the text or a line: `[a, b] is the output`, not `as said [see 1]`."""
+    """Return whether it begins a line, unlike `see [1]`."""
     before = text[: candidate.start]
     return not before.strip() or before.rstrip(" \t").endswith(("\n", ":", "`"))
 
 
-def _all_of_them(candidates: list[Candidate], schema: Schema, text: str) -> Reading | None:
-    """Several objects in a row at the end, where the schema wants a list of such objects."""
+def _all_of_them(candidates: list[Candidate], schema: Schema, text: str) -> ReadResult | None:
+    """Return several final objects as a list, if wanted."""
     last = next(_ranked(candidates), None)
     if schema.json_schema.get("type") != "array" or last is None or not isinstance(last.value, dict):
         return None
     objects = [c for c in candidates if c.solid and c.complete and isinstance(c.value, dict)]
-    if len(objects) < 2:
+    if len(objects) < 2 or any(_is_list_of(c, schema) for c in candidates):
         return None
     value, coercions = coerced([c.value for c in objects], schema)
     if not accepts(schema, value):
         return None
     passes = tuple(dict.fromkeys(p for c in objects for p in c.passes))
-    return Reading(
+    return ReadResult(
         value=constructed(schema, value),
         data=value,
         span=(objects[0].start, objects[-1].end),
@@ -233,7 +488,13 @@ def _all_of_them(candidates: list[Candidate], schema: Schema, text: str) -> Read
     )
 
 
-def _scalar(readable: str, text: str, schema: Schema, candidates: list[Candidate], single: bool) -> Reading | None:
+def _is_list_of(candidate: Candidate, schema: Schema) -> bool:
+    """Return whether a candidate is a fitting, non-empty list."""
+    usable = candidate.solid and candidate.complete and not candidate.fragment
+    return usable and isinstance(candidate.value, list) and bool(candidate.value) and accepts(schema, candidate.value)
+
+
+def _scalar(readable: str, text: str, schema: Schema, candidates: list[Candidate], single: bool) -> ReadResult | None:
     if any(c.solid and isinstance(c.value, dict | list) for c in candidates):
         return None
     source = candidates[0].value if single and isinstance(candidates[0].value, str) else readable
@@ -242,7 +503,7 @@ def _scalar(readable: str, text: str, schema: Schema, candidates: list[Candidate
         return None
     span = (0, len(text))
     built = constructed(schema, value)
-    return Reading(value=built, data=value, span=span, engine="scalar", schema_hash=schema.schema_hash)
+    return ReadResult(value=built, data=value, span=span, engine="scalar", schema_hash=schema.schema_hash)
 
 
 # --- refusal --------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Chunks become text: an incremental decoder, bounds, and previews that cost no more than the stream itself.
+"""Stream buffer: incremental decoder, bounds, and linear-cost previews.
 
-1. A chunk may end anywhere: inside a character, an escape, a surrogate pair. What is incomplete waits.
-2. Bytes and chunks are counted before they are kept; past a bound the stream is refused, with what had arrived.
-3. Pieces are joined in blocks, and all of them once at the end: the work is linear, the memory that of the text.
+1. A chunk may end anywhere: inside a character, an escape, a surrogate pair. An incomplete part waits.
+2. Bytes and chunks are counted before they are kept; past a bound the stream is refused, with the text so far.
+3. Chunks are joined in blocks, and all of them once at the end: the work is linear, the memory that of the text.
 4. A preview is computed only when the text has grown by half since the last one: together they are linear too.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from ..errors import StreamLimitExceeded, StructuredOutputError
-from ._marks import THINK_CLOSE
+from ._candidates import THINK_CLOSE
 
 _PIECES_PER_BLOCK = 512
 _HIGH_SURROGATES = ("\ud800", "\udbff")
@@ -35,7 +35,7 @@ class StreamBuffer:
         self._half = ""
 
     def feed(self, chunk: str | bytes) -> str:
-        """Keep the chunk and return the text it completes, which may be empty."""
+        """Add the chunk; return the text it completes, maybe empty."""
         if isinstance(chunk, bytes):
             self._count(len(chunk))
             piece = self._decoded(chunk)
@@ -49,7 +49,7 @@ class StreamBuffer:
         return piece
 
     def finish(self) -> str:
-        """The whole text; raises `StructuredOutputError` if the stream ended inside a character."""
+        """Return the text; raise `StructuredOutputError` inside a character."""
         if rest := self._decoded(b"", final=True):
             self._keep(rest)
         if self._half:
@@ -58,7 +58,7 @@ class StreamBuffer:
 
     @property
     def text(self) -> str:
-        """What has arrived and is complete so far."""
+        """Return the complete text so far."""
         if self._pieces or len(self._blocks) > 1:
             self._blocks = ["".join((*self._blocks, *self._pieces))]
             self._pieces = []
@@ -79,7 +79,7 @@ class StreamBuffer:
             raise self._broken(f"the stream is not UTF-8: {error.reason}") from None
 
     def _paired(self, chunk: str) -> str:
-        """Count the text; what comes back has no half of a character whose other half may still come."""
+        """Count the text; hold back an unpaired surrogate."""
         size, has_halves = _measured(chunk)
         self._count(size)
         if not has_halves and not self._half:
@@ -108,7 +108,7 @@ class StreamBuffer:
 
 
 def _measured(text: str) -> tuple[int, bool]:
-    """The size of a text in UTF-8, and whether there are halves of surrogate pairs in it."""
+    """Return a text's UTF-8 size, and any lone surrogates."""
     try:
         return len(text.encode()), False
     except UnicodeEncodeError:
@@ -116,15 +116,15 @@ def _measured(text: str) -> tuple[int, bool]:
 
 
 class Preview:
-    """What a structured stream would be worth if it ended here; never a final value."""
+    """Value of a structured stream so far; never a final value."""
 
     def __init__(self, *, growth: float = 1.5, first_at: int = 32) -> None:
         self._growth = growth
         self.next_at: int = first_at
-        """How many characters there must be for the next preview."""
+        """Number of characters for the next preview."""
 
     def partial_value(self, buffer: StreamBuffer) -> Any:
-        """A new preview if the text has grown enough for one and looks like JSON; else None."""
+        """Return a new preview if the text grew enough, or None."""
         if buffer.chars < self.next_at:
             return None
         self.next_at = int(buffer.chars * self._growth) + 1
@@ -132,7 +132,7 @@ class Preview:
 
 
 def partial_value(text: str) -> Any:
-    """The container that `text` begins, as far as it goes; None if there is none yet."""
+    """Return the container that `text` begins, or None."""
     thoughts = [found.end() for found in THINK_CLOSE.finditer(text)]
     begin = thoughts[-1] if thoughts else 0
     starts = [at for at in (text.find("{", begin), text.find("[", begin)) if at >= 0]

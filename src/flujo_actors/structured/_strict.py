@@ -5,23 +5,32 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
+import attrs
 from pydantic_core import from_json
 
+from .._core.attempt_results import escalating
+from .._core.error_info import message_of
+from ..errors import StructuredOutputError
+from ._compiled_schema import Schema
+from ._read_result import Flaw, TooMuchWork
 
-class Malformed(ValueError):
+
+class JsonSyntaxError(ValueError):
     """Not strict JSON."""
 
 
 def parse(text: str) -> object:
-    """The value of strict JSON text; refuses NaN, infinities, lone surrogates and endless digits."""
+    """Return strict JSON's value; refuse NaN, infinities and lone surrogates."""
     try:
         value = from_json(text, allow_inf_nan=False, cache_strings="keys")
     except (ValueError, TypeError) as error:  # TypeError: a lone surrogate cannot be encoded
-        raise Malformed(str(error)) from None
+        raise JsonSyntaxError(str(error)) from None
     if _may_overflow(text) and _has_infinity(value):
-        raise Malformed("a number is too large")
+        raise JsonSyntaxError("a number is too large")
     return value
 
 
@@ -30,10 +39,10 @@ _DIGITS, _SAMPLED_DIGITS = re.compile(r"[0-9]{200}"), re.compile(r"[0-9]{6}")
 
 
 def _may_overflow(text: str) -> bool:
-    """Whether a number may be read as infinity, which the parser lets through: `1e400`, or hundreds of digits."""
+    """Return whether a number may parse as infinity, like `1e400`."""
     if any(e in text and exponent.search(text) for e, exponent in _EXPONENTS.items()):
         return True
-    # so many digits show in every thirtieth character, too; looking at all of them would take as long as parsing
+    # a long run of digits also shows in every thirtieth character; checking all would take as long as parsing
     return len(text) >= 200 and bool(_SAMPLED_DIGITS.search(text[::30]) and _DIGITS.search(text))
 
 
@@ -51,17 +60,17 @@ _END_FINDER = json.JSONDecoder(parse_constant=_no_constants)
 
 
 _MAX_DECODED = 2_000_000
-"""The decoder keeps other threads waiting while it works, 40 ms for 2 MB; beyond, the last closer must do."""
+"""Maximum length for the blocking decoder (40 ms for 2 MB)."""
 _LIKELY = re.compile(r'\{\s*["}]|\[\s*["{\[\]\d\-tfn]')
 
 
 def can_decode(text: str, start: int) -> bool:
-    """Whether `end_of_value` knows the end; else it is a guess."""
+    """Return whether `end_of_value` is exact; otherwise it is a guess."""
     return len(text) - start <= _MAX_DECODED
 
 
 def end_of_value(text: str, start: int) -> int | None:
-    """Where the strict JSON container that begins at `start` ends, or None if there is none."""
+    """Return the end of the strict JSON container at `start`, or None."""
     if not _LIKELY.match(text, start):
         return None
     if not can_decode(text, start):
@@ -73,7 +82,7 @@ def end_of_value(text: str, start: int) -> int | None:
 
 
 def has_unique_keys(text: str) -> bool:
-    """Whether no object of this strict JSON text says a key twice."""
+    """Return whether no object of this JSON has duplicate keys."""
     try:
         json.loads(text, object_pairs_hook=_unique)
     except ValueError:
@@ -83,11 +92,14 @@ def has_unique_keys(text: str) -> bool:
 
 def _unique(members: list[tuple[str, object]]) -> None:
     if len({key for key, _ in members}) != len(members):
-        raise ValueError("a key is said twice")
+        raise ValueError("a duplicate key")
 
 
 def error_at(text: str) -> int:
-    """Where the text stops being JSON, or a string begins that does not end; its length if it is JSON."""
+    """Return the position of the first JSON error.
+
+    It is the length of the text if there is none.
+    """
     try:
         return _END_FINDER.raw_decode(text)[1]
     except json.JSONDecodeError as error:
@@ -110,12 +122,12 @@ def _source_float(lexeme: str) -> SourceFloat:
 
 
 def parse_with_source(text: str) -> object:
-    """As `parse`, with floats that remember their spelling: `1.10` as text is not `1.1`."""
+    """Return strict JSON's value with floats keeping their spelling (`1.10`)."""
     return json.loads(text, parse_float=_source_float, parse_constant=_no_constants)
 
 
 def plain(value: object) -> Any:
-    """The value with floats that are nothing but floats: the only ones that validators take."""
+    """Return the value with plain floats, which validators require."""
     match value:
         case dict():
             return {key: plain(item) for key, item in value.items()}
@@ -124,3 +136,70 @@ def plain(value: object) -> Any:
         case SourceFloat():
             return float(value)
     return value
+
+
+_MAX_REFERENCES = 50
+
+
+def resolved(part: object, root: Mapping[str, object]) -> Mapping[str, Any]:
+    """Return a part of `root` with its reference resolved and merged.
+
+    Empty if that is no object: a boolean schema, a dangling reference, or a cycle.
+    """
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(part, Mapping):
+            return {}
+        if "$ref" not in part:
+            return part
+        target = _target(str(part["$ref"]), root)
+        beside = {key: value for key, value in part.items() if key != "$ref"}
+        part = {**target, **beside} if isinstance(target, Mapping) else {}
+    return {}
+
+
+def _target(reference: str, root: Mapping[str, object]) -> object:
+    """Return the target of a JSON pointer, or None."""
+    target: Any = root
+    for step in unquote(reference.lstrip("#")).split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+            target = target[int(name)]
+        else:
+            target = target.get(name) if isinstance(target, Mapping) else None
+    return target
+
+
+_MAX_REASON = 300
+
+
+@attrs.frozen
+class refusing:  # noqa: N801 - a context manager, read as a verb
+    """Convert errors in this block to the refusal of `text` at `stage`."""
+
+    stage: str
+    text: str
+    schema: Schema | None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, TooMuchWork):
+            raise refusal("limits", str(error), self.text, self.schema) from None
+        if not isinstance(error, Exception) or isinstance(error, StructuredOutputError):
+            return
+        if control := escalating(error):
+            raise control from None
+        reason = f"{type(error).__name__}: {message_of(error)}"
+        raise refusal(self.stage, reason[:_MAX_REASON], self.text, self.schema) from error
+
+
+def refusal(
+    stage: str, reason: str, text: str, schema: Schema | None, flaws: list[Flaw] | None = None
+) -> StructuredOutputError:
+    """Return the error that names stage and reason of a refused `text`."""
+    excerpt = text if len(text) <= 200 else f"{text[:120]} … {text[-60:]}"
+    error = StructuredOutputError(f"no structured value ({stage}): {reason}")
+    error.stage, error.errors, error.text_excerpt = stage, list(flaws or ()), excerpt
+    error.schema_hash = schema.schema_hash if schema else None
+    return error

@@ -1,92 +1,111 @@
-"""What a run tells while it happens: sinks for typed events, behind one redactor.
+"""Telemetry: sinks for typed events, behind one redactor.
 
-Most runs tell nobody anything, and do without: see `lazy_names`.
+Most runs have no sink, and load none of this: see `lazy_names`.
 """
 
 from typing import TYPE_CHECKING
 
-from .._lazy_names import lazy_names as _lazy_names
+from .._core.lazy_exports import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
-    from .._core.events import AgentInput as AgentInput
-    from .._core.events import AgentResponse as AgentResponse
-    from .._core.events import AgentSystem as AgentSystem
-    from .._core.events import AgentUsage as AgentUsage
-    from .._core.events import ArosFallbackStage as ArosFallbackStage
-    from .._core.events import ArosRepairFailed as ArosRepairFailed
-    from .._core.events import ArosRepairStarted as ArosRepairStarted
-    from .._core.events import ArosRepairSuccess as ArosRepairSuccess
-    from .._core.events import AttemptEnded as AttemptEnded
-    from .._core.events import AttemptStarted as AttemptStarted
-    from .._core.events import Event as Event
-    from .._core.events import HandlerFailed as HandlerFailed
-    from .._core.events import HookFailed as HookFailed
-    from .._core.events import ModelEnded as ModelEnded
-    from .._core.events import ModelStarted as ModelStarted
-    from .._core.events import RunEnded as RunEnded
-    from .._core.events import RunPaused as RunPaused
-    from .._core.events import RunResumed as RunResumed
-    from .._core.events import RunStarted as RunStarted
-    from .._core.events import RunTaken as RunTaken
-    from .._core.events import StepEnded as StepEnded
-    from .._core.events import StepFallback as StepFallback
-    from .._core.events import StepRecovered as StepRecovered
-    from .._core.events import StepRetry as StepRetry
-    from .._core.events import StepStarted as StepStarted
-    from .._core.events import StepUnstoppable as StepUnstoppable
-    from .._core.events import ToolEnded as ToolEnded
-    from .._core.events import ToolStarted as ToolStarted
-    from .._core.events import UndoEnded as UndoEnded
-    from .._core.events import UndoStarted as UndoStarted
+    from .._core.telemetry_events import AgentInput as AgentInput
+    from .._core.telemetry_events import AgentResponse as AgentResponse
+    from .._core.telemetry_events import AgentSystem as AgentSystem
+    from .._core.telemetry_events import AgentUsage as AgentUsage
+    from .._core.telemetry_events import ArosFallbackStage as ArosFallbackStage
+    from .._core.telemetry_events import ArosRepairFailed as ArosRepairFailed
+    from .._core.telemetry_events import ArosRepairStarted as ArosRepairStarted
+    from .._core.telemetry_events import ArosRepairSuccess as ArosRepairSuccess
+    from .._core.telemetry_events import AttemptEnded as AttemptEnded
+    from .._core.telemetry_events import AttemptStarted as AttemptStarted
+    from .._core.telemetry_events import Event as Event
+    from .._core.telemetry_events import EventDelivered as EventDelivered
+    from .._core.telemetry_events import EventRefused as EventRefused
+    from .._core.telemetry_events import HandlerFailed as HandlerFailed
+    from .._core.telemetry_events import HookFailed as HookFailed
+    from .._core.telemetry_events import ModelEnded as ModelEnded
+    from .._core.telemetry_events import ModelStarted as ModelStarted
+    from .._core.telemetry_events import RetentionDeleted as RetentionDeleted
+    from .._core.telemetry_events import RunEndedEvent as RunEndedEvent
+    from .._core.telemetry_events import RunPausedEvent as RunPausedEvent
+    from .._core.telemetry_events import RunResumed as RunResumed
+    from .._core.telemetry_events import RunRetried as RunRetried
+    from .._core.telemetry_events import RunStarted as RunStarted
+    from .._core.telemetry_events import RunTaken as RunTaken
+    from .._core.telemetry_events import RunWaiting as RunWaiting
+    from .._core.telemetry_events import RunWoken as RunWoken
+    from .._core.telemetry_events import StepEnded as StepEnded
+    from .._core.telemetry_events import StepFallback as StepFallback
+    from .._core.telemetry_events import StepRecovered as StepRecovered
+    from .._core.telemetry_events import StepRetry as StepRetry
+    from .._core.telemetry_events import StepStarted as StepStarted
+    from .._core.telemetry_events import StepUnstoppable as StepUnstoppable
+    from .._core.telemetry_events import ToolEnded as ToolEnded
+    from .._core.telemetry_events import ToolStarted as ToolStarted
+    from .._core.telemetry_events import UndoEnded as UndoEnded
+    from .._core.telemetry_events import UndoStarted as UndoStarted
+    from ._null_telemetry import SILENT as SILENT
+    from ._null_telemetry import NullTelemetry as NullTelemetry
     from ._redaction.redactor import REPLACEMENT as REPLACEMENT
     from ._redaction.redactor import Redactor as Redactor
-    from ._silence import SILENT as SILENT
-    from ._silence import Silence as Silence
     from ._sinks import LogSink as LogSink
     from ._sinks import MemorySink as MemorySink
     from ._sinks import Sink as Sink
     from ._sinks import Telemetry as Telemetry
+
+    RunEnded = RunEndedEvent
+    RunPaused = RunPausedEvent
+    Silence = NullTelemetry
 else:
     __getattr__, __dir__ = _lazy_names(
         __name__,
         {
-            "AgentInput": ".._core.events",
-            "AgentResponse": ".._core.events",
-            "AgentSystem": ".._core.events",
-            "AgentUsage": ".._core.events",
-            "ArosFallbackStage": ".._core.events",
-            "ArosRepairFailed": ".._core.events",
-            "ArosRepairStarted": ".._core.events",
-            "ArosRepairSuccess": ".._core.events",
-            "AttemptEnded": ".._core.events",
-            "AttemptStarted": ".._core.events",
-            "Event": ".._core.events",
-            "HandlerFailed": ".._core.events",
-            "StepRecovered": ".._core.events",
-            "UndoStarted": ".._core.events",
-            "UndoEnded": ".._core.events",
-            "HookFailed": ".._core.events",
+            "AgentInput": ".._core.telemetry_events",
+            "AgentResponse": ".._core.telemetry_events",
+            "AgentSystem": ".._core.telemetry_events",
+            "AgentUsage": ".._core.telemetry_events",
+            "ArosFallbackStage": ".._core.telemetry_events",
+            "ArosRepairFailed": ".._core.telemetry_events",
+            "ArosRepairStarted": ".._core.telemetry_events",
+            "ArosRepairSuccess": ".._core.telemetry_events",
+            "AttemptEnded": ".._core.telemetry_events",
+            "AttemptStarted": ".._core.telemetry_events",
+            "Event": ".._core.telemetry_events",
+            "EventDelivered": ".._core.telemetry_events",
+            "EventRefused": ".._core.telemetry_events",
+            "HandlerFailed": ".._core.telemetry_events",
+            "StepRecovered": ".._core.telemetry_events",
+            "UndoStarted": ".._core.telemetry_events",
+            "UndoEnded": ".._core.telemetry_events",
+            "HookFailed": ".._core.telemetry_events",
             "LogSink": "._sinks",
             "MemorySink": "._sinks",
-            "ModelEnded": ".._core.events",
-            "ModelStarted": ".._core.events",
+            "ModelEnded": ".._core.telemetry_events",
+            "ModelStarted": ".._core.telemetry_events",
             "REPLACEMENT": "._redaction.redactor",
             "Redactor": "._redaction.redactor",
-            "RunEnded": ".._core.events",
-            "RunPaused": ".._core.events",
-            "RunResumed": ".._core.events",
-            "RunStarted": ".._core.events",
-            "RunTaken": ".._core.events",
-            "SILENT": "._silence",
-            "Silence": "._silence",
+            "RunEndedEvent": ".._core.telemetry_events",
+            "RunEnded": ".._core.telemetry_events:RunEndedEvent",
+            "RunPausedEvent": ".._core.telemetry_events",
+            "RunPaused": ".._core.telemetry_events:RunPausedEvent",
+            "RunResumed": ".._core.telemetry_events",
+            "RunRetried": ".._core.telemetry_events",
+            "RunStarted": ".._core.telemetry_events",
+            "RetentionDeleted": ".._core.telemetry_events",
+            "RunTaken": ".._core.telemetry_events",
+            "RunWaiting": ".._core.telemetry_events",
+            "RunWoken": ".._core.telemetry_events",
+            "SILENT": "._null_telemetry",
+            "NullTelemetry": "._null_telemetry",
+            "Silence": "._null_telemetry:NullTelemetry",
             "Sink": "._sinks",
-            "StepEnded": ".._core.events",
-            "StepFallback": ".._core.events",
-            "StepRetry": ".._core.events",
-            "StepStarted": ".._core.events",
-            "StepUnstoppable": ".._core.events",
+            "StepEnded": ".._core.telemetry_events",
+            "StepFallback": ".._core.telemetry_events",
+            "StepRetry": ".._core.telemetry_events",
+            "StepStarted": ".._core.telemetry_events",
+            "StepUnstoppable": ".._core.telemetry_events",
             "Telemetry": "._sinks",
-            "ToolEnded": ".._core.events",
-            "ToolStarted": ".._core.events",
+            "ToolEnded": ".._core.telemetry_events",
+            "ToolStarted": ".._core.telemetry_events",
         },
     )

@@ -1,21 +1,21 @@
-"""The package's own log, without secrets: what it says quotes errors, and errors quote anything."""
+"""Redaction of the package's own log, whose messages quote errors."""
 
 from __future__ import annotations
 
 import logging
 
 LOGGER = "flujo_actors"
-"""The logger of everything the package says by itself; events have `flujo_actors.events`."""
+"""Logger of the package's messages; events use `flujo_actors.events`."""
 
 _tracebacks = logging.Formatter()
 
 
 class WithoutSecrets(logging.Filter):
-    """Changes a record that tells a secret, in its text or its traceback, and no other."""
+    """Log filter that redacts message and traceback of a record with secrets."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let the record pass, redacted."""
-        from ._redaction.live_redaction import redacted  # loads what only programs with something to log need
+        from ._redaction.redactor import redacted
 
         said = record.getMessage()
         if (clean := redacted(said)) is not said:
@@ -28,7 +28,7 @@ class WithoutSecrets(logging.Filter):
 
 
 def hide_secrets_in_log() -> None:
-    """Stand before every handler of the package's log."""
+    """Install the filter before every handler of the package's log."""
     logger = logging.getLogger(LOGGER)
     if not any(isinstance(each, WithoutSecrets) for each in logger.filters):
         logger.addFilter(WithoutSecrets())

@@ -1,9 +1,9 @@
-"""Where events go, and what is done to them on the way.
+"""Event dispatch to sinks, with redaction.
 
 Rules:
-1. `Telemetry` is the only way to a sink: content is left out (unless it is switched on) and secrets are
+1. `Telemetry` is the only way to a sink: content is removed (unless it is switched on) and secrets are
    hidden once, before the first sink sees the event.
-2. Without sinks nothing is done at all; `enabled` lets an emitter save itself the making of the event.
+2. Without sinks nothing is done at all; `enabled` lets an emitter skip building the event.
 3. A sink that fails is reported once and never harms the run.
 """
 
@@ -17,18 +17,18 @@ from typing import Any, Protocol, TypeVar, overload
 import attrs
 from outcome import Error
 
+from .._core.error_info import tried
 from .._core.event_kinds import EventKind
-from .._core.events import EVENT_TYPES, AgentUsage, Event, content_fields, detail_fields, facts
-from .._core.foreign_code import tried
-from .._core.settings import Settings
-from ._redaction.live_redaction import LiveRedactor
-from ._redaction.redactor import Redactor
+from .._core.labels import NO_LABELS
+from .._core.settings_model import Settings
+from .._core.telemetry_events import EVENT_TYPES, AgentUsage, Event, content_fields, detail_fields, facts
+from ._redaction.redactor import LiveRedactor, Redactor
 
 _log = logging.getLogger("flujo_actors")
 
 _CONTENT = {kind: content_fields(event_type) for kind, event_type in EVENT_TYPES.items()}
 _DETAIL = {kind: detail_fields(event_type) for kind, event_type in EVENT_TYPES.items()}
-# What can hold no secret: numbers, words from a closed list, and the run's id, which ties the sinks together.
+# Fields that can hold no secret: numbers, words from a closed list, and the run id, which ties the sinks together.
 _FIXED = frozenset({"run_id", "at", "status", "stage", "attempt", "usage"})
 _FREE = {
     kind: [name for name in attrs.fields_dict(event_type) if name not in _FIXED]
@@ -43,7 +43,7 @@ class Sink(Protocol):
     """Takes note of events."""
 
     def emit(self, event: Event) -> None:
-        """Take note at once: no waiting, no I/O that can stall. Content and secrets are already out."""
+        """Record the event, already redacted, without waiting or slow I/O."""
 
 
 def _as_tuple(sinks: Any) -> tuple[Sink, ...]:
@@ -52,7 +52,7 @@ def _as_tuple(sinks: Any) -> tuple[Sink, ...]:
 
 @attrs.frozen(eq=False)
 class Telemetry:
-    """Gives each event to every sink, without secrets and, unless `content` is on, without content."""
+    """Emit redacted events to every sink; `content` includes content."""
 
     sinks: tuple[Sink, ...] = attrs.field(default=(), converter=_as_tuple)
     redactor: Redactor | LiveRedactor = attrs.field(factory=Redactor)
@@ -62,33 +62,49 @@ class Telemetry:
 
     @property
     def enabled(self) -> bool:
-        """Whether anyone listens."""
+        """Return whether anyone listens."""
         return bool(self.sinks)
 
     def redact(self, text: str) -> str:
-        """The text of an error without secrets."""
+        """Return the text of an error without secrets."""
         return self.redactor.text(text)
 
     def learn(self, deps: object) -> None:
-        """Take note of deps that were made for an attempt: they may hold secrets."""
+        """Keep deps made for an attempt: they may hold secrets."""
         if isinstance(self.redactor, LiveRedactor):
             self.redactor.learn(deps)
 
     def tell(self, kind: EventKind, **facts: object) -> None:
-        """Make the event of this kind, and tell every sink."""
+        """Build the event of this kind and emit it to every sink."""
         self.emit(EVENT_TYPES[kind](**facts))
 
+    def span_of(self, run_id: str) -> str | None:
+        """Return the open span of a run, from a sink that has spans."""
+        asked = (self._guarded(sink, sink.span_of, run_id) for sink in self.sinks if hasattr(sink, "span_of"))
+        return next((span for span in asked if span is not None), None)
+
+    @property
+    def measures(self) -> bool:
+        """Return whether a sink writes numbers of the store."""
+        return any(hasattr(sink, "measure") for sink in self.sinks)
+
+    def measure(self, gauges: object) -> None:
+        """Give numbers of the store to the sinks that write them."""
+        for sink in self.sinks:
+            if hasattr(sink, "measure"):
+                self._guarded(sink, sink.measure, gauges)
+
     def emit(self, event: Event) -> None:
-        """Tell every sink."""
+        """Emit the event to every sink."""
         if not self.sinks:
             return
         clean = self._guarded(self.redactor, self._clean, event) or self._without_content(event)
         for sink in self.sinks:
             self._guarded(sink, sink.emit, clean)
 
-    def _guarded(self, part: object, act: Callable[[Event], T], event: Event) -> T | None:
-        # A sink is foreign code that runs inside every step, and so are the fields of the objects that
-        # content is copied from: whatever they raise must not become the outcome of a run.
+    def _guarded(self, part: object, act: Callable[[Any], T], event: object) -> T | None:
+        # A sink is foreign code that runs inside every step, and so are the fields of the objects that content is
+        # copied from: their errors must not become the outcome of a run.
         done = tried(act, event)
         if isinstance(done, Error):
             self._report(part, done.error)
@@ -122,12 +138,12 @@ class Telemetry:
 def _hidden(redactor: Redactor, value: object) -> object:
     if isinstance(value, str):
         return redactor.text(value)
-    # Counts and amounts hold no text.
-    return value if value is None or isinstance(value, int | float) else redactor.value(value)
+    # Counts and amounts hold no text, and most runs have no labels.
+    return value if value is None or value is NO_LABELS or isinstance(value, int | float) else redactor.value(value)
 
 
 class MemorySink:
-    """Keeps the events, for tests."""
+    """Sink that keeps the events, for tests."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -137,7 +153,7 @@ class MemorySink:
         self.events.append(event)
 
     def kinds(self) -> list[str]:
-        """The kinds of the events, in order."""
+        """Return the kinds of the events, in order."""
         return [event.kind for event in self.events]
 
     @overload
@@ -145,14 +161,14 @@ class MemorySink:
     @overload
     def of(self, kind: type[E]) -> list[E]: ...
     def of(self, kind: str | type[object]) -> list[Any]:
-        """The events of one kind, given as its name or its class."""
+        """Return the events of one kind, by name or class."""
         if isinstance(kind, str):
             return [event for event in self.events if event.kind == kind]
         return [event for event in self.events if isinstance(event, kind)]
 
 
 _TROUBLE = frozenset({"step.retry", "step.fallback", "step.unstoppable", "hook.failed", "aros.repair.failed"})
-_MILESTONES = frozenset({"run.started", "run.ended", "run.paused", "run.resumed", "step.ended"})
+_MILESTONES = frozenset({"run.started", "run.ended", "run.paused", "run.resumed", "run.retried", "step.ended"})
 
 
 class LogSink:
@@ -174,7 +190,7 @@ class LogSink:
 
 
 def log_level(event: Event) -> int:
-    """How loud an event is; an answer that counted no tokens is trouble, too."""
+    """Return an event's log level; uncounted tokens are a warning."""
     failed = getattr(event, "status", None) in ("failure", "failed")
     if failed or event.kind in _TROUBLE or (isinstance(event, AgentUsage) and event.zero_tokens):
         return logging.WARNING
@@ -182,7 +198,7 @@ def log_level(event: Event) -> int:
 
 
 def log_line(said: dict[str, object]) -> str:
-    """The facts as `kind key=value …` on one line; a value that is not a plain word stands in JSON quotes."""
+    """Return `kind key=value …` on one line, with JSON strings."""
     pairs = (f"{name}={_on_one_line(value)}" for name, value in said.items() if name not in ("kind", "at"))
     return " ".join((str(said["kind"]), *pairs))
 
@@ -203,8 +219,11 @@ def _is_word(value: object) -> bool:
 
 
 def open_telemetry(settings: Settings, environ: Mapping[str, str], deps: Iterable[object]) -> Telemetry:
-    """Telemetry that hides what the environment and `deps` hold under secret-like names."""
+    """Return telemetry that hides the secrets of the environment and `deps`."""
     logging_sink = (LogSink(),) if settings.telemetry.log else ()
+    for sink in settings.telemetry.sinks if settings.telemetry.metric_labels else ():
+        if hasattr(sink, "label_metrics"):
+            sink.label_metrics(settings.telemetry.metric_labels)
     return Telemetry(
         sinks=(*settings.telemetry.sinks, *logging_sink),
         redactor=LiveRedactor(environ, list(deps)),

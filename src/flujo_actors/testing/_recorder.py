@@ -1,29 +1,180 @@
-"""What a run said, kept for looking at it afterwards."""
+"""Recorder of run outcomes and hook payloads.
+
+Sections:
+
+- Mock clock for tests: no real waiting, deterministic order.
+- Mock clock for asyncio: an event loop without real waiting.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+import math
+import selectors
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 import trio
+import trio.testing
 
-from .._core.hook_payloads import HookPayload, PostStep
+from .._api.flujo import Flujo
+from .._api.handle import RunHandle
+from .._bridge.threads import threads_in_flight
+from .._bridge.to_asyncio import calls_in_flight
+from .._core.failure_info import HookPayload, PostStep
 from .._core.outcomes import Chunk, Failure, PipelineResult, StepOutcome, StepResult, Success
-from .._handle import RunHandle
-from .._runner import Flujo
-from ._clock import JumpingClock
-from ._jumping_loop import JumpingLoop
+from .._durable.group_commit import commits_in_flight
+from .._durable.store_executor import calls_in_flight as store_calls_under_way
 
 if TYPE_CHECKING:
     from .._core.default_settings import Backend
 
+
+# --- Mock clock for tests -----------------------------------------------------------------------------------------
+# Rules:
+#
+# 1. Time is frozen while any task can run, and jumps to the next deadline when none can.
+# 2. Work outside the run's loop (model agents, stores, sync steps in threads) continues in real time; the clock waits
+#    for it.
+
+
+PATIENCE_S = 0.01
+"""Real time between checks for the end of work outside the loop."""
+
+
+class JumpingClock(trio.abc.Clock):
+    """A trio clock that jumps over waiting: `trio.run(main, clock=JumpingClock())`."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._looked = False
+
+    def start_clock(self) -> None:
+        """Do nothing: time advances by jumps."""
+
+    def current_time(self) -> float:
+        """Seconds since the beginning, as the run experiences them."""
+        return self._now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Jump when no task can run and no outside work is pending."""
+        if outside_work():
+            self._looked = False
+            return PATIENCE_S
+        if not self._looked:  # poll for I/O once without waiting
+            self._looked = True
+            return 0.0
+        self._looked = False
+        if deadline == math.inf:
+            return PATIENCE_S
+        self._now = max(self._now, deadline)
+        return 0.0
+
+
+def outside_work() -> bool:
+    """Return whether work outside the clock's loop is pending."""
+    if not trio.lowlevel.in_trio_run():  # not running, for example while an asyncio loop shuts down
+        return calls_in_flight() > 0
+    in_threads = trio.testing.active_thread_count() > 0 or threads_in_flight()
+    return in_threads or commits_in_flight() or store_calls_under_way() or calls_in_flight() > 0
+
+
+# --- Mock clock for asyncio ---------------------------------------------------------------------------------------
+# Rules:
+#
+# 1. Time is frozen while any callback can run, and jumps to the next timer when none can.
+# 2. Work in threads (sync steps, `asyncio.to_thread`) continues in real time; the clock waits for it. It does not
+#    know
+#    threads of other libraries, such as those of `anyio.to_thread`.
+# 3. The trio guest run on the loop uses the loop's time.
+
+
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop that jumps over waiting: `asyncio.Runner(loop_factory=JumpingLoop)`."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._in_threads = 0
+        self.trio_clock: trio.abc.Clock = _LoopClock(self)
+        """Clock of a trio run on this loop."""
+        super().__init__(_JumpingSelector(self))
+
+    def time(self) -> float:
+        """Seconds since the beginning, as the program experiences them."""
+        return self._now
+
+    def jump(self, seconds: float) -> None:
+        """Let time pass."""
+        self._now += seconds
+
+    @property
+    def waits_for_threads(self) -> bool:
+        """Return whether something may still come from outside the loop."""
+        return self._in_threads > 0 or outside_work()
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Run in a thread; the clock waits for it."""
+        future = super().run_in_executor(executor, func, *args)
+        self._in_threads += 1
+        future.add_done_callback(self._back_from_thread)
+        return future
+
+    def _back_from_thread(self, _: object) -> None:
+        self._in_threads -= 1
+
+    async def shutdown_default_executor(self, *timeout: float | None) -> None:
+        """Shut down the executor; its timeout (Python 3.12+) is not jumped to."""
+        self._in_threads += 1
+        try:
+            await super().shutdown_default_executor(*timeout)
+        finally:
+            self._in_threads -= 1
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Selector that advances the time instead of waiting for a timer."""
+
+    def __init__(self, loop: JumpingLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return ready I/O, after a jump if there is none."""
+        found = super().select(0)
+        if found or (timeout is not None and timeout <= 0):
+            return found
+        if timeout is None or self._loop.waits_for_threads:
+            return super().select(PATIENCE_S)
+        self._loop.jump(timeout)
+        return []
+
+
+class _LoopClock(trio.abc.Clock):
+    def __init__(self, loop: JumpingLoop) -> None:
+        self._loop = loop
+
+    def start_clock(self) -> None:
+        """Nothing to do: the loop's time is there already."""
+
+    def current_time(self) -> float:
+        return self._loop.time()
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return deadline - self._loop.time()
+
+
+# --- Recorder of run outcomes and hook payloads -------------------------------------------------------------------
 
 
 class Recorder:
-    """Keeps the outcomes of runs, and as a hook (`Flujo(…, hooks=recorder)`) also the payloads.
+    """Record the outcomes of runs, as a hook also the payloads.
 
-    `result` is the last run's result. Steps are named as in results; nested ones are among them.
+    `result` is the last run's result. Steps are named as in results, nested ones included.
     """
 
     def __init__(self) -> None:
@@ -46,48 +197,48 @@ class Recorder:
     # --- by step ---
 
     def of(self, step: str) -> list[StepOutcome]:
-        """The chunks, successes and failures of a step, in order."""
+        """Return the chunks, successes and failures of a step, in order."""
         return [outcome for outcome in self.outcomes if name_of(outcome) == step]
 
     def results(self, step: str) -> list[StepResult]:
-        """The results of a step: one for each time it settled as a success or a failure."""
+        """Return the results of a step, one per success or failure."""
         settled = (outcome for outcome in self.of(step) if isinstance(outcome, Success | Failure))
         return [outcome.step_result for outcome in settled if outcome.step_result is not None]
 
     def output(self, step: str) -> Any:
-        """What a step came to, the last time it succeeded."""
+        """Return the last successful output of a step."""
         for result in reversed(self.results(step)):
             if result.success:
                 return result.output
         raise LookupError(f"step {step!r} did not succeed; these did: {self._succeeded()}")
 
     def chunks(self, step: str | None = None) -> list[Any]:
-        """The live pieces of a step, or of all steps."""
+        """Return the live chunks of a step, or of all steps."""
         found = (outcome for outcome in self.outcomes if isinstance(outcome, Chunk))
         return [chunk.data for chunk in found if step is None or chunk.step_name == step]
 
     def settled(self) -> list[str]:
-        """The names of the steps that succeeded or failed, in the order in which they ended."""
+        """Return succeeded and failed steps' names in order of their end."""
         ended = (outcome for outcome in self.outcomes if isinstance(outcome, Success | Failure))
         return [name for outcome in ended if (name := name_of(outcome)) is not None]
 
     def failures(self) -> dict[str, str | None]:
-        """Why steps failed, by name."""
+        """Return the feedback of failed steps by name."""
         failed = (outcome for outcome in self.outcomes if isinstance(outcome, Failure))
         return {name_of(outcome) or "": outcome.feedback for outcome in failed}
 
     # --- by moment ---
 
     def kinds(self) -> list[str]:
-        """The kinds of the payloads, in order."""
+        """Return the kinds of the payloads, in order."""
         return [payload.kind for payload in self.payloads]
 
     def of_kind(self, kind: type[T]) -> list[T]:
-        """The payloads of one type."""
+        """Return the payloads of one type."""
         return [payload for payload in self.payloads if isinstance(payload, kind)]
 
     def endings(self) -> dict[str, StepOutcome]:
-        """How every step ended, pauses and aborts too, by path; needs the recorder to be a hook."""
+        """Return every step's terminal outcome by path; needs the hook."""
         return {payload.path: payload.outcome for payload in self.of_kind(PostStep)}
 
     def _succeeded(self) -> str:
@@ -96,7 +247,7 @@ class Recorder:
 
 
 def name_of(outcome: StepOutcome) -> str | None:
-    """Whose outcome it is; `None` where the outcome does not say."""
+    """Return the step name of an outcome, or None."""
     match outcome:
         case Success(step_result=result):
             return result.name
@@ -111,10 +262,10 @@ def name_of(outcome: StepOutcome) -> str | None:
 def run_on_mock_clock(
     flujo: Flujo, data: object = None, *, recorder: Recorder | None = None, backend: Backend | None = None
 ) -> PipelineResult:
-    """The result of a run that waits for nothing: backoffs, timeouts and sleeps pass at once.
+    """Return a run's result on a mock clock, with instant waits.
 
-    With a recorder, the run is watched; `backend` is that of `flujo.run`. For a resume, or anything else, there is the
-    clock by itself: `trio.run(main, clock=JumpingClock())`, and `asyncio.Runner(loop_factory=JumpingLoop)`.
+    With a recorder, the run is watched; `backend` is that of `flujo.run`. For other calls, such as a resume, use the
+    clock itself: `trio.run(main, clock=JumpingClock())`, and `asyncio.Runner(loop_factory=JumpingLoop)`.
     """
 
     async def main() -> PipelineResult:

@@ -1,4 +1,4 @@
-"""The conformance suite for retrievers: what every retriever must do, checked on yours.
+"""Conformance suite for retrievers.
 
 ```python
 from flujo_actors.testing import retriever_conformance
@@ -19,9 +19,8 @@ from typing import Any, TypeAlias
 
 import anyio
 
-from .._core.assembled import RetrievalResult
-from .._core.found import is_relevance, read_found
-from .._dsl.collections import Collection
+from .._core.records.assembled import RetrievalResult, is_relevance, read_found
+from .._dsl.retrieval_collections import Collection
 
 Passages: TypeAlias = Sequence[tuple[str, Mapping[str, object]]]
 Make: TypeAlias = Callable[[type[Collection], Passages], object]
@@ -64,7 +63,10 @@ HOSTILE = (
 
 
 def retriever_conformance(make: Make) -> tuple[str, ...]:
-    """Check all clauses on retrievers that `make` makes; which they were. `AssertionError` names the one that fails."""
+    """Check all clauses on retrievers made by `make`; return their names.
+
+    `AssertionError` names a failed clause.
+    """
     for clause in CLAUSES:
         try:
             clause(_Asked(make(Manuals, PASSAGES)))
@@ -149,6 +151,12 @@ def _a_list_lets_any_of_its_values_through(ask: _Asked) -> None:
     assert ask.ids("green tea", filters={"tenant": []}) == []
 
 
+def _a_filter_takes_any_text_as_it_is(ask: _Asked) -> None:
+    for odd in ("acme\0", "acme\ud800", "\0acme", "ac\0me"):
+        assert ask.ids("green tea", filters={"tenant": odd}) == [], repr(odd)
+        assert "tea" in ask.ids("green tea", filters={"tenant": [odd, "acme"]}), repr(odd)
+
+
 def _every_type_of_field_can_be_filtered_by(ask: _Asked) -> None:
     assert ask.ids("green tea", filters={"weight": 0.5}) == ["draft"]
     assert ask.ids("green tea", filters={"year": [2026]}) == ["tea"]
@@ -169,7 +177,8 @@ CLAUSES: Sequence[Callable[[_Asked], None]] = (
     _a_filter_comes_before_top_k,
     _several_filters_must_all_let_it_through,
     _a_list_lets_any_of_its_values_through,
+    _a_filter_takes_any_text_as_it_is,
     _every_type_of_field_can_be_filtered_by,
     _a_question_is_no_query_language,
 )
-"""What is checked, in this order."""
+"""Clauses in order."""

@@ -1,4 +1,4 @@
-"""The conformance suite for engines: what everything that carries tickets must do, as tests that run on yours.
+"""Conformance suite for engines that deliver tickets.
 
 ```python
 import pytest
@@ -13,8 +13,8 @@ class TestMyEngine(EngineConformance):
         return MyPlace()
 ```
 
-An engine may be late, deliver twice, and lose what was handed in: the suite does what the library does about it, and
-asks `again` for what has not come. It may not lose what it was asked for again, for ever.
+An engine may be late, deliver twice, and lose a ticket: the suite does the same as the library, and submits missing
+tickets `again`. An engine may not lose a resubmitted ticket forever.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from typing import Any
 import pytest
 from outcome import Error, Outcome, capture
 
-from .._fleet.port import Engine, Ticket
+from .._fleet.engine_port import Engine, Ticket
 
 ODD_IDS = ("with space", "quotes \" ' `", "new\nline", "nul \0", "emoji 🦜", "a/b@c#d%20", "{}[]", "ünïcode")
 
 
 class EnginePlace:
-    """Where engines of one kind meet; the suite makes one for each test, and it is empty then."""
+    """Location shared by engines of one kind; empty for each test."""
 
     patience_s: float = 30.0
-    """How long it may take until the next ticket comes, on a slow machine."""
+    """Timeout of the next ticket, on a slow machine."""
     ask_again_s: float = 1.0
-    """After how many seconds the suite asks again for what has not come."""
+    """Seconds after which the suite resubmits missing tickets."""
 
     def open(self) -> Engine:
-        """An engine on this place; each call stands for another process."""
+        """Return an engine on this location; each call represents another process."""
         raise NotImplementedError
 
     def restart(self) -> None:
-        """Take the engine's server away and bring it back, if there is one."""
+        """Stop and restart the engine's server, if there is one."""
         pytest.skip("this engine has no server to restart")
 
     def connection(self) -> Any:
-        """An open connection to the database whose transactions tickets can be part of, if there is one."""
+        """Return an open connection whose transactions can include tickets, or None."""
         pytest.skip("this engine shares no transactions")
 
 
-class Played:
-    """What was played, and who waits for it."""
+class RemoteOutcome:
+    """Executed tickets, and their waiters."""
 
     def __init__(self, place: EnginePlace, engine: Engine) -> None:
         self._place, self._engine = place, engine
@@ -65,7 +65,7 @@ class Played:
         self.most_at_once: int = 0
         self.changed: threading.Condition = threading.Condition()
         self.gate: threading.Event = threading.Event()
-        """Open unless a test closes it: what is played waits there."""
+        """Gate of executing tickets; open unless a test closes it."""
         self.gate.set()
 
     def play(self, run_id: str) -> None:
@@ -80,7 +80,7 @@ class Played:
             self.changed.notify_all()
 
     def wait(self, tickets: Sequence[Ticket]) -> None:
-        """Until all of them were played, asking again, as the library does, when no more come."""
+        """Wait until all tickets were executed, resubmitting missing ones."""
         wanted = {ticket.run_id: ticket for ticket in tickets}
 
         def missing() -> list[Ticket]:
@@ -102,7 +102,7 @@ class Played:
 
 
 class EngineConformance:
-    """All clauses; subclass it with a fixture `place` that returns an empty `EnginePlace`."""
+    """All clauses; subclasses provide a fixture `place` with an empty `EnginePlace`."""
 
     @pytest.fixture
     def engine(self, place: EnginePlace) -> Engine:
@@ -112,30 +112,32 @@ class EngineConformance:
         return engine
 
     @pytest.fixture
-    def played(self, place: EnginePlace, engine: Engine) -> Played:
-        """What the workers of this test have played."""
-        return Played(place, engine)
+    def played(self, place: EnginePlace, engine: Engine) -> RemoteOutcome:
+        """Tickets executed by the workers of this test."""
+        return RemoteOutcome(place, engine)
 
     def test_it_can_be_prepared_again(self, place: EnginePlace, engine: Engine) -> None:
         """By anybody, at any time, as every worker does when it starts."""
         engine.prepare()
         place.open().prepare()
 
-    def test_a_ticket_reaches_a_worker_that_was_there(self, place: EnginePlace, engine: Engine, played: Played) -> None:
-        """Also if another process hands it in."""
+    def test_a_ticket_reaches_a_worker_that_was_there(
+        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+    ) -> None:
+        """Also if another process submits it."""
         with serving(place, played):
             tickets = [Ticket(run_id="one"), Ticket(run_id="two")]
             engine.submit(tickets)
             played.wait(tickets)
 
-    def test_a_ticket_waits_for_a_worker(self, place: EnginePlace, engine: Engine, played: Played) -> None:
-        """What was handed in while nobody served is there for whoever comes."""
+    def test_a_ticket_waits_for_a_worker(self, place: EnginePlace, engine: Engine, played: RemoteOutcome) -> None:
+        """A ticket submitted without workers is delivered to the next one."""
         tickets = [Ticket(run_id=f"run {number}") for number in range(3)]
         engine.submit(tickets)
         with serving(place, played):
             played.wait(tickets)
 
-    def test_names_come_as_they_were(self, place: EnginePlace, engine: Engine, played: Played) -> None:
+    def test_names_come_as_they_were(self, place: EnginePlace, engine: Engine, played: RemoteOutcome) -> None:
         """A run's id may be any text."""
         tickets = [Ticket(run_id=odd, pipeline=odd) for odd in ODD_IDS]
         with serving(place, played):
@@ -143,8 +145,10 @@ class EngineConformance:
             played.wait(tickets)
         assert set(played.runs) == set(ODD_IDS)
 
-    def test_workers_get_what_is_in_their_queues(self, place: EnginePlace, engine: Engine, played: Played) -> None:
-        """One of several, and nothing of others'."""
+    def test_workers_get_what_is_in_their_queues(
+        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+    ) -> None:
+        """One of several queues, and nothing of the others."""
         mine = [Ticket(run_id="mine", queue="gpu"), Ticket(run_id="mine, too", queue="large gpu")]
         with serving(place, played, queues=("gpu", "large gpu")):
             engine.submit([*mine, Ticket(run_id="theirs", queue="cpu")])
@@ -152,7 +156,7 @@ class EngineConformance:
         assert "theirs" not in played.runs
 
     def test_no_more_is_played_at_once_than_there_are_slots(
-        self, place: EnginePlace, engine: Engine, played: Played
+        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
     ) -> None:
         """Whatever waits."""
         tickets = [Ticket(run_id=f"run {number}") for number in range(6)]
@@ -164,7 +168,9 @@ class EngineConformance:
             played.wait(tickets)
         assert played.most_at_once == 2
 
-    def test_what_was_played_can_be_asked_for_again(self, place: EnginePlace, engine: Engine, played: Played) -> None:
+    def test_what_was_played_can_be_asked_for_again(
+        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+    ) -> None:
         """Its worker may have died over it."""
         ticket = Ticket(run_id="again")
         with serving(place, played):
@@ -177,8 +183,10 @@ class EngineConformance:
                 engine.again([ticket])
             assert played.runs["again"] > before
 
-    def test_what_nobody_handed_in_can_be_asked_for(self, place: EnginePlace, engine: Engine, played: Played) -> None:
-        """Whoever admitted the run may have died before it could."""
+    def test_what_nobody_handed_in_can_be_asked_for(
+        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+    ) -> None:
+        """The submitter may have died after admitting the run."""
         ticket = Ticket(run_id="forgotten")
         with serving(place, played):
             engine.again([ticket])
@@ -190,15 +198,17 @@ class EngineConformance:
         engine.again([])
         engine.withdraw([])
 
-    def test_several_workers_share_the_work(self, place: EnginePlace, engine: Engine, played: Played) -> None:
+    def test_several_workers_share_the_work(self, place: EnginePlace, engine: Engine, played: RemoteOutcome) -> None:
         """Every ticket reaches one of them."""
         tickets = [Ticket(run_id=f"run {number}") for number in range(40)]
         with serving(place, played), serving(place, played):
             engine.submit(tickets)
             played.wait(tickets)
 
-    def test_a_worker_that_stops_takes_nothing_new(self, place: EnginePlace, engine: Engine, played: Played) -> None:
-        """What it plays it ends; the rest waits for others."""
+    def test_a_worker_that_stops_takes_nothing_new(
+        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+    ) -> None:
+        """It completes running tickets; the rest waits for other workers."""
         first, second = Ticket(run_id="first"), Ticket(run_id="second")
         played.gate.clear()
         with serving(place, played, slots=1) as stopping:
@@ -207,29 +217,33 @@ class EngineConformance:
                 engine.again([first])
             stopping.set()
             played.gate.set()
-        served = Played(place, engine)
+        served = RemoteOutcome(place, engine)
         engine.submit([second])
         with serving(place, served):
             served.wait([second])
         assert played.runs["first"] == 1
 
-    def test_what_was_withdrawn_may_come_all_the_same(self, place: EnginePlace, engine: Engine, played: Played) -> None:
-        """It is a hint; and the others are not touched by it."""
+    def test_what_was_withdrawn_may_come_all_the_same(
+        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+    ) -> None:
+        """A withdrawal is a hint, and leaves other tickets alone."""
         tickets = [Ticket(run_id="kept"), Ticket(run_id="dropped")]
         engine.submit(tickets)
         engine.withdraw(["dropped", "never heard of"])
         with serving(place, played):
             played.wait(tickets[:1])
 
-    def test_a_ticket_for_later_comes(self, place: EnginePlace, engine: Engine, played: Played) -> None:
-        """When it is time, or before."""
+    def test_a_ticket_for_later_comes(self, place: EnginePlace, engine: Engine, played: RemoteOutcome) -> None:
+        """The ticket arrives when due, or before."""
         ticket = Ticket(run_id="later", not_before=time.time() + 0.5, priority=3, trace={"traceparent": "00-ab-cd-01"})
         with serving(place, played):
             engine.submit([ticket])
             played.wait([ticket])
 
-    def test_it_survives_a_restart_of_its_server(self, place: EnginePlace, engine: Engine, played: Played) -> None:
-        """Whoever serves goes on by itself; tickets of before and after are delivered."""
+    def test_it_survives_a_restart_of_its_server(
+        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+    ) -> None:
+        """Workers reconnect by themselves; earlier and later tickets are delivered."""
         before, after = Ticket(run_id="before"), Ticket(run_id="after")
         with serving(place, played):
             engine.submit([before])
@@ -238,8 +252,8 @@ class EngineConformance:
             submitted(place, engine, [after])
             played.wait([after])
 
-    def test_tickets_are_part_of_a_transaction(self, place: EnginePlace, engine: Engine, played: Played) -> None:
-        """They come if it is committed, and not if it is rolled back."""
+    def test_tickets_are_part_of_a_transaction(self, place: EnginePlace, engine: Engine, played: RemoteOutcome) -> None:
+        """They are delivered if it commits, and not if it rolls back."""
         with place.connection() as connection:
             engine.submit([Ticket(run_id="rolled back")], connection)
             connection.rollback()
@@ -251,7 +265,7 @@ class EngineConformance:
 
 
 def submitted(place: EnginePlace, engine: Engine, tickets: Sequence[Ticket]) -> None:
-    """Hand in tickets to a server that may just be coming back."""
+    """Submit tickets to a server that may be restarting."""
     deadline = time.monotonic() + place.patience_s
     while isinstance(got := capture(engine.submit, tickets), Error):  # each engine has errors of its own
         if time.monotonic() > deadline:
@@ -261,9 +275,9 @@ def submitted(place: EnginePlace, engine: Engine, tickets: Sequence[Ticket]) -> 
 
 @contextlib.contextmanager
 def serving(
-    place: EnginePlace, played: Played, *, queues: Sequence[str] = ("default",), slots: int = 4
+    place: EnginePlace, played: RemoteOutcome, *, queues: Sequence[str] = ("default",), slots: int = 4
 ) -> Iterator[threading.Event]:
-    """A worker in a thread, as if in another process; it has stopped when the block is left."""
+    """Run a worker in a thread until the block is left."""
     stopping = threading.Event()
     got: list[Outcome[None]] = []
 
@@ -281,3 +295,6 @@ def serving(
     assert not thread.is_alive(), "serve() did not return after `stopping` was set"
     for each in got:
         each.unwrap()
+
+
+Played = RemoteOutcome  # former name

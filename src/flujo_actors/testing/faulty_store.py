@@ -1,4 +1,4 @@
-"""A store that fails when it is told to, for tests of what stands on a store.
+"""Store with injected faults, for tests of code that uses a store.
 
 Calls are counted from 1, over all methods. A transaction counts when it is opened, at each append in it, and at its
 commit.
@@ -9,33 +9,36 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from .._core.light_records import LightRecord
 from .._core.outcomes import RunId
-from .._core.paths import StepPath
-from .._core.records import (
+from .._core.policies.selection import Belief, Evidence
+from .._core.policies.shared_budgets import BudgetClaim, BudgetSnapshot
+from .._core.records.records import (
     Admission,
     Append,
-    CancelRequest,
+    AskedPause,
     Lease,
     OpenPause,
+    OwnerNotice,
+    QuestionQuery,
     Record,
+    RunCounts,
     RunQuery,
     StoredRun,
     StoredStatus,
     WorkerNote,
 )
-from .._core.selection import Belief, Evidence
-from .._core.shared_budgets import BudgetClaim, BudgetTold
+from .._core.step_paths import StepPath
+from .._core.views.record_summaries import RecordSummary
 from ..errors import LeaseLost, RunExists, StoreError
-from ..stores._port import Store, Transaction, Verdict
+from ..stores._store_port import Store, Transaction, Verdict
 
 
 def store_faults() -> dict[str, StoreError]:
-    """What a store says when its database is busy, full, broken or away."""
+    """Return typical store errors: database busy, full, broken or away."""
     return {
         "busy": _caused("the database is locked", sqlite3.OperationalError("database is locked")),
         "full": _caused("the disk is full", sqlite3.OperationalError("database or disk is full")),
@@ -58,19 +61,22 @@ class FaultyStore:
         hold_at: int | None = None,
         hold_s: float = 0.0,
     ) -> None:
-        """Fail call number `fail_at` and the `times - 1` after it: `before` the store has seen it, or `after` it has
-        done it, as when an answer is lost. Call number `hold_at` blocks its thread for `hold_s` seconds first."""
+        """Fail call number `fail_at` and the `times - 1` after it.
+
+        `before` fails without an effect, `after` fails after the effect, like a lost reply. Call number `hold_at`
+        blocks its thread for `hold_s` seconds first.
+        """
         self.calls: list[str] = []
         """The names of the calls so far, in order."""
         self._store = store
         self._fail_at, self._times, self._when = fail_at, times, when
-        self._error = error or StoreError("the store fails, as it was told to")
+        self._error = error or StoreError("the store fails, as scripted")
         self._hold_at, self._hold_s = hold_at, hold_s
         self._lock = threading.Lock()
 
     @property
     def place(self) -> str | None:
-        """The place of the store below; not counted."""
+        """Return the place of the store below; not counted."""
         return getattr(self._store, "place", None)
 
     def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
@@ -95,12 +101,12 @@ class FaultyStore:
         with self.counted("request_cancel"):
             self._store.request_cancel(run_id, reason=reason)
 
-    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
-        """Not counted: it is asked by the clock, and what is counted must not depend on time."""
+    def cancel_requests(self, run_ids: Sequence[RunId]) -> Mapping[RunId, OwnerNotice]:
+        """Uncounted: it is polled, and counts must not depend on time."""
         return self._store.cancel_requests(run_ids)
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
-        """Not counted if it says no more than that steps have begun: that is written by the clock, too."""
+        """Uncounted if it only records step starts, written by time."""
         if all(record.kind == "started" and not append.release for append in batch for record in append.records):
             return self._store.append(batch)
         with self.counted("append"):
@@ -119,7 +125,7 @@ class FaultyStore:
             self._store.defer(run_id, path, token=token, records=records, pause=pause)
 
     def expire(self, *, body: str) -> list[RunId]:
-        """Not counted, as whatever is asked by the clock."""
+        """Not counted: it is polled by time."""
         return self._store.expire(body=body)
 
     def next_due_s(self) -> float | None:
@@ -129,11 +135,15 @@ class FaultyStore:
         with self.counted("beliefs"):
             return self._store.beliefs(name, category)
 
+    def steer(self, run_id: RunId, *, record: Record, after: int) -> int | None:
+        with self.counted("steer"):
+            return self._store.steer(run_id, record=record, after=after)
+
     def reward(self, run_id: RunId, path: StepPath, *, record: Record, evidence: Evidence) -> None:
         with self.counted("reward"):
             self._store.reward(run_id, path, record=record, evidence=evidence)
 
-    def draw(self, lease: Lease, claims: Sequence[BudgetClaim]) -> list[BudgetTold]:
+    def draw(self, lease: Lease, claims: Sequence[BudgetClaim]) -> list[BudgetSnapshot]:
         with self.counted("draw"):
             return self._store.draw(lease, claims)
 
@@ -145,7 +155,7 @@ class FaultyStore:
         with self.counted("read"):
             return self._store.read(run_id, after=after)
 
-    def scan(self, run_id: RunId, after: int = 0, limit: int | None = None) -> list[LightRecord]:
+    def scan(self, run_id: RunId, after: int = 0, limit: int | None = None) -> list[RecordSummary]:
         with self.counted("scan"):
             return self._store.scan(run_id, after, limit)
 
@@ -154,7 +164,7 @@ class FaultyStore:
             return self._store.record(run_id, seq)
 
     def look(self, run_ids: Sequence[RunId]) -> dict[RunId, StoredRun]:
-        """Not counted: it is asked by the clock."""
+        """Not counted: it is polled by time."""
         return self._store.look(run_ids)
 
     def admit_fork(
@@ -171,6 +181,14 @@ class FaultyStore:
     def find(self, query: RunQuery) -> list[StoredRun]:
         with self.counted("find"):
             return self._store.find(query)
+
+    def counts(self) -> RunCounts:
+        with self.counted("counts"):
+            return self._store.counts()
+
+    def asked(self, query: QuestionQuery) -> list[AskedPause]:
+        with self.counted("asked"):
+            return self._store.asked(query)
 
     def delete(self, run_ids: Sequence[RunId]) -> int:
         with self.counted("delete"):
@@ -230,7 +248,7 @@ class FaultyStore:
 
     @contextmanager
     def counted(self, name: str) -> Iterator[None]:
-        """One call, which may fail before or after what is done in the block."""
+        """Count one call, which may fail before or after the block."""
         fate = self._count(name)
         if fate == "before":
             raise self._error
@@ -249,7 +267,7 @@ class FaultyStore:
 
 
 class _FaultyTransaction:
-    """A transaction whose appends may fail."""
+    """Transaction whose appends may fail."""
 
     def __init__(self, transaction: Transaction, store: FaultyStore) -> None:
         self._transaction = transaction

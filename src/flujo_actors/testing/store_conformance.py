@@ -1,4 +1,4 @@
-"""The conformance suite for stores: what every store must do, as tests that run on yours.
+"""Conformance suite for stores.
 
 ```python
 import pytest
@@ -14,47 +14,64 @@ class TestMyStore(StoreConformance):
         return MyPlace(tmp_path)
 ```
 
-The clauses about damage, blobs and versions are skipped for a place that does not say how to damage it; those about
-processes for one that is not `between_processes`; those about deadlines, beliefs and budgets for a store
-that has no `expire`, no `beliefs` or no `draw`. Processes are forked, so the suite needs a system that has forks.
+The clauses about damage, blobs and versions are skipped for a location that cannot be damaged; those about processes
+for one that is not `between_processes`; those about deadlines, statistics, budgets, schedules, labels and loops for a
+store that has no `expire`, `beliefs`, `draw`, `fire`, `set_labels`, `compacted`, `due`, `send` or `steer`.
+Processes are forked, so the suite needs a system that has forks.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from ..stores._clock import ManualClock as ManualClock
-from ..stores._port import Store
-from ._store_clauses.answering import AnsweringClauses
-from ._store_clauses.believing import BeliefClauses
-from ._store_clauses.concurrency import ConcurrencyClauses
-from ._store_clauses.controlling import ControlClauses
-from ._store_clauses.crashing import CrashClauses
-from ._store_clauses.deadlines import DeadlineClauses
-from ._store_clauses.drawing import BudgetClauses
-from ._store_clauses.fencing import FencingClauses
-from ._store_clauses.keeping import KeepingClauses
-from ._store_clauses.place import StorePlace as StorePlace
-from ._store_clauses.queueing import QueueClauses
-from ._store_clauses.scanning import ScanClauses
-from ._store_clauses.writing import WritingClauses
+from ..stores._lease_clock import ManualClock as ManualClock
+from ..stores._store_port import Store
+from ._store_clauses.answer_clauses import AnsweringClauses, DeadlineClauses, WaitClauses
+from ._store_clauses.budget_clauses import BeliefClauses, BudgetClauses, RateClauses, WindowClauses
+from ._store_clauses.control_clauses import (
+    ControlClauses,
+    DutyClauses,
+    FencingClauses,
+    OutboxClauses,
+    RecoveryClauses,
+    RetryClauses,
+    SteeringClauses,
+)
+from ._store_clauses.persistence_clauses import KeepingClauses, TransferClauses
+from ._store_clauses.query_clauses import LabelClauses, ScanClauses
+from ._store_clauses.queue_clauses import ClaimClauses, QueueClauses, ScheduleClauses
+from ._store_clauses.store_target import StorePlace as StorePlace
+from ._store_clauses.write_clauses import CompactionClauses, ConcurrencyClauses, CrashClauses, WritingClauses
 
 
 class StoreConformance(
     WritingClauses,
     FencingClauses,
     ControlClauses,
+    SteeringClauses,
     QueueClauses,
+    ClaimClauses,
     AnsweringClauses,
     DeadlineClauses,
+    WaitClauses,
     BeliefClauses,
     BudgetClauses,
+    WindowClauses,
+    RateClauses,
+    ScheduleClauses,
     KeepingClauses,
     ScanClauses,
+    LabelClauses,
+    RetryClauses,
+    RecoveryClauses,
+    CompactionClauses,
+    TransferClauses,
+    DutyClauses,
+    OutboxClauses,
     ConcurrencyClauses,
     CrashClauses,
 ):
-    """All clauses; subclass it with a fixture `place` that returns an empty `StorePlace`."""
+    """All clauses; subclasses provide a fixture `place` with an empty `StorePlace`."""
 
     @pytest.fixture
     def store(self, place: StorePlace) -> Store:

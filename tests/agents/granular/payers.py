@@ -15,11 +15,11 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
-from flujo_actors._agents.granular.request import GranularRequest
+from flujo_actors._agents.granular.granular_request import GranularRequest
 from flujo_actors._agents.granular.units import OnUncertain, current_unit
-from flujo_actors._agents.metering import AgentCall
-from flujo_actors._agents.pricing import Pricing
-from flujo_actors._core.settings import Price, UsageSettings
+from flujo_actors._agents.prices import Pricing
+from flujo_actors._agents.request_meter import AgentCall
+from flujo_actors._core.settings_model import Price, UsageSettings
 from flujo_actors._core.usage import Usage
 
 PRICES = UsageSettings(prices={"payer": Price(input_usd=10.0, output_usd=20.0)})

@@ -12,7 +12,15 @@ from payers import Bank, Heard, payer, request_of, streamed, turn_of
 from pydantic import BaseModel
 from pydantic_ai import Agent, DeferredToolRequests, FunctionToolset, ModelRetry, RunContext, ToolReturn
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed, UserError
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UploadedFile
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UploadedFile,
+    UserPromptPart,
+)
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import ToolDefinition
@@ -169,15 +177,36 @@ def test_an_error_of_a_tool_is_not_a_result() -> None:
     assert journal.recalled == ["1"]
 
 
-def test_a_tool_may_not_enqueue_messages() -> None:
-    """A replay could not enqueue them again; the error says what to do."""
+def test_a_tool_enqueues_messages_that_a_replay_repeats() -> None:
+    """They are recorded with the call, and follow its result in the next request."""
+    calls: list[str] = []
 
     async def whisper(ctx: RunContext[None]) -> str:
         ctx.enqueue("psst")
+        calls.append("called")
         return "ok"
 
-    with pytest.raises(UserError, match="return the content instead"):
-        asyncio.run(request_of(_asking("whisper", tools=[whisper]), MortalJournal()).run())
+    journal = MortalJournal()
+    first = asyncio.run(request_of(_asking("whisper", tools=[whisper]), journal).run())
+    again = asyncio.run(request_of(_asking("whisper", tools=[whisper]), journal).run())
+    for result in (first, again):
+        parts = [part for message in result.all_messages() for part in message.parts]
+        texts = [part.content for part in parts if isinstance(part, ToolReturnPart | UserPromptPart)]
+        assert texts[-2:] == ["ok", "psst"]
+    assert calls == ["called"]
+
+
+def test_a_message_after_the_end_of_its_call_is_refused() -> None:
+    """The record of the call could not contain it."""
+    contexts: list[RunContext[None]] = []
+
+    async def whisper(ctx: RunContext[None]) -> str:
+        contexts.append(ctx)
+        return "ok"
+
+    asyncio.run(request_of(_asking("whisper", tools=[whisper]), MortalJournal()).run())
+    with pytest.raises(UserError, match="after the tool's call had ended"):
+        contexts[0].enqueue("psst")
 
 
 # --- where tools come from ---

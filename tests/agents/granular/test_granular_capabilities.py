@@ -18,9 +18,9 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RequestUsage
 
-from flujo_actors._agents.factory import make_agent_async
-from flujo_actors._agents.metering import AgentCall
-from flujo_actors._agents.pricing import Pricing
+from flujo_actors._agents.agent_factory import make_agent_async
+from flujo_actors._agents.prices import Pricing
+from flujo_actors._agents.request_meter import AgentCall
 
 
 def _counting(calls: list[str], *, text: str = "hello") -> Model:

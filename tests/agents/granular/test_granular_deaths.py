@@ -13,7 +13,7 @@ from payers import SCOPE, Bank, payer, request_of, streamed
 from pydantic import BaseModel
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
 
-from flujo_actors._agents.granular.request import GranularRequest
+from flujo_actors._agents.granular.granular_request import GranularRequest
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from flujo_actors._agents.granular.tool_outcomes import Returned, outcome_to_json
-from flujo_actors._agents.granular.units import RecordedUnit, Unit, current_unit
+from flujo_actors._agents.granular.units import RecordedUnit, UnitRecord, current_unit
 from flujo_actors.errors import DeclarationError, StoreError, UncertainUnit
 
 
@@ -129,7 +129,7 @@ def test_a_result_that_somebody_found_out_is_taken_for_the_tools() -> None:
 
 def test_a_sync_tool_knows_its_unit_in_its_thread() -> None:
     """The context goes with the call into the thread; outside there is no unit."""
-    seen: list[tuple[Unit | None, bool]] = []
+    seen: list[tuple[UnitRecord | None, bool]] = []
 
     def blocking() -> str:
         seen.append((current_unit(), threading.current_thread() is threading.main_thread()))
@@ -137,7 +137,7 @@ def test_a_sync_tool_knows_its_unit_in_its_thread() -> None:
 
     agent = _calling(ToolCallPart("blocking", {}, tool_call_id="b"), tools=[blocking])
     asyncio.run(request_of(agent, MortalJournal()).run())
-    assert seen == [(Unit(idempotency_key="run-1:pay/all:1:b", may_have_run_before=False), False)]
+    assert seen == [(UnitRecord(idempotency_key="run-1:pay/all:1:b", may_have_run_before=False), False)]
     assert current_unit() is None
 
 

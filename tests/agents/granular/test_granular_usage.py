@@ -17,10 +17,10 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RequestUsage
 
-from flujo_actors._agents.metering import AgentCall
-from flujo_actors._agents.pricing import Pricing
-from flujo_actors._core.events import ModelStarted, ToolStarted
+from flujo_actors._agents.prices import Pricing
+from flujo_actors._agents.request_meter import AgentCall
 from flujo_actors._core.quota import Amount, Quota
+from flujo_actors._core.telemetry_events import ModelStarted, ToolStarted
 from flujo_actors._core.usage import NO_USAGE, Usage, UsageLimits
 from flujo_actors.errors import UsageLimitExceededError
 

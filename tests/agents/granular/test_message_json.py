@@ -14,7 +14,7 @@ from message_strategies import (
 )
 from pydantic_ai.messages import ModelResponse
 
-from flujo_actors._agents.granular.message_json import response_from_json, response_to_json
+from flujo_actors._agents.granular.conversation import response_from_json, response_to_json
 
 unhurried = settings(
     deadline=None,

@@ -95,7 +95,7 @@ READ = {
     "_instructions": "_durable/fingerprint.py, to find a changed prompt",
     "_output_validators": "_agents/output_schema.py, to know whether a repaired value must be judged",
     "_override_model": "_agents/metered_model.py, to know whether the agent's own model is the one that is asked",
-    "_override_root_capability": "_agents/toolless.py, to know whether the agent's own capabilities are those of a run",
+    "_override_root_capability": "_agents/agent_request.py, to know whether the agent's own capabilities are those of a run",  # noqa: E501
     "_system_prompt_functions": "_durable/fingerprint.py, to find a changed prompt",
     "_system_prompts": "_durable/fingerprint.py, to find a changed prompt",
 }

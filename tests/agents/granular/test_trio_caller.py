@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from flujo_actors._bridge.host import current_host
+from flujo_actors._bridge.host_loop import current_host
 from flujo_actors._bridge.to_asyncio import AsyncioLoop, helper_loop
 from flujo_actors._bridge.to_trio import TrioCaller
 

@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "granular_agent.py"
 
 def test_the_example_dies_and_goes_on() -> None:
     """The second process asks only for what is missing, and tells the tool that it may be the second time."""
-    done = subprocess.run([sys.executable, "-W", "error", EXAMPLE], capture_output=True, encoding="utf-8", timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", EXAMPLE], capture_output=True, encoding="utf-8", timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
     begun, _, resumed = done.stdout.partition("it was killed: True\n")
     assert sorted(begun.splitlines()) == [

@@ -11,7 +11,7 @@ import pytest
 from bookings import TURNS, Booking, booker, booking_run, bookings, calls_of, come_to
 
 from flujo_actors import RunClient, RunNotFound
-from flujo_actors._core.run_state import RunState
+from flujo_actors._core.records.run_state import RunState
 from kit.durable_places import AN_HOUR_LATER, Place, PostgresPlace, SqlitePlace
 from kit.effects import Effects
 from kit.other_processes import KILLED, PointedStore, Points, ended, forked

@@ -70,21 +70,25 @@ def test_a_pause_asks_whether_the_call_was_made(place: Place, effects: Effects) 
     assert ("1a", True) not in hotel.booked
 
 
-def test_rerun_lets_the_call_run_again_and_tells_it_so(place: Place, effects: Effects) -> None:
+@pytest.mark.parametrize("answer", ["rerun", {"option": "rerun"}])
+def test_rerun_lets_the_call_run_again_and_tells_it_so(place: Place, effects: Effects, answer: Any) -> None:
     """A person allows it; the tool knows all the same that it may be the second time."""
     hotel = Hotel(place, effects, on_uncertain="pause")
     hotel.die("1a is booked")
     assert hotel.resume().status == "paused"
-    assert hotel.resume("rerun").output == "room 1a"
+    [question] = hotel.client.questions(kind="uncertain")
+    assert [each["const"] for each in question.schema["properties"]["option"]["oneOf"]] == ["rerun", "result"]
+    assert hotel.resume(answer).output == "room 1a"
     assert hotel.booked.count(("1a", False)) == hotel.booked.count(("1a", True)) == 1
 
 
-def test_any_other_answer_is_what_the_call_returned(place: Place, effects: Effects) -> None:
+@pytest.mark.parametrize("answer", ["the room with a view", {"option": "result", "result": "the room with a view"}])
+def test_any_other_answer_is_what_the_call_returned(place: Place, effects: Effects, answer: Any) -> None:
     """The tool is not run; the model is told what the person found out."""
     hotel = Hotel(place, effects, on_uncertain="pause")
     hotel.die("1a is booked")
     assert hotel.resume().status == "paused"
-    assert hotel.resume("the room with a view").output == "the room with a view"
+    assert hotel.resume(answer).output == "the room with a view"
     assert [room for room, _ in hotel.booked].count("1a") == 1
 
 

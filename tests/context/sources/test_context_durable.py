@@ -27,7 +27,7 @@ from flujo_actors import (
     from_state,
     make_agent_async,
 )
-from flujo_actors._dsl.source_facts import sources_text
+from flujo_actors._dsl.context_sources import sources_text
 from flujo_actors.testing import CallTool, ScriptedRetriever, scripted_model
 from kit.durable_places import AN_HOUR_LATER, Place
 from kit.other_processes import KILLED, in_another_process

@@ -113,7 +113,7 @@ def test_a_function_that_fails_fails_the_attempt() -> None:
 
 def test_a_function_that_asks_for_what_nobody_passes_is_refused() -> None:
     """When the step is declared."""
-    with pytest.raises(DeclarationError, match="needs 'tenant', which nobody passes"):
+    with pytest.raises(DeclarationError, match="needs 'tenant', which no caller passes"):
         run(lambda data, tenant: tenant)
 
 

@@ -186,7 +186,7 @@ def test_what_are_no_messages_fails_the_step(value: Any) -> None:
     step = Step("ask", make_agent_async(scripted_model("ok")), context_sources=[from_history("messages")])
     feedback = Flujo(step, initial_context_data={"messages": value}).run("p").feedback or ""
     assert "context field 'messages'" in feedback
-    assert "messages of pydantic-ai" in feedback
+    assert "pydantic-ai messages" in feedback
 
 
 def test_a_history_in_a_nested_place_is_remembered_there() -> None:

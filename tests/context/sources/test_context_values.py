@@ -6,6 +6,8 @@ import dataclasses
 import html
 import math
 import re
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -37,8 +39,8 @@ from flujo_actors import (
     make_agent_async,
     to_json,
 )
-from flujo_actors._core.assembled import estimated_tokens
-from flujo_actors._core.context_budget import within_budget, without_duplicates
+from flujo_actors._core.records.assembled import estimated_tokens, within_budget, without_duplicates
+from flujo_actors._dsl import context_format
 from flujo_actors.testing import ScriptedRetriever, scripted_model
 
 
@@ -150,6 +152,24 @@ def test_a_passage_cannot_leave_its_frame(text: str) -> None:
     assert not re.search(r"<\s*/?\s*(system|context|tool_result)", shown, re.IGNORECASE)
     assert shown.startswith('<retrieved_passage id="a&quot;b" score="0.82">')
     assert html.unescape(shown).count(text) == 1 + (text == "<retrieved_passage")
+
+
+@pytest.fixture
+def without_framing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A release of pydantic-ai before 2.63, which has no `framing`."""
+    monkeypatch.setitem(sys.modules, "pydantic_ai.framing", None)
+    context_format._escape.cache_clear()
+    yield
+    context_format._escape.cache_clear()
+
+
+@pytest.mark.parametrize("text", [*EVIL, "<b>bold</b> a < b <systems> <context_diff/>"])
+def test_frames_are_the_same_without_the_framing_of_pydantic_ai(text: str, request: pytest.FixtureRequest) -> None:
+    """Its full package pins a release of the slim one that does not publish its tags."""
+    held = assembled(RetrievalSegment("papers", [passage(text, 0.82, 'a"b')]), LiteralSegment(text))
+    shown = held.to_prompt_string(ContextFormat.cited())
+    request.getfixturevalue("without_framing")
+    assert held.to_prompt_string(ContextFormat.cited()) == shown
 
 
 @pytest.mark.parametrize("text", EVIL)

@@ -1,1 +1,1 @@
-"""Granular steps: every model request and every tool call is a unit that is committed by itself."""
+"""Granular steps: every model request and tool call is a committed unit."""

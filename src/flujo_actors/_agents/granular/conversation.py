@@ -1,46 +1,150 @@
-"""One attempt of a granular step: which unit comes next, what is recalled and what is done.
+"""One attempt of a granular step: unit order, recall and execution.
 
 Rules:
 
 1. Turns are counted as responses come or are recalled. A request that continues a suspended response belongs to the
-   same turn, and one after a request that failed, at the same model or at another, stands in its place. The request
+   same turn, and one after a failed request, at the same model or at another, replaces it. The request
    after turn `max_turns` is not made.
-2. A unit is recalled, or it is intended, done and committed, in this order; `units` says what each means.
-3. What was done is committed even while the run is being cancelled: only the wait for it is not cut short.
+2. A unit is recalled, or it is intended, executed and committed, in this order; see `units`.
+3. Completed work is committed even while the run is being cancelled: only the wait for it is not cancelled.
 4. A recalled unit is not billed. Its usage is counted, in the step's total and against the limits, if this process
    has not counted it yet.
 5. The first refusal (an uncertain unit, no more turns, a journal that cannot write) stops the attempt: no further unit
-   begins, those under way end and are committed, and the refusal is what the attempt ends with, whatever the agent's
-   own hooks make of it.
+   begins, running ones end and are committed, and the attempt ends with the refusal, regardless of the agent's own
+   hooks.
+6. Code inside a unit never waits for units to end, because its own unit would be among them. Model requests, tool
+   calls and operations inside a unit are part of that unit.
+
+Sections:
+
+- Lossless JSON form of model responses.
+- Turns of an agent, for display and for a step's history.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from decimal import Decimal
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
+from pydantic import TypeAdapter, ValidationError
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model
-from pydantic_ai.tools import ToolApproved, ToolDenied
 from pydantic_ai.usage import RunUsage
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
-from ..._core.usage import Usage
-from ..._locks import QUOTA_LOCK
+from ..._core import seams
+from ..._core.locks import QUOTA_LOCK
+from ..._core.quota import ONE_TOOL_CALL
+from ..._core.records.sent_events import SteeringMessage, SteerWhen
+from ..._core.telemetry_events import AgentSteered
+from ..._core.usage import NO_USAGE, Usage
 from ...errors import FlujoError, MaxTurnsReached
-from ..approved_tools import ApprovalNeeded, CallToApprove, verdict_of
+from ..approved_tools import ApprovalNeeded, CallToApprove
 from ..metered_model import MeteredModel
-from ..metering import AgentCall, usage_of
-from ..pricing import estimated_cost
-from ..turns import Turn, joined, turn_of, with_tool_ended
-from .loop_watch import LoopWatch
-from .message_json import response_from_json, response_to_json
-from .units import OnUncertain, RecordedUnit, RunAgain, Unit, UnitJournal, UnitKey
+from ..prices import estimated_cost
+from ..request_meter import AgentCall, usage_of
+from .loop_detector import LoopWatch
+from .units import (
+    MESSAGES,
+    STEERED,
+    OnUncertain,
+    RecordedUnit,
+    RehearsedUnits,
+    RunAgain,
+    ToolRequest,
+    UnitJournal,
+    UnitKey,
+    UnitRecord,
+    UnitSteering,
+    current_unit,
+)
+
+# --- Lossless JSON form of model responses ------------------------------------------------------------------------
+
+
+_response: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
+
+
+def response_to_json(response: ModelResponse) -> str:
+    """Return one response as JSON text; a lone surrogate is escaped."""
+    try:
+        return _response.dump_json(response).decode()
+    except PydanticSerializationError:
+        return json.dumps(_response.dump_python(response, mode="json"))
+
+
+def response_from_json(text: str) -> ModelResponse:
+    """Return the response that `response_to_json` wrote."""
+    try:
+        return _response.validate_json(text)
+    except ValidationError:  # pydantic reads no half of a surrogate pair, not even an escaped one
+        return _response.validate_python(json.loads(text))
+
+
+# --- Turns of an agent --------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class ToolUse:
+    """One tool call requested by the model."""
+
+    name: str
+    tool_call_id: str
+    arguments: str
+    """JSON text, as the model wrote it."""
+    ended: str | None = None
+    """`returned`, `retry`, `failed`, …; `None` for an unexecuted call."""
+    recalled: bool = False
+    """Whether an earlier attempt ran it."""
+
+
+@attrs.frozen(kw_only=True)
+class AgentTurn:
+    """One model request, with the tool calls it led to."""
+
+    number: int
+    text: str = ""
+    tool_calls: tuple[ToolUse, ...] = ()
+    usage: Usage = NO_USAGE
+    """Of the request and of its tool calls."""
+    recalled: bool = False
+    """Whether an earlier attempt made the request."""
+
+
+def turn_of(number: int, response: ModelResponse, *, usage: Usage, recalled: bool) -> AgentTurn:
+    """Return the turn that begins with a response."""
+    calls = tuple(
+        ToolUse(name=call.tool_name, tool_call_id=call.tool_call_id, arguments=call.args_as_json_str())
+        for call in response.tool_calls
+    )
+    return AgentTurn(number=number, text=response.text or "", tool_calls=calls, usage=usage, recalled=recalled)
+
+
+def joined(before: AgentTurn, more: AgentTurn) -> AgentTurn:
+    """Two parts of one turn, which its provider had suspended in between."""
+    return attrs.evolve(
+        more, text=before.text + more.text, usage=before.usage + more.usage, recalled=before.recalled and more.recalled
+    )
+
+
+def with_tool_ended(turn: AgentTurn, tool_call_id: str, *, ended: str, usage: Usage, recalled: bool) -> AgentTurn:
+    """Return the turn after one of its tool calls ended."""
+    mark: Callable[..., Any] = attrs.evolve
+    calls = tuple(
+        mark(call, ended=ended, recalled=recalled) if call.tool_call_id == tool_call_id and call.ended is None else call
+        for call in turn.tool_calls
+    )
+    return attrs.evolve(turn, tool_calls=calls, usage=turn.usage + usage)
+
+
+# --- One attempt of a granular step -------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 
@@ -51,36 +155,48 @@ class GranularCall:
 
     journal: UnitJournal
     scope: str
-    """`run:path`: what the idempotency keys of the step begin with."""
+    """`run:path`: prefix of the step's idempotency keys."""
     call: AgentCall
     max_turns: int
     watch: LoopWatch
     on_uncertain: OnUncertain = "rerun"
-    turns: list[Turn] = attrs.field(factory=list)
+    redact: Callable[[str], str] = str
+    """Hides secrets in the errors that tools raise for the model."""
+    steering: UnitSteering | None = None
+    turns: list[AgentTurn] = attrs.field(factory=list)
+    undelivered: tuple[str, ...] = ()
+    """Ids of messages that came after the last request."""
     stopped: FlujoError | None = None
-    """Why no further unit may begin."""
+    """Reason why no further unit may begin."""
+    rehearsed: RehearsedUnits | None = None
+    """Recorded tool calls, in a replay or rehearsal."""
+    _given: set[int] = attrs.field(factory=set)
+    """Numbers of the messages that are part of the conversation."""
+    _delivering: list[SteeringMessage] = attrs.field(factory=list)
+    """Those that the next request contains first."""
     _undone: set[UnitKey] = attrs.field(factory=set)
     _suspended: bool = False
     _parts: int = 0
     """Of how many responses the current turn consists."""
     _seen: dict[tuple[int, str], int] = attrs.field(factory=dict)
-    _under_way: set[UnitKey] = attrs.field(factory=set)
-    _fewer_under_way: asyncio.Event = attrs.field(factory=asyncio.Event)
+    _under_way: set[str] = attrs.field(factory=set)
+    """Idempotency keys of the open units."""
+    _fewer_in_flight: asyncio.Event = attrs.field(factory=asyncio.Event)
 
     @property
     def broken(self) -> bool:
-        """Whether a unit was begun and not committed: another attempt has something to do again."""
+        """Return whether a unit started without a commit: another attempt repeats it."""
         return bool(self._undone)
 
     # --- keys ---
 
     @property
     def turn(self) -> int:
-        """The number of the current turn; 0 before the first."""
+        """Return the number of the current turn; 0 before the first."""
         return self.turns[-1].number if self.turns else 0
 
     async def turn_ended(self, messages: list[ModelMessage]) -> None:
-        """Before a request: look whether the agent goes in circles; a loop may end the attempt."""
+        """Detect loops before a request; a loop may end the attempt."""
         if self.turns and not self._suspended:
             try:
                 await self.watch.turn_ended(self.turns[-1].text, messages)
@@ -88,7 +204,7 @@ class GranularCall:
                 raise self.stop(error) from None
 
     def next_request(self, messages: list[ModelMessage]) -> UnitKey:
-        """The key of the model request that comes now; `MaxTurnsReached` if there may be none."""
+        """Return the key of the next model request, or raise `MaxTurnsReached`."""
         turn, nth = (self.turn, self._parts + 1) if self._suspended else (self.turn + 1, 1)
         if turn > self.max_turns:
             text = self.turns[-1].text if self.turns else ""
@@ -96,47 +212,63 @@ class GranularCall:
         return UnitKey(turn=turn, nth=nth)
 
     def key(self, turn: int, call: str) -> UnitKey:
-        """The key of a call that comes now; the second of the same turn and id gets a number."""
+        """Return the next call's key, numbered if turn and id repeat."""
         nth = self._seen[turn, call] = self._seen.get((turn, call), 0) + 1
         return UnitKey(turn=turn, call=call, nth=nth)
 
     def idempotency_key(self, key: UnitKey) -> str:
-        """The unit's name in the world outside."""
+        """Return the unit's name in the world outside."""
         return f"{self.scope}:{key}"
 
     # --- units ---
 
     async def recall(self, key: UnitKey) -> RecordedUnit | RunAgain | None:
-        """The unit's result, if an earlier attempt has committed it."""
-        await self._require_going()
+        """Return the unit's result, if an earlier attempt has committed it."""
+        await self._require_running()
         return await self._heard(self.journal.recall(key))
 
+    async def recall_call(self, key: UnitKey, request: ToolRequest) -> RecordedUnit | RunAgain | None:
+        """Return the recorded result of a rehearsed tool call, or None for a live one."""
+        await self._require_running()
+        assert self.rehearsed is not None
+        return await self._heard(self.rehearsed.recall_call(key, request))
+
     @contextlib.asynccontextmanager
-    async def doing(self, key: UnitKey, intent: dict[str, object]) -> AsyncIterator[Unit]:
-        """Around the doing of a unit and its commit: its intent is durable when the block begins."""
-        await self._require_going()
-        self._under_way.add(key)
+    async def doing(self, key: UnitKey, intent: dict[str, object]) -> AsyncIterator[UnitRecord]:
+        """Run a unit and its commit, after making its intent durable."""
+        await self._require_running()
+        name = self.idempotency_key(key)
+        self._under_way.add(name)
         try:
             before = await self._heard(self.journal.intend(key, to_json(intent, fallback=str).decode()))
-            yield Unit(idempotency_key=self.idempotency_key(key), may_have_run_before=before)
+            await self.call.pass_fence()  # the process may have been stopped since the intent was written
+            if seams.on_call is not None:
+                seams.on_call("", name, name)
+            yield UnitRecord(idempotency_key=name, may_have_run_before=before)
             self._undone.discard(key)
         except FlujoError:
             self._undone.add(key)
-            self._leave(key)
-            await self._require_going()
+            self._leave(name)
+            await self._require_running()
             raise
         except BaseException:
             self._undone.add(key)
             raise
         finally:
-            self._leave(key)
+            self._leave(name)
 
-    def _leave(self, key: UnitKey) -> None:
-        self._under_way.discard(key)
-        self._fewer_under_way.set()
+    @property
+    def inside_unit(self) -> bool:
+        """Return whether the caller runs inside an open unit of this conversation."""
+        unit = current_unit()
+        return unit is not None and unit.idempotency_key in self._under_way
+
+    def _leave(self, name: str) -> None:
+        self._under_way.discard(name)
+        self._fewer_in_flight.set()
 
     async def commit(self, key: UnitKey, result: str, usage: Usage) -> None:
-        """Record what was done, cancelled or not."""
+        """Record the result, cancelled or not."""
         writing = asyncio.ensure_future(self._heard(self.journal.commit(key, result, usage)))
         cancelled: asyncio.CancelledError | None = None
         while not writing.done():
@@ -149,46 +281,71 @@ class GranularCall:
         writing.result()
 
     def count(self, usage: Usage) -> None:
-        """Count, where pydantic-ai would, what a unit used now, or before and was not counted yet."""
+        """Count new or uncounted usage of a unit, as pydantic-ai would."""
         self.call.run_usage.incr(run_usage_of(usage))
 
     def count_recalled(self, usage: Usage) -> None:
-        """Count what a unit used in an earlier process, where telemetry was told of it."""
+        """Count the usage of a recalled unit, already in telemetry."""
         self.count(usage)
         self.call.told += usage
 
     # --- tool calls ---
 
     async def begin_tool(self) -> None:
-        """Count a tool call that begins; a limit that is reached stops the attempt."""
+        """Count a starting tool call; a reached limit stops the attempt."""
         try:
             await self.call.begin_tool_call()
         except FlujoError as error:
             raise self.stop(error) from None
 
     def count_recalled_tool(self, usage: Usage, *, returned: bool) -> None:
-        """Count a tool call of an earlier process, and what it used."""
+        """Count a tool call of an earlier process with its usage."""
         if self.call.quotas:
-            self.call.count_tool_call()
+            with QUOTA_LOCK:
+                for quota in self.call.quotas:
+                    quota.recall_one(ONE_TOOL_CALL)
+            self.call.tools.begin()
             self.call.end_tool_call(returned=returned)
         self.count_recalled(usage)
 
-    async def approval_of(self, call: CallToApprove) -> ToolApproved | ToolDenied:
-        """What was decided about a tool call that needs approval; the attempt ends if that is still to be asked."""
+    async def answer_to(self, call: CallToApprove) -> Any:
+        """Return the answer to a deferred tool call, or end the attempt."""
         key = f"{self.turn}:{call.tool_call_id}~{call.hash}"
         told = await self._heard(self.journal.told(key))
         if told is None:
             self.stop(ApprovalNeeded(call, key))
-            await self._require_going()
+            await self._require_running()
         assert told is not None
-        return verdict_of(told[0])
+        return told[0]
+
+    # --- messages from outside ---
+
+    async def steered(self, when: SteerWhen) -> list[SteeringMessage]:
+        """Return the messages that become part of the conversation now."""
+        if self.steering is None or self._suspended:
+            return []
+        accepted = await self._heard(self.steering.accepted(UnitKey(turn=self.turn + 1)))
+        waiting = [each for each in accepted if each.seq not in self._given]
+        found = [each for each in waiting if each.when == when]
+        self._given.update(each.seq for each in found)
+        self._delivering += found
+        self.undelivered = tuple(each.id for each in waiting if each.seq not in self._given)
+        return found
+
+    def steered_part(self) -> dict[str, object]:
+        """Return the part of an intent that lists new messages; report them."""
+        if not self._delivering:
+            return {}
+        if self.call.emit is not None:
+            self.call.emit(AgentSteered, messages=len(self._delivering))
+        return {STEERED: [each.seq for each in self._delivering], MESSAGES: [each.id for each in self._delivering]}
 
     # --- model turns ---
 
     def recalled_response(
         self, key: UnitKey, unit: RecordedUnit, *, model: Model, function_tools: frozenset[str]
     ) -> ModelResponse:
-        """The response of an earlier attempt, as this one's."""
+        """Return the response of an earlier attempt as this one's."""
         call, response = self.call, response_from_json(unit.result)
         call.model, call.function_tools = innermost(model), function_tools
         call.last_response = response
@@ -198,10 +355,11 @@ class GranularCall:
         return response
 
     async def commit_response(self, key: UnitKey, response: ModelResponse, model: Model) -> ModelResponse:
-        """Record a response; the answer is what a later attempt would get."""
+        """Record a response; return it as a later attempt would recall it."""
         text = response_to_json(response)
-        cost = self.call.pricing.cost_of(response, innermost(model))
-        usage = usage_of(response.usage, cost_usd=cost or 0.0)
+        usage = self.call.last_used
+        if usage is NO_USAGE:  # a model of the user's answered without asking the metered one
+            usage = usage_of(response.usage, cost_usd=self.call.pricing.cost_of(response, innermost(model)) or 0.0)
         self.count(attrs.evolve(usage, cost_usd=estimated_cost(response) or 0.0))
         await self.commit(key, text, usage)
         self._note(key, response, usage=usage, recalled=False)
@@ -213,6 +371,7 @@ class GranularCall:
             self.turns[-1] = joined(self.turns[-1], turn)
         else:
             self.turns.append(turn)
+        self._delivering = []
         self._suspended, self._parts = response.state == "suspended", key.nth
 
     def note_tool(self, tool_call_id: str, *, ended: str, usage: Usage, recalled: bool) -> None:
@@ -222,10 +381,10 @@ class GranularCall:
             self.turns[-1] = with_tool_ended(turn, tool_call_id, ended=ended, usage=usage, recalled=recalled)
 
     def _charge(self, usage: Usage) -> None:
-        """Count a request that was metered in an earlier process."""
+        """Count a request metered in an earlier process."""
         with QUOTA_LOCK:
             for quota in self.call.quotas:
-                quota.spend(usage, self.call.caller)
+                quota.recall(usage, self.call.caller)
             self.call.usage += usage
         self.count(attrs.evolve(usage, cost_usd=0.0))
         self.call.told += usage
@@ -238,13 +397,13 @@ class GranularCall:
             self.stopped = why
         return self.stopped
 
-    async def _require_going(self) -> None:
-        """Raise the refusal, if there is one, when nothing is under way: an agent that hears of it cancels the rest."""
+    async def _require_running(self) -> None:
+        """Raise the refusal, if any, once no unit is running."""
         if self.stopped is None:
             return
-        while self._under_way:
-            self._fewer_under_way.clear()
-            await self._fewer_under_way.wait()
+        while self._under_way and not self.inside_unit:
+            self._fewer_in_flight.clear()
+            await self._fewer_in_flight.wait()
         raise self.stopped
 
     async def _heard(self, asked: Awaitable[T]) -> T:
@@ -255,7 +414,7 @@ class GranularCall:
 
     @contextlib.contextmanager
     def stops_heard(self) -> Iterator[None]:
-        """Around the agent's run: it ends with the refusal, if there was one."""
+        """Run the agent; end with the refusal, if there was one."""
         try:
             yield
         finally:
@@ -267,7 +426,7 @@ class GranularCall:
 
 
 def innermost(model: Model) -> Model:
-    """The model that a metered one stands for."""
+    """Return the model behind a metered one."""
     return model.wrapped if isinstance(model, MeteredModel) else model
 
 

@@ -1,21 +1,29 @@
-"""How a tool call ended, as JSON: what it returned, or what it told pydantic-ai by raising.
+"""Outcome of a tool call as JSON: return value or signal.
 
 A tool that raises one of pydantic-ai's signals (retry, failed, deferred, …) has ended, and its unit is committed. Any
-other exception ends the agent's run and is not an outcome: nobody knows what the tool had done by then.
+other exception ends the agent's run and is not an outcome: the tool's effect is unknown.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_ai.durable_exec import JSON_CODEC
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, RunCancelled, RunTimedOut, ToolFailed
-from pydantic_ai.messages import ToolReturn, ToolReturnContent
+from pydantic_ai.exceptions import (
+    ApprovalRequired,
+    CallDeferred,
+    ModelRetry,
+    RunCancelled,
+    RunTimedOut,
+    ToolFailed,
+    UserError,
+)
+from pydantic_ai.messages import ModelMessagesTypeAdapter, ToolReturn, ToolReturnContent
 from pydantic_core import (
     InitErrorDetails,
     PydanticCustomError,
@@ -26,12 +34,12 @@ from pydantic_core import (
 from ...errors import NotSerializable
 
 Signal: TypeAlias = ModelRetry | ToolFailed | CallDeferred | ApprovalRequired | RunCancelled | ValidationError
-"""What a tool raises to say something to the agent that called it."""
+"""Exceptions with which a tool signals its agent."""
 
 _content: TypeAdapter[Any] = TypeAdapter(
     ToolReturnContent, config=ConfigDict(ser_json_bytes="base64", ser_json_inf_nan="constants")
 )
-"""Bytes are written as pydantic-ai shows them to a model; a number that JSON has no word for stays what it is."""
+"""Serializer that writes bytes as pydantic-ai does and allows non-JSON numbers."""
 
 
 @attrs.frozen
@@ -59,6 +67,35 @@ async def outcome_of(call: Awaitable[object]) -> ToolOutcome:
         return Raised(signal)
 
 
+def refuse_misused_return(outcome: ToolOutcome, *, tool: str) -> None:
+    """Raise `UserError` for a `ToolReturn` that pydantic-ai refuses, before JSON hides it."""
+    value = outcome.value if isinstance(outcome, Returned) else None
+    if isinstance(value, list) and any(isinstance(item, ToolReturn) for item in value):
+        raise UserError(
+            f"The return value of tool {tool!r} contains invalid nested `ToolReturn` objects: "
+            "return one `ToolReturn`, or a list without any"
+        )
+    if isinstance(value, ToolReturn) and not _names_tools(value.tools):
+        raise UserError(f"`ToolReturn.tools` of tool {tool!r} must be a list of tool names, not {value.tools!r:.100}")
+
+
+def _names_tools(tools: object) -> bool:
+    listed = isinstance(tools, Sequence) and not isinstance(tools, str) and all(isinstance(name, str) for name in tools)
+    return tools is None or listed
+
+
+def without_secrets(outcome: ToolOutcome, redact: Callable[[str], str]) -> ToolOutcome:
+    """Return the outcome with a redacted signal; return values are unchanged."""
+    if isinstance(outcome, Returned):
+        return outcome
+    plain = _signal_to_plain(outcome.signal)
+    texts = [plain, *plain["errors"]] if "errors" in plain else [plain]
+    clean = [{**each, "message": redact(each["message"])} if "message" in each else each for each in texts]
+    if clean == texts:
+        return outcome
+    return Raised(_signal_from_plain({**clean[0], "errors": clean[1:]} if "errors" in plain else clean[0]))
+
+
 def name_of(outcome: ToolOutcome) -> str:
     """One word for people: `returned`, `retry`, `failed`, …"""
     return "returned" if isinstance(outcome, Returned) else str(_signal_to_plain(outcome.signal)["kind"])
@@ -68,7 +105,7 @@ def name_of(outcome: ToolOutcome) -> str:
 
 
 def outcome_to_json(outcome: ToolOutcome, *, tool: str) -> str:
-    """The outcome as JSON text; `NotSerializable` if the returned value has none."""
+    """Return the outcome as JSON text, or raise `NotSerializable`."""
     try:
         plain = _returned_to_plain(outcome.value) if isinstance(outcome, Returned) else _signal_to_plain(outcome.signal)
         return json.dumps(plain, ensure_ascii=False)
@@ -93,7 +130,7 @@ def _plain(value: object) -> object:
     return _content.dump_python(value, mode="json", by_alias=True)
 
 
-def _signal_to_plain(signal: Signal) -> dict[str, object]:
+def _signal_to_plain(signal: Signal) -> dict[str, Any]:
     match signal:
         case ModelRetry():
             return {"kind": "retry", "message": signal.message}
@@ -124,13 +161,13 @@ def _detail(error: Any) -> dict[str, Any]:
 
 
 def outcome_from_json(text: str) -> ToolOutcome:
-    """The outcome that `outcome_to_json` wrote."""
+    """Return the outcome that `outcome_to_json` wrote."""
     plain = json.loads(text)
     match plain["kind"]:
         case "returned":
             return Returned(_content.validate_python(plain["value"]))
         case "tool_return":
-            return Returned(JSON_CODEC.load(ToolReturn[Any], plain["value"]))  # reads what older releases wrote, too
+            return Returned(JSON_CODEC.load(ToolReturn[Any], plain["value"]))  # also reads the form of older releases
         case _:
             return Raised(_signal_from_plain(plain))
 
@@ -162,7 +199,29 @@ def _detail_from_plain(error: dict[str, Any]) -> InitErrorDetails:
 
 
 def unwrap(outcome: ToolOutcome) -> object:
-    """What the caller of the tool gets: the value, or the signal raised."""
+    """Return the tool's value, or raise its signal."""
     if isinstance(outcome, Raised):
         raise outcome.signal
     return outcome.value
+
+
+# --- messages of tools --------------------------------------------------------------------------------------
+
+
+def with_messages(outcome: str, pending: Sequence[Any]) -> str:
+    """Return an outcome as JSON text, with the messages that its tool enqueued."""
+    if not pending:
+        return outcome
+    enqueued = [
+        {"messages": ModelMessagesTypeAdapter.dump_python(each.messages, mode="json"), "priority": each.priority}
+        for each in pending
+    ]
+    return json.dumps({**json.loads(outcome), "enqueued": enqueued}, ensure_ascii=False)
+
+
+def messages_in(outcome: str) -> Iterator[tuple[Sequence[Any], Any]]:
+    """Yield content and priority of the messages that a recorded call enqueued."""
+    for each in json.loads(outcome).get("enqueued", ()):
+        messages = ModelMessagesTypeAdapter.validate_python(each["messages"])
+        # Parts of one request stay next to the result of their call.
+        yield (messages[0].parts if len(messages) == 1 else messages), each["priority"]

@@ -1,45 +1,52 @@
-"""The units of a granular step, and the journal that keeps them.
+"""Units of a granular step, and their journal.
 
 A unit is one model request or one tool call. Rules:
 
-1. A unit is known by its key: the model turn it belongs to and, for a tool call, the provider's `tool_call_id`.
+1. The key of a unit is its model turn and, for a tool call, the provider's `tool_call_id`.
    Both are the same on every attempt, because the responses that hold the ids are recorded.
-2. Before a unit is done, its intent is durable; after it is done, its result is. A unit with a result is never done
-   again. One with an intent alone was under way when the process died: it may or may not have had its effect.
-3. Such a tool call is done again, under the same idempotency key, unless it was declared otherwise. Such a model
+2. Before a unit is executed, its intent is durable; afterwards, its result is. A unit with a result is never executed
+   again. One with an intent alone was running when the process died: its effect is unknown.
+3. Such a tool call is executed again, under the same idempotency key, unless it was declared otherwise. Such a model
    request is always made again: it has no effect but its price.
-4. A call that was asked about is done again if the answer says so, once: if that time ends in a crash, too, it is
-   asked about again. Whatever was declared or answered, the tool is told that it may have run before.
+4. A call behind a pause is executed again if the answer approves, once: if that ends in a crash, too, the run pauses
+   again. In every case the tool can read that it may have run before.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, TypeAlias
 
 import attrs
 
+from ..._core.records.sent_events import SteeringMessage
 from ..._core.usage import NO_USAGE, Usage
 
 OnUncertain: TypeAlias = Literal["rerun", "pause", "fail"]
-"""What happens to a tool call that may have run before: it is run, the run asks, or the step fails."""
+"""Handling of a possibly repeated tool call: rerun, pause or fail."""
 
 ON_UNCERTAIN_KEY = "on_uncertain"
-"""Under this key of its `metadata`, a tool says what holds for itself: `@agent.tool(metadata={"on_uncertain": …})`."""
+"""Metadata key of a tool's own policy: `@agent.tool(metadata={"on_uncertain": …})`."""
+
+STEERED, MESSAGES = "steered", "messages"
+"""Keys of an intent that list the numbers and ids of messages from outside.
+
+A fork numbers its records anew, so ids identify them.
+"""
 
 
 @attrs.frozen(kw_only=True)
 class UnitKey:
-    """Which unit of a step: stable over attempts and processes."""
+    """Key of a unit, stable over attempts and processes."""
 
     turn: int
-    """The model turn, from 1; 0 for what is done before the first one."""
+    """Model turn, from 1; 0 before the first one."""
     call: str = ""
     """The `tool_call_id` of a tool call; empty for the turn's model request."""
     nth: int = 1
-    """Tells apart what shares turn and call: parts of one model turn, or ids that a provider used twice."""
+    """Ordinal among keys of equal turn and call id."""
 
     def __str__(self) -> str:
         text = f"{self.turn}:{self.call}" if self.call else f"{self.turn}"
@@ -48,59 +55,89 @@ class UnitKey:
 
 @attrs.frozen(kw_only=True)
 class RecordedUnit:
-    """A unit that was done and committed by an earlier attempt."""
+    """Unit committed by an earlier attempt."""
 
     result: str
     """JSON text, as it was committed."""
     usage: Usage = NO_USAGE
     counted: bool = False
-    """Whether this process has counted the usage already, as it has after a retry in the same process."""
+    """Whether this process has counted the usage, as after a retry."""
+
+
+Rehearse: TypeAlias = Literal["recorded", "repeat", "live"]
+"""Handling of a tool call in a rehearsal: its record, the last one again, or a call."""
+
+REHEARSE_KEY = "rehearse"
+"""Metadata key of a tool's handling in rehearsals."""
+
+
+@attrs.frozen(kw_only=True)
+class ToolRequest:
+    """Tool call of a rehearsed step."""
+
+    tool: str
+    arguments: Any
+    rehearse: Rehearse = "recorded"
 
 
 @attrs.frozen
 class RunAgain:
-    """Somebody who was asked about a unit that may have run before said: run it again. Good for one time."""
+    """Approval to rerun a unit that may have run before. Valid once."""
 
 
 class UnitJournal(Protocol):
-    """Where the units of one step are kept. Called on the asyncio side, from concurrent tasks."""
+    """Journal of one step's units, called by concurrent asyncio tasks."""
 
     async def recall(self, key: UnitKey) -> RecordedUnit | RunAgain | None:
-        """The unit's result, if any attempt, of this process or another, has committed it."""
+        """Return the committed result of a unit of any attempt, if any."""
 
     async def intend(self, key: UnitKey, intent: str) -> bool:
-        """Make it durable, before returning, that the unit is about to be done.
+        """Make the unit's intent durable before returning.
 
-        True if it was so already: then the unit has been begun before, and nobody knows how far it came.
+        Return True if it existed already: then the unit was started before, and its effect is unknown.
         """
 
     async def commit(self, key: UnitKey, result: str, usage: Usage) -> None:
         """Make the unit's result durable before returning."""
 
     async def told(self, key: str) -> tuple[Any] | None:
-        """What was answered to a question that the conversation asked under this key."""
+        """Return the answer to a pause under this key, or None."""
+
+
+class UnitSteering(Protocol):
+    """Messages from outside to one conversation."""
+
+    async def accepted(self, key: UnitKey) -> Sequence[SteeringMessage]:
+        """Return the messages known before a model turn; of a recorded turn, its own."""
+
+
+class RehearsedUnits(Protocol):
+    """Recorded tool calls of a rehearsed step."""
+
+    async def recall_call(self, key: UnitKey, request: ToolRequest) -> RecordedUnit | None:
+        """Return the recorded result of a call; `None` for a live one."""
 
 
 @attrs.frozen(kw_only=True)
-class Unit:
+class UnitRecord:
     """The unit in which code is running."""
 
     idempotency_key: str
     """`run:path:turn:tool_call_id`: the same on every attempt, different for every call."""
     may_have_run_before: bool
-    """Whether an earlier attempt began this call and died before its result was recorded."""
+    """Whether an earlier attempt started this call without recording its result."""
 
 
-_current: ContextVar[Unit | None] = ContextVar("flujo_actors unit", default=None)
+_current: ContextVar[UnitRecord | None] = ContextVar("flujo_actors unit", default=None)
 
 
-def current_unit() -> Unit | None:
-    """The unit a tool runs in, also from sync tools; `None` outside of granular steps."""
+def current_unit() -> UnitRecord | None:
+    """Return the unit of the running tool; `None` outside granular steps."""
     return _current.get()
 
 
 @contextlib.contextmanager
-def entered(unit: Unit) -> Iterator[None]:
+def entered(unit: UnitRecord) -> Iterator[None]:
     """Make `unit` the current one."""
     token = _current.set(unit)
     try:

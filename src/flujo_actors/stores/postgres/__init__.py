@@ -1,3 +1,6 @@
-"""A store in a Postgres database, for any number of machines. Needs `pip install flujo-actors[postgres]`."""
+"""Postgres store for any number of machines.
+
+Needs `pip install flujo-actors[postgres]`.
+"""
 
 from ._store import PostgresStore as PostgresStore

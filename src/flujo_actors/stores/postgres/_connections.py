@@ -1,17 +1,18 @@
-"""The connections of a Postgres store, and what happens when one is lost.
+"""Connections of a Postgres store, and recovery from lost ones.
 
 Rules:
 
 1. A write is a function of a connection, run in one transaction. If the connection is lost before the commit was sent,
-   nothing happened, and the write is made again on another one; so it is after a deadlock.
-2. If it is lost while the commit is under way, its session is ended, and then the database shows whether the write is
-   there: it is neither lost nor made twice. (Asking for the transaction by its id would not do: a server that crashed
-   gives ids out again.)
-3. A transaction that is lent and lost before its commit is a `TransactionLost`: its borrower has to do it again.
-4. All of this takes at most `timeout_s`, also if the server is silent; then it is a `StoreError`. What a borrower of a
-   connection does takes as long as it takes.
-5. Connections open when they are first needed, and again after `close()` or a fork. A child forgets its parent's
-   connections without a word to the server: they are still the parent's.
+   nothing happened, and the write is repeated on another one; likewise after a deadlock.
+2. If it is lost while the commit is in flight, its session is terminated, and then the database shows whether the write
+   exists: it is neither lost nor made twice. (The transaction id would not do: a server that crashed reuses ids.)
+3. A borrowed transaction that is lost before its commit raises `TransactionLost`: its borrower must repeat it.
+4. All of this takes at most `timeout_s`, even if the server does not answer; then it is a `StoreError`. The borrower's
+   own work is not bounded.
+5. Connections open on demand, and again after `close()` or a fork. A child drops its parent's connections without
+   contacting the server: they still belong to the parent.
+6. Behind a pooler in transaction mode no session belongs to this process: statements are not prepared, limits are set
+   in each transaction, and a lost transaction is known by its start.
 """
 
 from __future__ import annotations
@@ -30,21 +31,23 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
+from ..._core.records.records import RECORD_VERSION
 from ...errors import StoreError, TransactionLost, TransactionRefused
-from .._passwords import said_without_password
+from .._dsn_redaction import said_without_password
+from .._record_rows import other_schema
 from . import _statements as sql
-from ._schema import migrate
-from ._session import Connection
+from ._schema import FORMER, MIGRATIONS, migrate, readable, record_format
+from ._session import PostgresSession, RunListeners, signals_for
 
 T = TypeVar("T")
 
-IsThere: TypeAlias = Callable[[Connection], bool]
-"""Whether a write that was made, and perhaps committed, is in the database; false if it does no harm to repeat it."""
+IsThere: TypeAlias = Callable[[PostgresSession], bool]
+"""Check whether a write is in the database, else repeatable."""
 
 _PAUSE_S = 0.05
 _SHORTEST_LIMIT_S = 1.0
 _GRACE_S = 0.5
-"""How much longer to wait than the server waits for a lock: it says what is wrong."""
+"""Extra wait beyond the server's lock timeout, whose error is more precise."""
 _CONNECT_TIMEOUT_S = 10
 _DEFAULTS = {"tcp_user_timeout": 30_000, "application_name": "flujo-actors"}
 
@@ -52,28 +55,62 @@ _DEFAULTS = {"tcp_user_timeout": 30_000, "application_name": "flujo-actors"}
 class PostgresConnections:
     """Opens, lends and closes connections to one database."""
 
-    def __init__(self, url: str, *, pool_size: int, timeout_s: float) -> None:
-        self._url = url
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int,
+        timeout_s: float,
+        migrates: bool = True,
+        pooled: bool = False,
+        schema: str | None = None,
+    ) -> None:
+        self._url, self._schema = url, schema
+        self._pooled = pooled
+        """Whether a transaction-mode pooler is before the server (rule 6)."""
         self._pool_size = pool_size
         self._timeout_s = self._limit_s = timeout_s
-        self._pool: ConnectionPool[Connection] | None = None
+        self._pool: ConnectionPool[PostgresSession] | None = None
         self._pid = os.getpid()
-        """Whose connections these are."""
+        """Process id of the owner of these connections."""
         self._reached = False
         """Whether the server has ever answered."""
         self._opening = threading.Lock()
+        self._migrates, self._version = migrates, 0
+        self.creates = migrates
+        """Whether a write creates missing tables."""
+        self.record_format = RECORD_VERSION
+        """Format of the records that writers of the store write."""
+        self.listeners, self.signals = RunListeners(url, direct=not pooled), signals_for(url)
+
+    def may_migrate(self) -> None:
+        """Let the next use of reading connections migrate the schema."""
+        if not self._migrates:
+            self._migrates = True
+            self.close()
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether the schema in use is that of this version."""
+        return self._version == len(MIGRATIONS)
+
+    def refuse_former(self) -> None:
+        """Raise `StoreVersionError` unless the schema is that of this version."""
+        if not self.is_current:
+            raise other_schema(self._version, len(MIGRATIONS))
 
     def write(
-        self, do: Callable[[Connection], tuple[T, IsThere]], *, lease_s: float = math.inf, slow: bool = False
+        self, do: Callable[[PostgresSession], tuple[T, IsThere]], *, lease_s: float = math.inf, slow: bool = False
     ) -> T:
-        """What `do` returns, once its transaction has committed; `slow` if it may take longer than a lease."""
+        """Return `do`'s result after commit; `slow` may exceed a lease."""
         self._expect(lease_s)
         deadline = self._deadline()
         while True:
-            write = _Write(do)
+            limit_s = self._timeout_s if slow else self._limit_s
+            write = _PostgresWrite(do, limit_s if self._pooled else None)
             try:
                 with self._borrowed(deadline) as db:
-                    db.limit(self._timeout_s if slow else self._limit_s)
+                    db.limit(limit_s)
                     return write.run(db)
             except psycopg.Error as error:
                 self._raise_unless_passing(error, deadline)
@@ -83,55 +120,82 @@ class PostgresConnections:
             time.sleep(_PAUSE_S)
 
     def _expect(self, lease_s: float) -> None:
-        """Leases may be so short: a transaction that is left open must not keep a run for longer than that."""
+        """Bound open transactions by the shortest lease."""
         self._limit_s = min(self._limit_s, max(lease_s, _SHORTEST_LIMIT_S))
 
-    def read(self, do: Callable[[Connection], T], *, deadline: float | None = None) -> T:
-        """What `do` returns; each of its statements sees a state of its own."""
+    def read(self, do: Callable[[PostgresSession], T], *, deadline: float | None = None) -> T:
+        """Return `do`'s result, one snapshot per statement; empty without schema."""
         deadline = deadline or self._deadline()
         while True:
             try:
-                with self._borrowed(deadline) as db:
+                with self._borrowed(deadline, creates=self._migrates) as db, db.in_schema():
                     return do(db)
+            except _EmptySchema:
+                return do(_NO_ROWS)
             except psycopg.Error as error:
                 self._raise_unless_passing(error, deadline)
             time.sleep(_PAUSE_S)
 
     @contextlib.contextmanager
-    def lent(self, is_there: IsThere) -> Iterator[Connection]:
-        """A connection in a transaction that commits at the end of the block."""
-        begun, db = self._begun(self._deadline())
+    def inspecting(self, *, creates: bool = False, session: bool = False) -> Iterator[PostgresSession]:
+        """Yield a connection of any schema, which is not migrated; `session` if one transaction is not enough."""
+        if session and self._pooled and self._schema is not None:
+            raise StoreError(_NEEDS_SESSION.format(schema=self._schema))
+        try:
+            with self._connect() as db, self._in_own_schema(db, creates=creates):
+                yield db
+        except psycopg.Error as error:
+            raise self._failure(error) from error
+
+    @property
+    def pool_size(self) -> int:
+        """Return the maximum number of pooled connections."""
+        return self._pool_size
+
+    @contextlib.contextmanager
+    def lent(self, is_there: IsThere, *, slow: bool | None = None) -> Iterator[PostgresSession]:
+        """Yield a connection in a transaction that commits finally.
+
+        Without `slow`, its duration is limited from the first append on; with it, from its beginning.
+        """
+        begun, db = self._begun(self._deadline(), 0.0 if slow is None else self._transaction_s(slow))
         deadline = None
         try:
             with begun:
                 with self._losing(db):
                     yield db
-                deadline = self._bound(db)  # from here on, the commit may be under way
+                deadline = self._bound(db)  # from here on, the commit may be in flight
         except psycopg.Error as error:
             if deadline is None:
                 raise
-            if isinstance(error, psycopg.IntegrityError):  # of a constraint that is looked at when all is written
+            if isinstance(error, psycopg.IntegrityError):  # a deferred constraint
                 raise TransactionRefused(f"{self._failure(error)}; nothing was written") from error
             self._raise_unless_passing(error, deadline)
             if not self._has_committed(db.session, is_there, deadline):
                 raise self._loss(error) from error
 
-    def _begun(self, deadline: float) -> tuple[contextlib.ExitStack, Connection]:
-        """A connection whose transaction has begun, and what ends both: of those in the pool, some may be dead."""
+    def _transaction_s(self, slow: bool) -> float:
+        return self._timeout_s if slow else self._limit_s
+
+    def _begun(self, deadline: float, transaction_s: float) -> tuple[contextlib.ExitStack, PostgresSession]:
+        """Return a connection with an open transaction, skipping dead ones."""
         while True:
             try:
                 with contextlib.ExitStack() as stack:
                     db = stack.enter_context(self._borrowed(deadline))
                     stack.enter_context(db.transaction())
-                    db.limit_rest(self._timeout_s)
+                    db.limit_rest(self._timeout_s, transaction_s)
+                    if self._pooled:
+                        db.choose_schema()
+                        [db.session] = db.ask(sql.TRANSACTION)
                     return stack.pop_all(), db
             except psycopg.Error as error:
                 self._raise_unless_passing(error, deadline)
             time.sleep(_PAUSE_S)
 
     @contextlib.contextmanager
-    def _losing(self, db: Connection) -> Iterator[None]:
-        """What goes wrong in the block is the borrower's own error, unless its connection or a lock was lost."""
+    def _losing(self, db: PostgresSession) -> Iterator[None]:
+        """Pass borrower errors through, unless connection or lock was lost."""
         db.deadline = math.inf
         try:
             yield
@@ -140,17 +204,21 @@ class PostgresConnections:
                 raise self._loss(error) from error
             raise
         except BaseException:
-            db.close()  # and the transaction with it: a thread that the borrower left behind writes to nobody
+            db.close()  # and the transaction with it: a thread left behind by the borrower writes nowhere
             raise
         finally:
             self._bound(db)
 
     @contextlib.contextmanager
-    def appending(self, db: Connection, *, slow: bool = False) -> Iterator[None]:
-        """A time in which a borrowed connection is the store's: in bounds, and what goes wrong is a `StoreError`."""
+    def appending(self, db: PostgresSession, *, slow: bool | None = False) -> Iterator[None]:
+        """Run store operations on a borrowed connection, with a timeout and `StoreError`.
+
+        Without `slow`, the transaction was limited at its beginning, which saves a round trip.
+        """
         self._bound(db)
         try:
-            db.limit_rest(self._timeout_s, self._timeout_s if slow else self._limit_s)  # from now on it holds a run
+            if slow is not None:
+                db.limit_rest(self._timeout_s, self._transaction_s(slow))  # from now on it holds a run
             yield
         except psycopg.Error as error:
             raise self._failure(error) from error
@@ -158,7 +226,7 @@ class PostgresConnections:
             db.deadline = math.inf
 
     def dispose(self) -> None:
-        """Close when nobody refers to the store any more; the collector, who may be anywhere, does not wait for it."""
+        """Close without waiting when the store is garbage collected."""
         try:
             threading.Thread(target=self.close, daemon=True).start()
         except RuntimeError:  # there are no more threads, or the interpreter ends
@@ -169,12 +237,14 @@ class PostgresConnections:
             pool, self._pool = self._pool, None
         if pool is not None and self._pid == os.getpid():
             pool.close()
+        self.listeners.close()
+        self.signals.close()
 
     def before_fork(self) -> None:
         """Nothing to do: the child takes nothing over."""
 
     def after_fork_in_parent(self) -> None:
-        """Nothing to do: the parent goes on with what it has."""
+        """Do nothing: the parent keeps its connections."""
 
     def after_fork_in_child(self) -> None:
         if self._pool is not None:
@@ -184,16 +254,17 @@ class PostgresConnections:
     def _deadline(self) -> float:
         return time.monotonic() + self._timeout_s
 
-    def _bound(self, db: Connection) -> float:
+    def _bound(self, db: PostgresSession) -> float:
         """Give the server until a deadline from now."""
         deadline = self._deadline()
         db.deadline = deadline + _GRACE_S
         return deadline
 
     @contextlib.contextmanager
-    def _borrowed(self, deadline: float) -> Iterator[Connection]:
-        pool = self._ready_pool(deadline)
+    def _borrowed(self, deadline: float, *, creates: bool = True) -> Iterator[PostgresSession]:
+        pool = self._ready_pool(deadline, creates=creates)
         db = pool.getconn(timeout=max(deadline - time.monotonic(), _PAUSE_S))
+        db.pooled, db.schema = self._pooled, self._schema if self._pooled else None
         db.deadline = deadline + _GRACE_S
         try:
             yield db
@@ -203,33 +274,66 @@ class PostgresConnections:
                     db.rollback()
             pool.putconn(db)
 
-    def _ready_pool(self, deadline: float) -> ConnectionPool[Connection]:
+    def _ready_pool(self, deadline: float, *, creates: bool) -> ConnectionPool[PostgresSession]:
         if not self._opening.acquire(timeout=max(deadline - time.monotonic(), 0)):
             raise StoreError(f"Postgres: another thread has tried to connect for more than {self._timeout_s:g} s")
         try:
             if self._pool is None:
                 with self._connect() as db:
                     db.deadline = deadline + _GRACE_S
-                    migrate(db)
+                    self._version = self._prepared(db, creates=creates)
                 self._pool, self._pid = self._open_pool(), os.getpid()
             return self._pool
         finally:
             self._opening.release()
 
-    def _connect(self) -> Connection:
+    def _prepared(self, db: PostgresSession, *, creates: bool) -> int:
+        """Return the schema version after migration, where these connections may migrate."""
+        with self._in_own_schema(db, creates=creates):
+            return self._migrated(db, creates=creates)
+
+    def _migrated(self, db: PostgresSession, *, creates: bool) -> int:
+        found = 0 if self._migrates else readable(db)
+        if found == 0 and not creates:
+            raise _EmptySchema
+        if found == 0 and not self._migrates and not self.creates:
+            raise other_schema(found, len(MIGRATIONS))
+        if found == 0:
+            migrate(db)
+        self.record_format = record_format(db, found or len(MIGRATIONS))
+        return found or len(MIGRATIONS)
+
+    @contextlib.contextmanager
+    def _in_own_schema(self, db: PostgresSession, *, creates: bool) -> Iterator[None]:
+        """Use the store's schema; behind a pooler for one transaction, since others share the session."""
+        if self._schema is None:
+            yield
+            return
+        with db.transaction() if self._pooled else contextlib.nullcontext():
+            self._enter_schema(db, self._schema, creates=creates)
+            yield
+
+    def _enter_schema(self, db: PostgresSession, schema: str, *, creates: bool) -> None:
+        """Use a schema, after creating it where these connections may migrate."""
+        known = db.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)).fetchall()
+        if not known and creates and (self._migrates or self.creates):
+            db.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'.encode())
+        db.execute("SELECT set_config('search_path', %s, %s)", (f'"{schema}"', self._pooled))
+
+    def _connect(self) -> PostgresSession:
         try:
-            db = Connection.connect(self._url, autocommit=True, **self._defaults())
+            db = PostgresSession.connect(self._url, autocommit=True, **self._defaults())
         except psycopg.OperationalError as error:
-            if not self._reached:  # a wrong address is more likely than a server that restarts just now
+            if not self._reached:  # a wrong address is more likely than a server that is restarting now
                 raise self._failure(error) from error
             raise
         self._reached = True
         return db
 
-    def _open_pool(self) -> ConnectionPool[Connection]:
+    def _open_pool(self) -> ConnectionPool[PostgresSession]:
         return ConnectionPool(
             self._url,
-            connection_class=Connection,
+            connection_class=PostgresSession,
             kwargs={"autocommit": True, **self._defaults()},
             configure=self._configure,
             min_size=1,
@@ -238,15 +342,21 @@ class PostgresConnections:
             open=True,
         )
 
-    def _configure(self, db: Connection) -> None:
+    def _configure(self, db: PostgresSession) -> None:
         self._bound(db)
+        if self._pooled:
+            return
         [db.session] = db.ask(sql.SESSION)
+        if self._version < len(MIGRATIONS):
+            for view in FORMER:
+                db.execute(view)
         db.limit(self._limit_s)
 
     def _defaults(self) -> dict[str, Any]:
         said = conninfo_to_dict(self._url)
         defaults = {**_DEFAULTS, "connect_timeout": min(_CONNECT_TIMEOUT_S, max(1, math.ceil(self._timeout_s)))}
-        return {name: value for name, value in defaults.items() if name not in said}
+        chosen = {name: value for name, value in defaults.items() if name not in said}
+        return {**chosen, "prepare_threshold": None} if self._pooled else chosen
 
     def _raise_unless_passing(self, error: psycopg.Error, deadline: float) -> None:
         if not _passing(error) or time.monotonic() > deadline:
@@ -255,50 +365,81 @@ class PostgresConnections:
     def _failure(self, error: psycopg.Error) -> StoreError:
         text = said_without_password(str(error), self._url)
         if text != str(error):
-            error.args = (text,)  # it stays behind the `StoreError`, and is told with it
-        return StoreError(f"Postgres: {type(error).__name__}: {text.strip()}")
+            error.args = (text,)  # chained to the `StoreError` and reported with it
+        pooler = _NEEDS_POOLER if isinstance(error, _PREPARED) and not self._pooled else ""
+        return StoreError(f"Postgres: {type(error).__name__}: {text.strip()}{pooler}")
 
     def _loss(self, error: Exception) -> TransactionLost:
         said = f"{type(error).__name__}: {said_without_password(str(error), self._url).strip()}"
         return TransactionLost(f"Postgres: {said}; nothing was written, it can be done again")
 
     def _has_committed(self, session: tuple[object, ...], is_there: IsThere, deadline: float) -> bool:
-        """How a transaction ended whose connection was lost at its commit."""
+        """Return whether a transaction committed whose connection was lost at its commit."""
         # The server may not have noticed the loss; the transaction could then still go either way.
-        while self.read(lambda db: db.ask(sql.END_SESSION, session), deadline=deadline):
+        end = sql.END_TRANSACTION if self._pooled else sql.END_SESSION
+        while self.read(lambda db: db.ask(end, session), deadline=deadline):
             if time.monotonic() > deadline:
                 raise StoreError("Postgres: the connection was lost at a commit, and its end cannot be learned")
             time.sleep(_PAUSE_S)
         return self.read(is_there, deadline=deadline)
 
 
+class _EmptySchema(Exception):
+    """There are no tables, and a reader makes none."""
+
+
+class _NoRows:
+    """A connection to a schema without tables, for reads."""
+
+    def ask(self, statement: Any, parameters: Any = None) -> list[Any]:
+        """Return no rows."""
+        return []
+
+
+_NO_ROWS: Any = _NoRows()
+
+
 @attrs.define
-class _Write(Generic[T]):
-    """One attempt to write, and how far it came."""
+class _PostgresWrite(Generic[T]):
+    """One write attempt and its progress."""
 
-    do: Callable[[Connection], tuple[T, IsThere]]
+    do: Callable[[PostgresSession], tuple[T, IsThere]]
+    pooled_limit_s: float | None
+    """Time limit of the transaction, if a pooler drops session limits."""
     committing: list[tuple[tuple[object, ...], T, IsThere]] = attrs.Factory(list)
-    """From the moment at which the commit may be under way: in which session, and how to find out."""
+    """Session and check of a commit that may be in flight."""
 
-    def run(self, db: Connection) -> T:
-        """Two round trips, usually: the beginning travels with the first question, the commit with the last rows."""
+    def run(self, db: PostgresSession) -> T:
+        """Execute in two round trips, usually: first query, last rows."""
         return db.in_pipeline(lambda: self._committed(db))
 
-    def _committed(self, db: Connection) -> T:
+    def _committed(self, db: PostgresSession) -> T:
         db.execute("BEGIN")
+        if self.pooled_limit_s is not None:
+            db.begin_pooled(self.pooled_limit_s)
         result, is_there = self.do(db)
         self.committing.append((db.session, result, is_there))
         db.execute("COMMIT")
-        return result  # answered when the pipeline is left, which is a turn of its own
+        return result  # answered when the pipeline ends, which is a round trip of its own
 
+
+_PREPARED = (pg.DuplicatePreparedStatement, pg.InvalidSqlStatementName)
+
+_NEEDS_SESSION = (
+    "Postgres: this command needs a session of its own for the schema {schema!r}, and a pooler in transaction mode has "
+    "none: pass the URL of the server instead of the pooler's"
+)
+_NEEDS_POOLER = (
+    "; a pooler in transaction mode needs PostgresStore(url, pooler='transaction') or ?flujo.pooler=transaction"
+)
 
 _MAY_PASS = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable)
 
 
 def _passing(error: psycopg.Error) -> bool:
-    """Whether the same write may succeed on another connection, or a moment later."""
+    """Return whether the write may succeed on another connection or later."""
     if isinstance(error, pg.IdleInTransactionSessionTimeout | pg.TransactionTimeout):
-        return True  # this process was stopped for a while; what it may still write is for the next attempt to see
+        return True  # this process was suspended; the next attempt sees its remaining writes
     lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     if not lost or isinstance(error, pg.PipelineAborted):
         return False
@@ -307,12 +448,12 @@ def _passing(error: psycopg.Error) -> bool:
 
 
 def _takes_back(error: BaseException) -> bool:
-    """Whether a borrower's error says that the server has undone the transaction, and why it may go well next time."""
+    """Return whether a borrower's error means a rolled-back transaction worth repeating."""
     if isinstance(error, _MAY_PASS):
         return True
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
     return state is not None and state.startswith(("08", "57P0"))
 
 
-_abandoned: list[ConnectionPool[Connection]] = []
-"""Pools of a parent process: closing them here would end the parent's sessions."""
+_abandoned: list[ConnectionPool[PostgresSession]] = []
+"""Pools of a parent process, which must not be closed here."""

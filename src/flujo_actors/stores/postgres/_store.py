@@ -1,11 +1,16 @@
-"""A store in a Postgres database, shared by processes of many machines. Needs the extra `postgres`.
+"""Postgres store, shared by processes of many machines. Needs the extra `postgres`.
 
 Rules:
 
-1. What a method returned for is committed; how a commit ended is found out even if the connection is lost at it.
-2. Leases are counted by the server's clock, the same for everybody. It is a wall clock: what it jumps, leases jump.
-3. Rows of several runs are locked in one order everywhere, so that batches wait for one another and never deadlock.
-4. Text goes into the database escaped (`_rows`), so every name and every body comes back as it was.
+1. A method returns after its commit; the result of a commit is determined even if its connection is lost.
+2. Leases use the server's clock, shared by all clients. It is a wall clock: its jumps are jumps of leases.
+3. Rows of several runs are locked in one order, so that batches wait for one another and never deadlock.
+4. Text is escaped in the database (`_rows`), so every name and every body is returned unchanged.
+
+Sections:
+
+- Run changes of a batch of appends in Postgres, one update per run where possible.
+- Selection statistics in Postgres: one statement adds each outcome.
 """
 
 from __future__ import annotations
@@ -15,35 +20,216 @@ import hashlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, LiteralString, TypeAlias
 
+import attrs
+
+from ..._core.attempt_results import ConversationMoved
 from ..._core.outcomes import RunId
-from ..._core.paths import ROOT, StepPath
-from ..._core.records import Admission, Append, CancelRequest, Lease, OpenPause, Record, RunQuery, StoredRun
-from ..._core.seconds import checked_seconds
-from ...errors import DeclarationError, LeaseLost, RunExists
-from .. import _refusals as refusals
-from .._clock import LeaseClock
-from .._forking import watch_forks
-from .._port import Transaction, Verdict
-from .._rows import BLOB_THRESHOLD, RecordRow, as_blob, as_records, as_row, cursor_text, read_cursor, restored, storable
+from ..._core.policies.selection import Belief, Evidence
+from ..._core.records.records import (
+    Admission,
+    Append,
+    Lease,
+    ListOrder,
+    OpenPause,
+    OwnerNotice,
+    Record,
+    StoredRun,
+    has_ended,
+)
+from ..._core.step_paths import ROOT, StepPath
+from ..._core.validators import checked_seconds
+from ...errors import DeclarationError, LeaseLost, RunExists, SingletonBusy
+from .. import _record_rows as record_rows
+from .._dsn_redaction import Pooler, checked_pooler, checked_schema, in_schema, url_options
+from .._fork_safety import watch_forks
+from .._lease_clock import LeaseClock
+from .._record_rows import (
+    BLOB_THRESHOLD,
+    RecordRow,
+    as_blob,
+    as_records,
+    as_row,
+    restored,
+    storable,
+)
+from .._store_port import Migrate, Transaction, Verdict, migrates
 from . import _pauses as pauses
 from . import _statements as sql
-from ._advancing import advancing_together, change_of
-from ._beliefs import PostgresBeliefs, learn
-from ._budgets import PostgresBudgets, forget_budgets, write_shares
-from ._queue import PostgresQueue
-from ._scanning import PostgresScanning, hash_of, owner_of
-from ._texts import PostgresTexts
-from ._writing import insert_blobs, insert_records, numbered
+from ._budgets import PostgresBudgets, PostgresQueue, write_shares
+from ._claims import PostgresClaims, mark_ordered
+from ._maintenance import PostgresMaintenance, refuse_moved
+from ._run_queries import (
+    FORKED,
+    PostgresLabels,
+    PostgresRunQueries,
+    PostgresTexts,
+    blobs_of_old_turns,
+    compact,
+    hash_of,
+    insert_blobs,
+    insert_labels,
+    insert_records,
+    numbered,
+    owner_of,
+    reserve_keys,
+    stored_run,
+    take_keys,
+)
+from ._schedules import PostgresCache, PostgresRates, PostgresSchedules, write_cached
+from ._transfer import PostgresTransfer
 
-if TYPE_CHECKING:  # they need the driver, and the name of this store must be there without it
+if TYPE_CHECKING:
     from ._connections import IsThere, PostgresConnections
-    from ._session import Connection
+    from ._session import PostgresSession, Signals
 
 
-class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBudgets, PostgresTexts):
-    """Runs in a Postgres database; its tables stand in the first schema of the `search_path`."""
+# --- Run changes of a batch of appends in Postgres ----------------------------------------------------------------
+
+
+def advancing_together(batch: Sequence[Append], order: Sequence[int]) -> list[tuple[list[int], list[Append]]]:
+    """Return consecutive appends of one run grouped, with their batch positions.
+
+    A row changed many times in one transaction has as many versions, and each change scans all of them.
+    """
+    groups: list[tuple[list[int], list[Append]]] = []
+    for place in order:
+        append = batch[place]
+        if groups and groups[-1][1][-1].lease == append.lease and _only_adds(groups[-1][1][-1]):
+            groups[-1][0].append(place)
+            groups[-1][1].append(append)
+        else:
+            groups.append(([place], [append]))
+    return groups
+
+
+def _only_adds(append: Append) -> bool:
+    return append.status is None and not append.release and append.tokens is None and append.cost_usd is None
+
+
+def change_of(group: Sequence[Append]) -> dict[str, object]:
+    """Return the appends' run change; only the last has one."""
+    last = group[-1]
+    return {
+        "count": sum(len(append.records) for append in group),
+        "status": last.status,
+        "release": last.release,
+        "ends": has_ended(last.status),
+        "tokens": last.tokens,
+        "cost_usd": last.cost_usd,
+    }
+
+
+# --- Selection statistics in Postgres -----------------------------------------------------------------------------
+# Rows of several statistics are locked in one order, and after those of runs, so batches never deadlock.
+
+
+_LEARN: LiteralString = f"""
+    INSERT INTO flujo_beliefs AS b (scope, arm, alpha, beta, observations, mean_cost_usd, updated_at)
+    VALUES (%(scope)s, %(arm)s, %(reward)s::float8, 1.0 - %(reward)s::float8, 1, %(cost_usd)s::float8, {sql.TODAY})
+    ON CONFLICT (scope, arm) DO UPDATE SET
+        alpha = b.alpha * %(keep)s::float8 + %(reward)s::float8,
+        beta = b.beta * %(keep)s::float8 + 1.0 - %(reward)s::float8, observations = b.observations + 1,
+        mean_cost_usd = b.mean_cost_usd
+            + (%(cost_usd)s::float8 - b.mean_cost_usd) / least(b.observations + 1, %(span)s::float8),
+        updated_at = excluded.updated_at"""
+
+_BELIEFS: LiteralString = f"""
+    SELECT arm, alpha, beta, observations, mean_cost_usd, {sql.TODAY} - updated_at FROM flujo_beliefs
+    WHERE scope = %(scope)s"""
+
+_REWARDED: LiteralString = """
+    SELECT 1 FROM flujo_records WHERE run = %(run)s AND kind = 'rewarded' AND path = %(path)s"""
+
+_FOR_EVER = 1e18
+"""Over how many outcomes costs are averaged if nothing is forgotten."""
+
+
+class PostgresBeliefs:
+    """Selection statistics of a Postgres store."""
+
+    _connections: PostgresConnections
+    _wall: Callable[[], float] | None
+
+    def beliefs(self, name: str, category: str) -> dict[str, Belief]:
+        wanted = {"scope": _scope(name, category), "wall": self._wall() if self._wall else None}
+        rows = self._connections.read(lambda db: db.ask(_BELIEFS, wanted))
+        return {restored(arm): _belief(*facts) for arm, *facts in rows}
+
+    def reward(self, run_id: RunId, path: StepPath, *, record: Record, evidence: Evidence) -> None:
+        today = {"wall": self._wall() if self._wall else None}
+        self._connections.write(lambda db: _reward(db, today, run_id, path, record, evidence))
+
+    def steer(self, run_id: RunId, *, record: Record, after: int) -> int | None:
+        return self._connections.write(lambda db: pauses.steer(db, run_id, record, after))
+
+
+def _reward(
+    db: PostgresSession,
+    today: dict[str, float | None],
+    run_id: RunId,
+    path: StepPath,
+    record: Record,
+    evidence: Evidence,
+) -> tuple[None, IsThere]:
+    places = db.ask(sql.ADVANCE_BY_ANSWER, {"hash": hash_of(run_id), "count": 1})
+    if not places:
+        raise record_rows.not_found(run_id)
+    [(run, seq)] = places
+    where = {"run": run, "path": storable(path)}
+    if db.ask(_REWARDED, where):
+        raise record_rows.rewarded(run_id, path)
+    insert_records(db, [(run, seq, record)])
+    learn(db, [evidence], today)
+    return None, lambda db: bool(db.ask(_REWARDED, where))
+
+
+def learn(db: PostgresSession, evidence: Iterable[Evidence], today: dict[str, float | None]) -> None:
+    """Add outcomes to the statistics of their arms."""
+    for each in sorted(evidence, key=lambda each: (each.name, each.category, each.arm)):
+        said: dict[str, object] = {
+            "scope": _scope(each.name, each.category),
+            "arm": storable(each.arm),
+            "reward": each.reward,
+            "cost_usd": each.cost_usd,
+            "keep": each.keep,
+            "span": min(each.span, _FOR_EVER),
+            **today,
+        }
+        db.execute(_LEARN, said)
+
+
+def _scope(name: str, category: str) -> bytes:
+    return hashlib.sha256(f"{len(name)}:{name}{category}".encode("utf-8", "surrogatepass")).digest()
+
+
+def _belief(alpha: float, beta: float, observations: int, mean_cost_usd: float, idle_s: float) -> Belief:
+    return Belief(
+        alpha=alpha, beta=beta, observations=observations, mean_cost_usd=mean_cost_usd, idle_s=max(0.0, idle_s)
+    )
+
+
+# --- Postgres store -----------------------------------------------------------------------------------------------
+
+
+class PostgresStore(
+    pauses.PostgresWaits,
+    pauses.PostgresEvents,
+    PostgresQueue,
+    PostgresClaims,
+    PostgresRunQueries,
+    PostgresLabels,
+    PostgresBeliefs,
+    PostgresBudgets,
+    PostgresSchedules,
+    PostgresRates,
+    PostgresCache,
+    PostgresTexts,
+    PostgresTransfer,
+    PostgresMaintenance,
+):
+    """Runs in a Postgres database, in `schema` or the first of the `search_path`."""
 
     def __init__(
         self,
@@ -53,16 +239,34 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
         timeout_s: float = 30.0,
         clock: LeaseClock | None = None,
         wall: Callable[[], float] | None = None,
+        migrate: Migrate = "auto",
+        pooler: Pooler | None = None,
+        schema: str | None = None,
     ) -> None:
         self._clock, self._wall = clock, wall
-        self.url = url
-        """Where the database is, password and all: for engines that live in it, never for a log."""
+        url, options = url_options(url)
+        pool_size, migrate = options.get("pool_size", pool_size), options.get("migrate", migrate)
+        self.pooler = checked_pooler(options.get("pooler", pooler))
+        """Mode of the pooler; LISTEN and engines need a direct connection."""
+        schema = checked_schema(options.get("schema", schema))
+        url = url if self.pooler else in_schema(url, schema)  # a pooler refuses options of a session
+        self.url: str = url
+        """Database URL with its password: for engines, never for logs."""
         checked_seconds(timeout_s, what="PostgresStore: timeout_s")
-        self._connections = _driver()(url, pool_size=pool_size, timeout_s=timeout_s)
+        self._connections = _driver()(
+            url,
+            pool_size=pool_size,
+            timeout_s=timeout_s,
+            migrates=migrates(migrate),
+            pooled=self.pooler is not None,
+            schema=schema,
+        )
         watch_forks(self._connections)
         weakref.finalize(self, self._connections.dispose)
+        self._listeners = self._connections.listeners
+        self.signals: Signals = self._connections.signals
         self.place: str = f"postgres {hashlib.sha256(url.encode('utf-8', 'surrogatepass')).hexdigest()}"
-        """What all stores of the same URL say, without its password."""
+        """Identity of all stores of the same URL, without its password."""
 
     def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
         [answer] = self.admit_all([admission], owner=owner, lease_s=lease_s)
@@ -79,37 +283,43 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
         admit = functools.partial(self._admit, admissions=admissions, owner=owner, lease_s=lease_s)
         return self._connections.write(admit, lease_s=lease_s, slow=slow)
 
-    def admit_told(
+    def admit_and_notify(
         self, admissions: Sequence[Admission], tell: Callable[[Any, list[RunId]], None]
     ) -> list[Lease | RunExists]:
-        """As `admit_all` without an owner; `tell` is called with the connection and the new runs before the commit."""
+        """Create unowned runs; call `tell` with the connection before commit."""
         transaction = _PostgresTransaction(self._append_through)
-        with self._connections.lent(transaction.is_there) as db:
-            with self._connections.appending(db, slow=_is_long(admission.body for admission in admissions)):
+        slow = _is_long(admission.body for admission in admissions)
+        with self._connections.lent(transaction.is_there, slow=slow) as db:
+            with self._connections.appending(db, slow=None):
                 answers, transaction.last = db.in_pipeline(lambda: self._admit(db, admissions, None, 0.0))
             tell(db, [answer.run_id for answer in answers if isinstance(answer, Lease)])
         return answers
 
-    def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
-        claim = functools.partial(self._claim, run_id=run_id, dead=None, owner=owner, lease_s=lease_s)
+    def claim(self, run_id: RunId, *, owner: str, lease_s: float, per_key: int | None = None) -> Lease:
+        claim = functools.partial(self._claim, run_id=run_id, dead=None, owner=owner, lease_s=lease_s, per_key=per_key)
         return self._connections.write(claim, lease_s=lease_s)
 
-    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float) -> Lease:
-        claim = functools.partial(self._claim, run_id=run_id, dead=storable(dead), owner=owner, lease_s=lease_s)
+    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float, per_key: int | None = None) -> Lease:
+        of_dead = functools.partial(self._claim, run_id=run_id, dead=storable(dead))
+        claim = functools.partial(of_dead, owner=owner, lease_s=lease_s, per_key=per_key)
         return self._connections.write(claim, lease_s=lease_s)
 
     def request_cancel(self, run_id: RunId, *, reason: str) -> None:
         request = {"hash": hash_of(run_id), "reason": storable(reason)}
         if not self._connections.write(lambda db: (db.ask(sql.REQUEST_CANCEL, request), _repeatable)):
-            raise refusals.not_found(run_id)
+            raise record_rows.not_found(run_id)
 
-    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, OwnerNotice]:
         hashes = [hash_of(run_id) for run_id in run_ids]
-        rows = self._connections.read(lambda db: db.ask(sql.CANCEL_REQUESTS, (hashes,)))
-        return {RunId(restored(run_id)): _cancel_request(reason) for run_id, reason in rows}
+        rows = self._connections.read(lambda db: db.ask(sql.OWNER_NOTICES, {"runs": hashes}))
+        return {RunId(restored(run_id)): record_rows.owner_notice(*news) for run_id, *news in rows}
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
-        return self._connections.write(lambda db: self._append(db, batch), slow=_are_long(batch)) if batch else []
+        if not batch:
+            return []
+        verdicts = self._connections.write(lambda db: self._append(db, batch), slow=_are_long(batch))
+        self.signals.announce(append.lease.run_id for append in batch)
+        return verdicts
 
     def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
         if not leases:
@@ -117,62 +327,92 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
         return self._connections.write(lambda db: self._renew(db, leases, lease_s), lease_s=lease_s)
 
     def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
-        self._connections.write(lambda db: pauses.answer(db, self._today(), run_id, path, token, [record]))
+        self._connections.write(lambda db: self._answer(db, run_id, path, token, [record]))
+        self.signals.announce([run_id])
 
     def defer(self, run_id: RunId, path: StepPath, *, token: str, records: Sequence[Record], pause: OpenPause) -> None:
-        self._connections.write(lambda db: pauses.answer(db, self._today(), run_id, path, token, records, again=pause))
+        self._connections.write(lambda db: self._answer(db, run_id, path, token, records, pause))
+        self.signals.announce([run_id])
 
-    def expire(self, *, body: str) -> list[RunId]:
-        return self._connections.write(lambda db: pauses.expire(db, self._today(), body))
-
-    def next_due_s(self) -> float | None:
-        [(due_s,)] = self._connections.read(lambda db: db.ask(sql.NEXT_DUE, self._today()))
-        return None if due_s is None else float(due_s)
+    def _answer(
+        self,
+        db: PostgresSession,
+        run_id: RunId,
+        path: StepPath,
+        token: str,
+        records: Sequence[Record],
+        again: OpenPause | None = None,
+    ) -> tuple[None, IsThere]:
+        marks = self._connections.is_current  # a former schema, which a reader leaves, has no index of answered runs
+        return pauses.answer(db, self._today(), run_id, path, token, records, again, marks=marks)
 
     def get(self, run_id: RunId) -> StoredRun:
         for run in self._stored("WHERE run_hash = %(hash)s", {"hash": hash_of(run_id)}):
             return run
-        raise refusals.not_found(run_id)
+        raise record_rows.not_found(run_id)
 
     def read(self, run_id: RunId, *, after: int = 0) -> list[Record]:
         rows = self._connections.read(lambda db: db.ask(sql.READ, (hash_of(run_id), after, None)))
         if not rows and self._connections.read(lambda db: owner_of(db, run_id)) is None:
-            raise refusals.not_found(run_id)
+            raise record_rows.not_found(run_id)
         return as_records(run_id, rows, after=after)
-
-    def find(self, query: RunQuery) -> list[StoredRun]:
-        where, parameters = _conditions(query)
-        return self._stored(f"{where} ORDER BY updated_at DESC, id DESC LIMIT %(limit)s", parameters)
-
-    def delete(self, run_ids: Sequence[RunId]) -> int:
-        return self._connections.write(lambda db: self._delete(db, run_ids), slow=True) if run_ids else 0
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """A transaction on a connection of the pool; the run's row is locked from its first append to its end."""
+        """Yield a transaction on a pooled connection.
+
+        The run's row is locked from its first append to its end.
+        """
         transaction = _PostgresTransaction(self._append_through)
         with self._connections.lent(transaction.is_there) as db:
             transaction.connection = db
             yield transaction
+        self.signals.announce(transaction.changed)
+
+    @property
+    def record_format(self) -> int:
+        """Return the format of the records that writers of the store write."""
+        return self._connections.record_format
+
+    def may_create(self) -> None:
+        """Let a write create missing tables."""
+        self._connections.creates = True
+
+    def may_migrate(self) -> None:
+        """Let the next use of a reading store migrate the schema."""
+        self._connections.may_migrate()
 
     def close(self) -> None:
         """Close the connections; they open again if the store is used again."""
         self._connections.close()
 
     def _admit(
-        self, db: Connection, admissions: Sequence[Admission], owner: str | None, lease_s: float
+        self, db: PostgresSession, admissions: Sequence[Admission], owner: str | None, lease_s: float
     ) -> tuple[list[Lease | RunExists], IsThere]:
+        self._connections.refuse_former()
         _share_blobs(db, (admission.body for admission in admissions))
-        order = _lock_order([admission.run_id for admission in admissions])
+        found = reserve_keys(db, admissions)
+        busy = {index: each for index, each in found.items() if isinstance(each, SingletonBusy)}
+        replaced = {index: each for index, each in found.items() if not isinstance(each, SingletonBusy)}
+        order = [index for index in _lock_order([each.run_id for each in admissions]) if index not in busy]
         rows = [self._new_row(admissions[index], owner, lease_s) for index in order]
-        answers: list[Lease | RunExists] = [refusals.exists(admission.run_id) for admission in admissions]
-        records = []
-        for index, key in zip(order, _each(db, sql.ADMIT, rows), strict=True):
-            if key is not None:
+        answers: list[Lease | RunExists] = [record_rows.exists(admission.run_id) for admission in admissions]
+        for index, error in busy.items():
+            answers[index] = error
+        records, labels, ordered, keys = [], {}, set(), {}
+        for index, row in zip(order, _each(db, sql.ADMIT, rows), strict=True):
+            if row is not None:
                 admission = admissions[index]
-                answers[index] = Lease(run_id=admission.run_id, owner=owner or "", epoch=_first_epoch(owner))
-                records.append((key[0], 1, Record(kind="admitted", path=ROOT, body=admission.body)))
+                lease = Lease(run_id=admission.run_id, owner=owner or "", epoch=_first_epoch(owner))
+                answers[index] = attrs.evolve(lease, replaced=replaced[index]) if index in replaced else lease
+                keys.update({} if admission.singleton is None else {row[0]: admission.singleton})
+                records.append((row[0], 1, Record(kind="admitted", path=ROOT, body=admission.body)))
+                labels[row[0]] = admission.labels
+                ordered.update([admission.queue] if row[1] and admission.queue else [])
         insert_records(db, records)
+        insert_labels(db, labels)
+        take_keys(db, keys)
+        mark_ordered(db, ordered)
         return answers, _leases_are_there([lease for lease in answers if isinstance(lease, Lease)])
 
     def _new_row(self, admission: Admission, owner: str | None, lease_s: float) -> dict[str, object]:
@@ -182,54 +422,90 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
             "epoch": _first_epoch(owner),
             "queue": admission.queue and storable(admission.queue),
             "parent": admission.parent and storable(admission.parent),
+            "above": admission.parent and hash_of(admission.parent),
+            "key": storable(admission.key),
+            "priority": admission.priority,
+            "fingerprint": admission.fingerprint,
+            "start_at": admission.start_at,
+            "delay_s": admission.delay_s,
+            **self._today(),
+            "started": owner not in (None, FORKED),
         }
 
     def _claim(
-        self, db: Connection, run_id: RunId, dead: str | None, owner: str, lease_s: float
+        self, db: PostgresSession, run_id: RunId, dead: str | None, owner: str, lease_s: float, per_key: int | None
     ) -> tuple[Lease, IsThere]:
+        self._connections.refuse_former()
         granted = {**self._granted(run_id, owner, lease_s), "dead": dead}
-        for (epoch,) in db.ask(sql.CLAIM, granted):
-            lease = Lease(run_id=run_id, owner=owner, epoch=epoch)
+        if per_key is not None:
+            self._refuse_if_full(db, run_id, per_key)
+        for epoch, watched, run in db.ask(sql.CLAIM, granted):
+            if epoch > 1:  # a new run waits for nothing
+                pauses.expire_run(db, self._today(), run)
+            lease = Lease(run_id=run_id, owner=owner, epoch=epoch, watched=watched)
             return lease, _leases_are_there([lease])
         for holder, left_s in db.ask(sql.HOLDER, granted):
-            raise refusals.leased(run_id, holder and restored(holder), left_s)
-        raise refusals.not_found(run_id)
+            raise record_rows.leased(run_id, holder and restored(holder), left_s)
+        raise record_rows.not_found(run_id)
 
-    def _append_through(self, db: Connection, batch: Sequence[Append]) -> _Appended:
+    def _append_through(self, db: PostgresSession, batch: Sequence[Append]) -> _Appended:
         with self._connections.appending(db, slow=_are_long(batch)):
             return self._append(db, batch)
 
-    def _append(self, db: Connection, batch: Sequence[Append]) -> _Appended:
-        _share_blobs(db, (record.body for append in batch for record in append.records))
-        # Before any run is locked: megabytes may take longer to write than its owner's lease lasts without renewal.
+    def _append(self, db: PostgresSession, batch: Sequence[Append]) -> _Appended:
+        doomed = blobs_of_old_turns(db, batch)
+        if doomed:
+            db.execute(sql.OWN_BLOBS)
+        else:
+            _share_blobs(db, (record.body for append in batch for record in append.records))
+        if any(append.pauses for append in batch):
+            pauses.lock_waits(db, batch)
+        moved: dict[int, ConversationMoved] = {}
+        if any(append.conversation is not None for append in batch):
+            moved = refuse_moved(db, batch, [self._written_under(append.lease) for append in batch])
+            batch = [Append(lease=each.lease, records=()) if at in moved else each for at, each in enumerate(batch)]
+        # Before any run is locked: writing megabytes may exceed the owner's lease.
         blobs = insert_blobs(db, (record for append in batch for record in append.records))
         groups = advancing_together(batch, _lock_order([append.lease.run_id for append in batch]))
         changes = [{**self._written_under(group[0].lease), **change_of(group)} for _, group in groups]
         verdicts: list[Verdict] = [None] * len(batch)
         records: list[tuple[int, int, Record]] = []
+        ended: list[int] = []
         for (places, group), row in zip(groups, _each(db, sql.ADVANCE, changes), strict=True):
             for place, append in zip(places, group, strict=True):
                 if row is None:
                     verdicts[place] = _lost(db, append.lease)
                 else:
-                    run, first, cancel = row
-                    verdicts[place] = cancel and _cancel_request(cancel)
+                    run, first, *news = row
+                    verdicts[place] = record_rows.owner_notice(*news) if any(news) else None
                     records.extend(numbered(run, first, append.records))
-                    row = (run, first + len(append.records), cancel)
+                    row = (run, first + len(append.records), *news)
                     pauses.write(db, self._today(), run, append)
+                    ended += [run] if has_ended(append.status) else []
+        for place, refused in moved.items():
+            verdicts[place] = refused
+        pauses.close(db, ended)
         insert_records(db, records, with_blobs=False)
         if blobs and any(isinstance(verdict, LeaseLost) for verdict in verdicts):
             db.execute(sql.DELETE_UNUSED_BLOBS, (blobs,))
         written = [append for append, lost in zip(batch, verdicts, strict=True) if not isinstance(lost, LeaseLost)]
-        told = [each for append in written for each in append.evidence]
-        if told:
-            learn(db, told, self._today())
+        evidence = [each for append in written for each in append.evidence]
+        if evidence:
+            learn(db, evidence, self._today())
+        cached = [each for append in written for each in append.cached]
+        if cached:
+            write_cached(db, cached, self._today())
         shares = [(append.lease, share) for append in written for share in append.shares]
         if shares:
             write_shares(db, shares)
+        compact(db, written)
+        if doomed:
+            db.execute(sql.DELETE_UNUSED_BLOBS, (doomed,))
         return verdicts, _append_is_there(batch, verdicts, records)
 
-    def _renew(self, db: Connection, leases: Sequence[Lease], lease_s: float) -> tuple[list[LeaseLost | None], IsThere]:
+    def _renew(
+        self, db: PostgresSession, leases: Sequence[Lease], lease_s: float
+    ) -> tuple[list[LeaseLost | None], IsThere]:
         order = _lock_order([lease.run_id for lease in leases])
         granted = [{**self._written_under(leases[index]), "lease_s": lease_s} for index in order]
         verdicts: list[LeaseLost | None] = [None] * len(leases)
@@ -238,29 +514,13 @@ class PostgresStore(PostgresQueue, PostgresScanning, PostgresBeliefs, PostgresBu
                 verdicts[index] = _lost(db, leases[index])
         return verdicts, _repeatable
 
-    def _delete(self, db: Connection, run_ids: Sequence[RunId]) -> tuple[int, IsThere]:
-        db.execute(sql.OWN_BLOBS)
-        hashes = [hash_of(run_id) for run_id in run_ids]
-        deleted = db.ask(sql.DELETE_RUNS, {**self._time(), "hashes": hashes})
-        children = db.ask(sql.DELETE_CHILDREN, ([run_id for _, run_id in deleted],))
-        runs = [*(run for run, _ in deleted), *(run for (run,) in children)]
-        forget_budgets(db, [run_id for _, run_id in deleted])
-        blobs = [blob for (blob,) in db.ask(sql.BLOBS_OF_RUNS, (runs,))]
-        db.execute(sql.DELETE_RECORDS, (runs,))
-        db.execute(sql.DELETE_PAUSES, (runs,))
-        db.execute(sql.DELETE_UNUSED_BLOBS, (blobs,))
-        return len(deleted), lambda db: not db.ask(sql.FIND_KEYS, (runs,))
-
-    def _stored(self, where: str, parameters: Mapping[str, object]) -> list[StoredRun]:
+    def _stored(self, where: str, parameters: Mapping[str, object], order: ListOrder = "updated") -> list[StoredRun]:
         statement = f"{sql.RUNS} {where}".encode()
         rows = self._connections.read(lambda db: db.ask(statement, {**self._time(), **parameters}))
-        return [_stored_run(row) for row in rows]
+        return [stored_run(row, order) for row in rows]
 
     def _time(self) -> dict[str, object]:
         return {"now": self._clock.now() if self._clock else None}
-
-    def _today(self) -> dict[str, float | None]:
-        return {"wall": self._wall() if self._wall else None}
 
     def _written_under(self, lease: Lease) -> dict[str, object]:
         return {
@@ -284,7 +544,7 @@ _Appended: TypeAlias = "tuple[list[Verdict], IsThere]"
 
 
 def _driver() -> type[PostgresConnections]:
-    """What speaks to the database; `DeclarationError` in a program that has not installed it."""
+    """Return the connection class; `DeclarationError` if the driver is missing."""
     try:
         from ._connections import PostgresConnections
     except ImportError as error:
@@ -297,24 +557,27 @@ def _driver() -> type[PostgresConnections]:
 class _PostgresTransaction:
     """An open transaction of a Postgres store."""
 
-    connection: Connection
+    connection: PostgresSession
 
-    def __init__(self, write: Callable[[Connection, Sequence[Append]], _Appended]) -> None:
+    def __init__(self, write: Callable[[PostgresSession, Sequence[Append]], _Appended]) -> None:
         self._write = write
         self.last: IsThere = _repeatable
+        self.changed: set[RunId] = set()
+        """Runs with an append."""
 
     def append(self, append: Append) -> None:
+        self.changed.add(append.lease.run_id)
         [verdict], self.last = self._write(self.connection, [append])
         if isinstance(verdict, LeaseLost):
             raise verdict
 
-    def is_there(self, db: Connection) -> bool:
-        """Whether what was appended is in the database."""
+    def is_there(self, db: PostgresSession) -> bool:
+        """Return whether the appended records are in the database."""
         return self.last(db)
 
 
 LONG = 1_000_000
-"""Bodies of so many characters may take longer to write than a lease allows for a commit."""
+"""Body length beyond which a write may exceed the lease."""
 
 
 def _is_long(bodies: Iterable[str]) -> bool:
@@ -325,7 +588,7 @@ def _are_long(batch: Sequence[Append]) -> bool:
     return _is_long(record.body for append in batch for record in append.records)
 
 
-def _repeatable(db: Connection) -> bool:
+def _repeatable(db: PostgresSession) -> bool:
     return False
 
 
@@ -334,14 +597,17 @@ def _leases_are_there(leases: Sequence[Lease]) -> IsThere:
 
 
 def _first_epoch(owner: str | None) -> int:
-    """A run that nobody owns yet has had no claim."""
+    """Return the epoch of a new run: 0 without an owner."""
     return 0 if owner is None else 1
 
 
 def _append_is_there(
     batch: Sequence[Append], verdicts: Sequence[Verdict], records: Sequence[tuple[int, int, Record]]
 ) -> IsThere:
-    """By the first record; an append without records can be repeated, unless it gives up its own lease."""
+    """Return a check by the first record of a batch.
+
+    An append without records can be repeated, unless it releases its own lease.
+    """
     for run, seq, record in records:
         return lambda db: _record_is_there(db, run, as_row(record, seq, as_blob(record.body)))
     written = [append for append, verdict in zip(batch, verdicts, strict=True) if not isinstance(verdict, LeaseLost)]
@@ -350,81 +616,27 @@ def _append_is_there(
     return _repeatable
 
 
-def _record_is_there(db: Connection, run: int, row: RecordRow) -> bool:
+def _record_is_there(db: PostgresSession, run: int, row: RecordRow) -> bool:
     written = (row.kind, row.path, row.body, row.blob)
     return db.ask(sql.FIND_RECORD, (run, row.seq)) == [written]
 
 
 def _lock_order(run_ids: Sequence[RunId]) -> list[int]:
-    """In which order to touch the runs; what concerns one run stays in the order it came in."""
+    """Return the lock order of runs; operations keep their order."""
     return sorted(range(len(run_ids)), key=lambda index: hash_of(run_ids[index]))
 
 
-def _each(db: Connection, statement: Any, parameters: Sequence[dict[str, object]]) -> list[tuple[Any, ...] | None]:
-    """The row, if any, that the statement returns for each set of parameters, in one round trip."""
+def _each(db: PostgresSession, statement: Any, parameters: Sequence[dict[str, object]]) -> list[tuple[Any, ...] | None]:
+    """Return a row per parameter set, in one round trip."""
     cursors = [db.execute(statement, each) for each in parameters]
     db.turn()
     return [cursor.fetchone() for cursor in cursors]
 
 
-def _cancel_request(reason: str) -> CancelRequest:
-    return CancelRequest(reason=restored(reason))
-
-
-def _share_blobs(db: Connection, bodies: Iterable[str]) -> None:
+def _share_blobs(db: PostgresSession, bodies: Iterable[str]) -> None:
     if any(len(body) > BLOB_THRESHOLD for body in bodies):
         db.execute(sql.SHARE_BLOBS)
 
 
-def _lost(db: Connection, lease: Lease) -> LeaseLost:
-    return refusals.lost(lease, owner_of(db, lease.run_id))
-
-
-def _stored_run(row: Sequence[Any]) -> StoredRun:
-    key, run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, *rest = row
-    tokens, cost_usd, asked, queue, parent, expired = rest
-    return StoredRun(
-        run_id=RunId(restored(run_id)),
-        pipeline=restored(pipeline),
-        status=status,
-        created_at=created_at,
-        updated_at=updated_at,
-        epoch=epoch,
-        leased=held,
-        records=records,
-        pauses=tuple(pauses.open_pause(*each) for each in asked or ()),
-        expired=bool(expired),
-        owner=restored(owner) if held else None,
-        left_s=left_s if held else None,
-        queue=queue and restored(queue),
-        parent=parent and RunId(restored(parent)),
-        last_owner=owner and restored(owner),
-        tokens=tokens,
-        cost_usd=cost_usd,
-        cursor=cursor_text(updated_at, key),
-    )
-
-
-def _conditions(query: RunQuery) -> tuple[str, Mapping[str, object]]:
-    seen_at, seen = (None, None) if query.cursor is None else read_cursor(query.cursor)
-    parameters = {
-        "seen_at": seen_at,
-        "seen": seen,
-        "search": query.search and storable(query.search),
-        "status": query.status,
-        "pipeline": query.pipeline and storable(query.pipeline),
-        "updated_before": query.updated_before,
-        "updated_after": query.updated_after,
-        "limit": query.limit,
-    }
-    conditions = {
-        "status = %(status)s": query.status,
-        "pipeline = %(pipeline)s": query.pipeline,
-        "updated_at < %(updated_before)s": query.updated_before,
-        "updated_at > %(updated_after)s": query.updated_after,
-        f"status = 'running' AND epoch > 0 AND NOT {sql.HELD}": query.abandoned or None,
-        "(updated_at, id) < (%(seen_at)s, %(seen)s)": query.cursor,
-        "starts_with(run_id, %(search)s) OR strpos(lower(pipeline), lower(%(search)s)) > 0": query.search,
-    }
-    wanted = [f"({condition})" for condition, value in conditions.items() if value is not None]
-    return f"WHERE {' AND '.join(['parent IS NULL', *wanted])}", parameters
+def _lost(db: PostgresSession, lease: Lease) -> LeaseLost:
+    return record_rows.lost(lease, owner_of(db, lease.run_id))

@@ -1,3 +1,3 @@
-"""A store in one SQLite file, for any number of processes of one machine."""
+"""SQLite store in one file, for all processes of one machine."""
 
 from ._store import SqliteStore as SqliteStore

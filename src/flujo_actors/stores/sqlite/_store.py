@@ -1,16 +1,23 @@
-"""A store in one SQLite file: the embedded default.
+"""SQLite store in one file: the embedded default.
 
 Rules:
 
-1. What a method returned for is on the disk: every write is one transaction of a file in WAL mode, with
-   `synchronous=FULL` unless the constructor says otherwise.
-2. Leases are counted in the monotonic time of one boot. All processes on one machine share it; a lease of another
+1. A method returns after its write is on disk: every write is one transaction of a file in WAL mode, with
+   `synchronous=FULL` by default.
+2. Leases use the monotonic time of one boot. All processes on one machine share it; a lease of another
    boot has expired.
-3. Text goes into the database escaped (`_rows`), so every name and every body comes back as it was.
+3. Text is escaped in the database (`_rows`), so every name and every body is returned unchanged.
+
+Sections:
+
+- Queued runs and workers in a SQLite file.
+- Live text of steps in a file next to the store's: not synced, lost in a crash.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sqlite3
 import time
@@ -20,32 +27,231 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from ..._core.outcomes import RunId
-from ..._core.paths import StepPath
-from ..._core.records import Admission, Append, CancelRequest, Lease, OpenPause, Record, RunQuery, StoredRun
-from ..._core.seconds import checked_seconds
-from ...errors import LeaseLost, RunExists
-from .. import _refusals as refusals
-from .._clock import LeaseClock, SystemClock
-from .._forking import watch_forks
-from .._port import Transaction, Verdict
-from .._rows import as_records, cursor_text, read_cursor, restored, storable
-from . import _pauses as pauses
+from ..._core.records.records import (
+    RECORD_VERSION,
+    Admission,
+    Append,
+    Lease,
+    ListOrder,
+    OpenPause,
+    OwnerNotice,
+    Record,
+    StoredRun,
+    WorkerNote,
+)
+from ..._core.step_paths import StepPath
+from ..._core.validators import checked_seconds
+from ...errors import LeaseLost, RunExists, SingletonBusy, StoreError
+from .. import _record_rows as refusals
+from .._fork_safety import watch_forks
+from .._lease_clock import LeaseClock, SystemClock
+from .._record_rows import as_records, questions_and_waits, restored, starts_at, storable
+from .._run_lists import changed_at, cursor_text, labels_in
+from .._store_port import Migrate, Transaction, Verdict, migrates
+from . import _record_writes as record_writes
 from . import _statements as sql
-from ._appending import append_all, cancel_requests, insert_first
-from ._beliefs import SqliteBeliefs
-from ._budgets import SqliteBudgets, forget_budgets
+from ._budgets import SqliteBudgets
+from ._claims import SqliteClaims, mark_if_ordered
 from ._connections import SqliteConnections
-from ._places import Places
-from ._queue import SqliteQueue
-from ._scanning import SqliteScanning, owner_of, record_rows
-from ._texts import SqliteTexts
+from ._maintenance import SqliteMaintenance, SqliteTransfer
+from ._record_writes import SqliteBeliefs, append_all, insert_first, owner_notices
+from ._run_queries import (
+    FORKED,
+    Places,
+    SqliteLabels,
+    SqliteRunQueries,
+    insert_labels,
+    owner_of,
+    record_rows,
+    refuse_taken_key,
+    reserve_key,
+    take_key,
+)
+from ._schedules import SqliteCache, SqliteRates, SqliteSchedules
+from ._waits import SqliteEvents, SqliteWaits
+
+# --- Queued runs and workers in a SQLite file ---------------------------------------------------------------------
+
+
+class SqliteQueue:
+    """Queue operations of a SQLite store."""
+
+    _connections: SqliteConnections
+    _wall: Callable[[], float]
+
+    def _stored(self, db: sqlite3.Connection, where: str, parameters: Mapping[str, object]) -> list[StoredRun]:
+        raise NotImplementedError
+
+    def _time(self) -> dict[str, object]:
+        raise NotImplementedError
+
+    def wanting(self, *, pipeline: str, queues: Sequence[str], host: str, limit: int) -> list[StoredRun]:
+        wanted = {
+            "pipeline": storable(pipeline),
+            "queues": json.dumps([storable(queue) for queue in queues]),
+            "host": storable(host),
+            "limit": limit,
+        }
+        if self._connections.record_format < RECORD_VERSION:  # the former release may write to the file, too
+            with self._connections.writing() as db:
+                db.execute(sql.ADOPT_FORMER)
+        with self._connections.reading() as db:
+            return [*self._stored(db, sql.WANTING, wanted), *self._stored(db, sql.WANTING_DEAD, wanted)][:limit]
+
+    def orphans(self, *, pipeline: str, host: str, updated_before: float, limit: int) -> list[StoredRun]:
+        wanted = {
+            "pipeline": storable(pipeline),
+            "host": storable(host),
+            "updated_before": updated_before,
+            "limit": limit,
+        }
+        with self._connections.reading() as db:
+            found = [*self._stored(db, sql.ORPHANS, wanted), *self._stored(db, sql.ORPHANS_DEAD, wanted)]
+        return sorted(found, key=lambda run: run.created_at)[:limit]
+
+    def standing(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
+        listed = {"run_ids": json.dumps([storable(run_id) for run_id in run_ids])}
+        with self._connections.reading() as db:
+            return self._stored(db, "WHERE run_id IN (SELECT value FROM json_each(:run_ids))", listed)
+
+    def requeue(self, run_ids: Sequence[RunId]) -> None:
+        with self._connections.writing() as db:
+            db.executemany(sql.REQUEUE, [(storable(run_id),) for run_id in run_ids])
+
+    def park(self, run_ids: Sequence[RunId], *, reason: str) -> None:
+        with self._connections.writing() as db:
+            told = {**self._time(), "reason": storable(reason)}
+            db.executemany(sql.PARK, [{**told, "run_id": storable(run_id)} for run_id in run_ids])
+
+    def children(self, run_id: RunId) -> list[RunId]:
+        with self._connections.reading() as db:
+            rows = db.execute(sql.CHILDREN, (storable(run_id),)).fetchall()
+        return [RunId(restored(child)) for (child,) in rows]
+
+    def sign_on(self, worker: WorkerNote) -> None:
+        with self._connections.writing() as db:
+            db.execute(sql.SIGN_ON, (storable(worker.name), storable(worker.body), self._wall()))
+
+    def sign_off(self, name: str) -> None:
+        with self._connections.writing() as db:
+            db.execute(sql.SIGN_OFF, (storable(name), self._wall()))
+
+    def signed_on(self, *, within_s: float) -> list[WorkerNote]:
+        with self._connections.reading() as db:
+            rows = db.execute(sql.SIGNED_ON, (self._wall() - within_s,)).fetchall()
+        return [WorkerNote(name=restored(name), body=restored(body), seen_at=at) for name, body, at in rows]
+
+
+# --- Live text of steps in a file next to the store's: not synced -------------------------------------------------
+# The first watcher of another process creates the file; its absence means that there is none.
+
+
+_TIMEOUT_S = 1.0
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS wanted (run TEXT PRIMARY KEY, until REAL NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS texts (run TEXT NOT NULL, path TEXT NOT NULL, text TEXT NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS texts_by_run ON texts (run)",
+)
+
+
+class SqliteTexts:
+    """Live text of a SQLite store."""
+
+    _connections: SqliteConnections
+
+    def swap_texts(self, said: Mapping[RunId, Mapping[StepPath, str]]) -> set[RunId]:
+        wanted = self._wanted(said)
+        if wanted:
+            with self._texts() as db:
+                for run_id in wanted:
+                    _replace(db, run_id, said[run_id])
+        return wanted
+
+    def _is_watched(self, run_id: RunId) -> bool:
+        """Return whether another process watches a run, even if damaged."""
+        with contextlib.suppress(StoreError):
+            return bool(self._wanted([run_id]))
+        return False
+
+    def _wanted(self, run_ids: Iterable[RunId]) -> set[RunId]:
+        if self._connections.in_memory or not os.path.exists(self._texts_file):
+            return set()
+        with self._texts() as db:
+            asked = {run for (run,) in db.execute("SELECT run FROM wanted WHERE until > ?", (time.time(),))}
+        return {run_id for run_id in run_ids if storable(run_id) in asked}
+
+    def watch_texts(self, run_ids: Sequence[RunId], *, for_s: float) -> dict[RunId, dict[StepPath, str]]:
+        if self._connections.in_memory:
+            return {}
+        until = time.time() + for_s
+        with self._texts() as db:
+            for statement in _TABLES:
+                db.execute(statement)
+            db.execute("DELETE FROM texts WHERE run IN (SELECT run FROM wanted WHERE until < ?)", (time.time(),))
+            db.executemany("INSERT OR REPLACE INTO wanted VALUES (?, ?)", [(storable(each), until) for each in run_ids])
+            return {run_id: _left(db, run_id) for run_id in run_ids}
+
+    def _drop_texts(self, run_ids: Sequence[RunId]) -> None:
+        """Delete the texts of deleted runs, if there are any."""
+        if self._connections.in_memory or not os.path.exists(self._texts_file):
+            return
+        with contextlib.suppress(StoreError), self._texts() as db:
+            runs = [(storable(run_id),) for run_id in run_ids]
+            db.execute("PRAGMA secure_delete = ON")
+            db.executemany("DELETE FROM texts WHERE run = ?", runs)
+            db.executemany("DELETE FROM wanted WHERE run = ?", runs)
+
+    @property
+    def _texts_file(self) -> str:
+        return f"{self._connections.file}-live"
+
+    @contextlib.contextmanager
+    def _texts(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection for one exchange, closed for safe forks."""
+        try:
+            with contextlib.closing(sqlite3.connect(self._texts_file, timeout=_TIMEOUT_S)) as db, db:
+                db.execute("PRAGMA synchronous = OFF")
+                yield db
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._texts_file}: {error}") from error
+
+
+def _replace(db: sqlite3.Connection, run_id: RunId, texts: Mapping[StepPath, str]) -> None:
+    run = storable(run_id)
+    db.execute("DELETE FROM texts WHERE run = ?", (run,))
+    rows = [(run, storable(path), storable(text)) for path, text in texts.items()]
+    db.executemany("INSERT INTO texts VALUES (?, ?, ?)", rows)
+
+
+def _left(db: sqlite3.Connection, run_id: RunId) -> dict[StepPath, str]:
+    rows = db.execute("SELECT path, text FROM texts WHERE run = ?", (storable(run_id),)).fetchall()
+    return {StepPath(restored(path)): restored(text) for path, text in rows}
+
+
+# --- SQLite store in one file -------------------------------------------------------------------------------------
+
 
 Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
-"""SQLite's setting: `FULL` survives a power failure, `NORMAL` may lose the last commits in one, never their order."""
+"""SQLite's setting: `FULL` survives power failures; `NORMAL` may lose commits."""
 
 
-class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, SqliteTexts):
-    """Runs in a SQLite file, or in memory with `":memory:"`; shared by all processes of one machine."""
+class SqliteStore(
+    SqliteQueue,
+    SqliteRunQueries,
+    SqliteLabels,
+    SqliteWaits,
+    SqliteEvents,
+    SqliteBeliefs,
+    SqliteBudgets,
+    SqliteSchedules,
+    SqliteRates,
+    SqliteCache,
+    SqliteTexts,
+    SqliteTransfer,
+    SqliteMaintenance,
+    SqliteClaims,
+):
+    """Runs in a SQLite file, or in memory with `":memory:"`."""
 
     between_machines = False
     """Whether workers of other machines reach it."""
@@ -58,22 +264,23 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
         busy_timeout_s: float = 30.0,
         clock: LeaseClock | None = None,
         wall: Callable[[], float] = time.time,
+        migrate: Migrate = "auto",
     ) -> None:
         self._clock = clock or SystemClock()
         self._wall = wall
         timeout_s = checked_seconds(busy_timeout_s, what="SqliteStore: busy_timeout_s")
         self._places = Places()
-        self._connections = SqliteConnections(os.fspath(path), synchronous=synchronous, busy_timeout_s=timeout_s)
+        self._connections = SqliteConnections(
+            os.fspath(path), synchronous=synchronous, busy_timeout_s=timeout_s, migrates=migrates(migrate)
+        )
+        in_memory, file = self._connections.in_memory, self._connections.path
+        self.place: str | None = None if in_memory else f"sqlite {os.path.realpath(file)}"
+        """Identity of all stores on the same file; `None` in memory."""
         watch_forks(self._connections)
         weakref.finalize(self, self._connections.dispose)
 
     one_writer = True
-    """From its first write on, a transaction keeps everybody else from writing."""
-
-    @property
-    def place(self) -> str | None:
-        """What all stores on the same file say; `None` for a database in memory, which is a place by itself."""
-        return None if self._connections.in_memory else f"sqlite {os.path.realpath(self._connections.path)}"
+    """From its first write on, a transaction blocks all other writers."""
 
     def admit(self, admission: Admission, *, owner: str, lease_s: float) -> Lease:
         [answer] = self.admit_all([admission], owner=owner, lease_s=lease_s)
@@ -89,21 +296,22 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
         with self._places, self._connections.writing() as db:
             return [self._admit(db, admission, owner, lease_s) for admission in admissions]
 
-    def claim(self, run_id: RunId, *, owner: str, lease_s: float) -> Lease:
-        return self._claim(run_id, None, owner, lease_s)
+    def claim(self, run_id: RunId, *, owner: str, lease_s: float, per_key: int | None = None) -> Lease:
+        return self._claim(run_id, None, owner, lease_s, per_key)
 
-    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float) -> Lease:
-        return self._claim(run_id, storable(dead), owner, lease_s)
+    def take_over(self, run_id: RunId, *, dead: str, owner: str, lease_s: float, per_key: int | None = None) -> Lease:
+        return self._claim(run_id, storable(dead), owner, lease_s, per_key)
 
     def request_cancel(self, run_id: RunId, *, reason: str) -> None:
         with self._connections.writing() as db:
-            found = db.execute(sql.REQUEST_CANCEL, {"run_id": storable(run_id), "reason": storable(reason)}).fetchall()
+            request = {"run_id": storable(run_id), "reason": storable(reason), "wall": self._wall()}
+            found = db.execute(sql.REQUEST_CANCEL, request).fetchall()
         if not found:
             raise refusals.not_found(run_id)
 
-    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, CancelRequest]:
+    def cancel_requests(self, run_ids: Sequence[RunId]) -> dict[RunId, OwnerNotice]:
         with self._connections.reading() as db:
-            requests = cancel_requests(db)
+            requests = owner_notices(db)
         return {run_id: requests[run_id] for run_id in run_ids if run_id in requests}
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
@@ -120,21 +328,24 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
 
     def answer(self, run_id: RunId, path: StepPath, *, token: str, record: Record) -> None:
         with self._connections.writing() as db:
-            pauses.consume(db, run_id, path, token, [record], self._wall())
+            run = record_writes.consume(db, run_id, path, token, [record], self._wall())
+            self._mark_ready(db, [run])
 
     def defer(self, run_id: RunId, path: StepPath, *, token: str, records: Sequence[Record], pause: OpenPause) -> None:
         with self._connections.writing() as db:
-            run = pauses.consume(db, run_id, path, token, records, self._wall())
-            pauses.ask(db, run, pause, self._wall())
+            run = record_writes.consume(db, run_id, path, token, records, self._wall())
+            record_writes.ask(db, run, pause, self._wall())
+            self._mark_ready(db, [run])
 
-    def expire(self, *, body: str) -> list[RunId]:
+    def retry(self, run_id: RunId, *, number: int, record: Record, queue: str | None) -> None:
+        wall = self._wall()
+        retried = {"run_id": storable(run_id), "number": number, "queue": queue and storable(queue), "wall": wall}
         with self._connections.writing() as db:
-            return pauses.expire(db, body, self._wall())
-
-    def next_due_s(self) -> float | None:
-        with self._connections.reading() as db:
-            [(due_at,)] = db.execute(sql.NEXT_DUE).fetchall()
-        return None if due_at is None else due_at - self._wall()
+            refuse_taken_key(db, run_id)
+            for (run,) in db.execute(sql.RETRY, retried).fetchall():
+                record_writes.add_records(db, run, [record], wall)
+                return
+        raise refusals.not_retryable(run_id, self.get(run_id).status)
 
     def get(self, run_id: RunId) -> StoredRun:
         with self._connections.reading() as db:
@@ -149,42 +360,50 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
                 raise refusals.not_found(run_id)
         return as_records(run_id, rows, after=after)
 
-    def find(self, query: RunQuery) -> list[StoredRun]:
-        where, parameters = _conditions(query)
-        with self._connections.reading() as db:
-            return self._stored(db, f"{where} ORDER BY updated_at DESC, id DESC LIMIT :limit", parameters)
-
-    def delete(self, run_ids: Sequence[RunId]) -> int:
-        if not run_ids:
-            return 0
-        with self._connections.writing() as db:
-            return sum(self._delete(db, run_id) for run_id in run_ids)
-
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """A transaction on a connection of its own.
+        """Yield a transaction on a dedicated connection.
 
         The file's write lock is taken by its first write, and from then on all other writers wait, this process's
-        journal among them: write late and briefly. What is read before that is not part of the transaction, unless
-        it is begun with `connection.execute("BEGIN IMMEDIATE")`.
+        journal among them: write late and briefly. Earlier reads are not part of the transaction, unless it is begun
+        with `connection.execute("BEGIN IMMEDIATE")`.
         """
         with self._connections.lent() as db:
             yield _SqliteTransaction(db, self._append_through)
 
+    @property
+    def record_format(self) -> int:
+        """Return the format of the records that writers of the store write."""
+        return self._connections.record_format
+
+    def may_create(self) -> None:
+        """Let a write create missing tables."""
+        self._connections.creates = True
+
+    def may_migrate(self) -> None:
+        """Let the next use of a reading store migrate the schema."""
+        self._connections.may_migrate()
+
     def close(self) -> None:
-        """Close the connections; they open again if the store is used again. A database in memory stays as it is."""
+        """Close the connections until the next use, except in memory."""
         self._connections.close()
 
-    def _claim(self, run_id: RunId, dead: str | None, owner: str, lease_s: float) -> Lease:
+    def _claim(self, run_id: RunId, dead: str | None, owner: str, lease_s: float, per_key: int | None) -> Lease:
+        watched = self._is_watched(run_id)
         with self._connections.writing() as db:
+            self._connections.refuse_former()
+            if per_key is not None:
+                self._refuse_if_full(db, run_id, per_key)
             granted = self._granted(run_id, owner=owner, lease_s=lease_s)
-            for (epoch,) in db.execute(sql.CLAIM, {**granted, "dead": dead}).fetchall():
-                return Lease(run_id=run_id, owner=owner, epoch=epoch)
+            for epoch, run in db.execute(sql.CLAIM, {**granted, "dead": dead}).fetchall():
+                if epoch > 1:  # a new run waits for nothing
+                    record_writes.expire_run(db, run, granted["wall"])
+                return Lease(run_id=run_id, owner=owner, epoch=epoch, watched=watched)
             holder = self._holder(db, run_id)
         raise refusals.leased(run_id, *holder) if holder else refusals.not_found(run_id)
 
     def _holder(self, db: sqlite3.Connection, run_id: RunId) -> tuple[str | None, float] | None:
-        """Who holds a run, and for how many seconds more."""
+        """Return a run's owner and remaining lease seconds."""
         for owner, left_s in db.execute(sql.HOLDER, {**self._time(), "run_id": storable(run_id)}).fetchall():
             return (owner if owner is None else restored(owner)), left_s
         return None
@@ -196,11 +415,12 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
         with self._connections.errors():
             if not db.in_transaction:
                 db.execute("BEGIN IMMEDIATE")
-            return append_all(db, batch, self._wall(), Places())  # what may be undone is not known
+            return append_all(db, batch, self._wall(), Places())  # a rollback makes positions unknown
 
     def _admit(
         self, db: sqlite3.Connection, admission: Admission, owner: str | None, lease_s: float
     ) -> Lease | RunExists:
+        self._connections.refuse_former()
         epoch = 0 if owner is None else 1
         new = {
             **self._granted(admission.run_id, owner=owner, lease_s=lease_s),
@@ -208,13 +428,25 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
             "epoch": epoch,
             "queue": admission.queue and storable(admission.queue),
             "parent": admission.parent and storable(admission.parent),
+            "fingerprint": admission.fingerprint,
+            "key": storable(admission.key),
+            "priority": admission.priority,
         }
+        new["started_at"] = None if owner in (None, FORKED) else new["wall"]
+        new["wake_at"] = starts_at(admission, new["wall"]) if owner is None else None
+        replaced = reserve_key(db, admission)
+        if isinstance(replaced, SingletonBusy):
+            return replaced
         admitted = db.execute(sql.ADMIT, new)
         if admitted.rowcount != 1:
             return refusals.exists(admission.run_id)
-        lease = Lease(run_id=admission.run_id, owner=owner or "", epoch=epoch)
+        lease = Lease(run_id=admission.run_id, owner=owner or "", epoch=epoch, replaced=replaced)
         assert admitted.lastrowid is not None
+        take_key(db, admitted.lastrowid, admission)
         insert_first(db, admission, lease, admitted.lastrowid, new["wall"], self._places)
+        insert_labels(db, admitted.lastrowid, admission.labels)
+        if admission.queue is not None and (admission.parent or admission.key or admission.priority):
+            mark_if_ordered(db, admitted.lastrowid)
         return lease
 
     def _renew(self, db: sqlite3.Connection, lease: Lease, lease_s: float) -> LeaseLost | None:
@@ -223,22 +455,17 @@ class SqliteStore(SqliteQueue, SqliteScanning, SqliteBeliefs, SqliteBudgets, Sql
             return None
         return refusals.lost(lease, owner_of(db, lease.run_id))
 
-    def _delete(self, db: sqlite3.Connection, run_id: RunId) -> int:
-        deleted = db.execute(sql.DELETE_RUN, {**self._time(), "run_id": storable(run_id)}).fetchall()
-        children = db.execute(sql.DELETE_CHILDREN, {"run_id": storable(run_id)}).fetchall() if deleted else []
-        if deleted:
-            forget_budgets(db, run_id)
-        for run in (*deleted, *children):
-            blobs = db.execute(sql.BLOBS_OF_RUN, run).fetchall()
-            db.execute(sql.DELETE_RECORDS, run)
-            db.execute(sql.DELETE_PAUSES, run)
-            db.executemany(sql.DELETE_UNUSED_BLOB, blobs)
-        return len(deleted)
+    def _mark_ready(self, db: sqlite3.Connection, runs: Sequence[int]) -> None:
+        """Index answered runs; the former schema has no such index."""
+        if self._connections.is_current:
+            record_writes.mark_ready(db, runs, self._wall())
 
-    def _stored(self, db: sqlite3.Connection, where: str, parameters: Mapping[str, object]) -> list[StoredRun]:
+    def _stored(
+        self, db: sqlite3.Connection, where: str, parameters: Mapping[str, object], order: ListOrder = "updated"
+    ) -> list[StoredRun]:
         rows = db.execute(f"{sql.RUNS} {where}", {**self._time(), **parameters}).fetchall()
-        asked = pauses.open_pauses(db, [row[0] for row in rows])
-        return [_stored_run(row, asked.get(row[0], ())) for row in rows]
+        asked = record_writes.open_pauses(db, [row[0] for row in rows])
+        return [_stored_run(row, asked.get(row[0], ()), order) for row in rows]
 
     def _time(self) -> dict[str, Any]:
         return {"boot": self._clock.boot(), "now": self._clock.now(), "wall": self._wall()}
@@ -265,9 +492,10 @@ class _SqliteTransaction:
             raise verdict
 
 
-def _stored_run(row: Sequence[Any], asked: Iterable[OpenPause]) -> StoredRun:
+def _stored_run(row: Sequence[Any], asked: Iterable[OpenPause], order: ListOrder) -> StoredRun:
     key, run_id, pipeline, status, created_at, updated_at, epoch, held, records, owner, left_s, *rest = row
-    queue, parent, tokens, cost_usd, expired = rest
+    queue, parent, tokens, cost_usd, expired, cancel, fingerprint, *times = rest
+    started_at, ended_at, worked_s, retries, queue_key, priority, labels, wake_at, ready = times
     return StoredRun(
         run_id=RunId(restored(run_id)),
         pipeline=restored(pipeline),
@@ -277,7 +505,9 @@ def _stored_run(row: Sequence[Any], asked: Iterable[OpenPause]) -> StoredRun:
         epoch=epoch,
         leased=bool(held),
         records=records,
-        pauses=tuple(asked),
+        **questions_and_waits(asked),
+        wake_at=wake_at,
+        ready=bool(ready),
         expired=bool(expired),
         owner=restored(owner) if held else None,
         left_s=left_s if held else None,
@@ -286,31 +516,14 @@ def _stored_run(row: Sequence[Any], asked: Iterable[OpenPause]) -> StoredRun:
         last_owner=owner and restored(owner),
         tokens=tokens,
         cost_usd=cost_usd,
-        cursor=cursor_text(updated_at, key),
+        cancel=cancel and restored(cancel),
+        fingerprint=fingerprint,
+        started_at=started_at,
+        ended_at=ended_at,
+        worked_s=worked_s,
+        retries=retries,
+        labels=labels_in(labels),
+        key=restored(queue_key),
+        priority=priority,
+        cursor=cursor_text(order, changed_at(updated_at, ended_at), key),
     )
-
-
-def _conditions(query: RunQuery) -> tuple[str, Mapping[str, object]]:
-    conditions = {
-        "status = :status": query.status,
-        "pipeline = :pipeline": query.pipeline and storable(query.pipeline),
-        "updated_at < :updated_before": query.updated_before,
-        "updated_at > :updated_after": query.updated_after,
-        f"status = 'running' AND epoch > 0 AND NOT ({sql.HELD})": query.abandoned or None,
-        "updated_at < :seen_at OR (updated_at = :seen_at AND id < :seen)": query.cursor,
-        "substr(run_id, 1, length(:search)) = :search OR instr(lower(pipeline), lower(:search)) > 0": query.search,
-    }
-    seen_at, seen = (None, None) if query.cursor is None else read_cursor(query.cursor)
-    wanted = [f"({condition})" for condition, value in conditions.items() if value is not None]
-    limit = -1 if query.limit is None else query.limit
-    parameters = {
-        "status": query.status,
-        "pipeline": query.pipeline and storable(query.pipeline),
-        "updated_before": query.updated_before,
-        "updated_after": query.updated_after,
-        "limit": limit,
-        "seen_at": seen_at,
-        "seen": seen,
-        "search": query.search and storable(query.search),
-    }
-    return f"WHERE {' AND '.join(['parent IS NULL', *wanted])}", parameters

@@ -1,7 +1,7 @@
 """Rewriting damaged JSON into strict JSON, token by token, in linear time."""
 
-from .glyphs import MEMBER_AFTER_COMMA as MEMBER_AFTER_COMMA
-from .mender import Mended as Mended
-from .mender import mend as mend
-from .writer import NotJson as NotJson
-from .writer import TooDeep as TooDeep
+from .repairer import Mended as Mended
+from .repairer import mend as mend
+from .strings import MEMBER_AFTER_COMMA as MEMBER_AFTER_COMMA
+from .strings import NotJson as NotJson
+from .strings import TooDeep as TooDeep

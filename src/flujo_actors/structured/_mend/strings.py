@@ -1,12 +1,12 @@
-"""Where a string ends when its quotes cannot be trusted.
+"""End of a string with unreliable quotes.
 
-1. A quote ends the string only if what follows could follow a string in this place (a comma and a key, a closer…).
+1. A quote ends the string only if the next token could follow a string in this place (a comma and a key, a closer…).
 2. A closer that balances an opener inside the string belongs to the string.
 3. When an odd number of quotes was passed over, one is missing or one too many: a quote next to the string's own
    is a doubled one; else the string ends where the text before a passed quote looks like the end of a member
    (`…, "key":`) or of a line.
 4. Without any end, closers at the end of the text are the container's, the rest is the string.
-5. Only so many quotes are passed over: the work stays linear.
+5. A bounded number of quotes is passed over: the work stays linear.
 """
 
 from __future__ import annotations
@@ -15,7 +15,96 @@ import re
 from functools import cache
 from typing import Literal, NamedTuple
 
-from .glyphs import BARE_NAME, COMMENT, ELLIPSIS_TEXT, KEY_AHEAD, PROSE_TAIL, QUOTED_KEY, QUOTES, STOP, WS
+import attrs
+
+OPENERS = {"{": "{", "｛": "{", "[": "[", "［": "[", "(": "(", "（": "("}
+CLOSERS = {"}": "{", "｝": "{", "]": "[", "］": "[", ")": "(", "）": "("}
+COMMAS = frozenset(",，、;；")
+COLONS = frozenset(":：=")
+
+QUOTES = {
+    '"': '"',
+    "'": "'",
+    "“": '”“"',
+    "”": '”"',
+    "„": '“”"',
+    "‟": '”"',
+    "＂": '＂"',
+    "″": '″"',
+    "‘": "’‘'",
+    "’": "’'",
+    "‚": "‘’'",
+    "＇": "＇'",
+    "`": "`´'",
+    "´": "´`'",
+    "「": "」",
+    "『": "』",
+    "«": "»",
+}
+"""Opening quote -> the characters that may close it."""
+
+WS = r"[\s\u200b-\u200f\u2060\ufeff\u180e\u202a-\u202e\u2066-\u2069\u00ad]"
+"""White space as pasted: every Unicode space, plus the invisible marks."""
+
+_OPEN = "".join(re.escape(c) for c in QUOTES)
+_ANY = "".join(sorted({re.escape(c) for q, closing in QUOTES.items() for c in q + closing}))
+
+QUOTED_KEY = rf"[{_OPEN}]{{1,2}}[^{_ANY}\\\n]{{0,200}}[{_ANY}]{{1,2}}{WS}*[:：=]"
+BARE_NAME = rf"[^\W\d][\w.$-]*\"?{WS}*[:：](?!//)"
+KEYLIKE = rf"(?:{QUOTED_KEY}|{BARE_NAME})"
+COMMENT = r"(?://|/\*|\#|<!--)"
+STOP = rf"(?:\Z|[}}\]｝］)）]|{COMMENT})"
+ELLIPSIS_TEXT = r"(?:\.\.\.+|…)"
+
+SKIP_BETWEEN = re.compile(rf"(?:{WS}++|//[^\n]*+|/\*.*?(?:\*/|\Z)|\#[^\n]*+|<!--.*?(?:-->|\Z))*+", re.S)
+SKIP_BEFORE_VALUE = re.compile(rf"(?:{WS}++|//[^\n]*+|/\*.*?(?:\*/|\Z)|\#(?!\w)[^\n]*+|<!--.*?(?:-->|\Z))*+", re.S)
+ELLIPSIS = re.compile(ELLIPSIS_TEXT)
+KEY_AHEAD = re.compile(rf"{WS}*{KEYLIKE}")
+PROSE_TAIL = re.compile(r"[^\S\n]*\n[^\"{}\[\]]*\Z")
+"""A line end, then only prose: an unclosed value."""
+LEFTOVER_CLOSERS = re.compile(rf"{WS}*[}}\]]")
+ONLY_CLOSERS = re.compile(rf"(?:{WS}|[}}\]｝］)）,;`])*\Z")
+TORN = re.compile(rf"{WS}*(?:{QUOTED_KEY}|[,，]{WS}*[{{\[\"])")
+"""More data right after the expected end."""
+MEMBER_AFTER_COMMA = re.compile(rf"{WS}*[,，]{WS}*{QUOTED_KEY}")
+
+AFTER_COMMA_IN_OBJECT = re.compile(
+    rf"{WS}*(?:{STOP}|[,，]|{KEYLIKE}|{ELLIPSIS_TEXT}|\w+{WS}+{QUOTED_KEY}|[^\"\n,:={{}}\[\]]{{1,60}}[:：=]|\{{)"
+)
+"""Tokens that may follow a comma between members."""
+
+FAST_MEMBER = re.compile(
+    r"""([\s,]*)"([^"\\\x00-\x1f]*)"\s*:\s*(?:
+        (-?(?:0|[1-9]\d{0,17})(?:\.\d{1,18})?|true|false|null)(?=\s*(?:,\s*["}\]]|[}\]]))
+        |("[^"\\\x00-\x1f]*")(?=\s*(?:,\s*(?:"[^"\\\x00-\x1f]*"\s*:|[}\]])|[}\]]))
+        |([{\[]))""",
+    re.X,
+)
+"""One well-formed member, so that distant damage costs nothing."""
+
+FAST_ELEMENT = re.compile(
+    r"""([\s,]*)(?:
+        (-?(?:0|[1-9]\d{0,17})(?:\.\d{1,18})?|true|false|null)(?=\s*(?:,\s*[-"\d{\[\]tfn]|\]))
+        |("[^"\\\x00-\x1f]*")(?=\s*(?:,\s*["\d{\[\]]|\]))
+        |([{\[]))""",
+    re.X,
+)
+
+_GAP = rf"(?:{WS}++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/|\#[^\n]*+)*+"
+_LEAD = rf"((?:{WS}++|[,，]|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/|\#[^\n]*+)*+)"
+_NAME = r"[^\W\d][\w$-]*+"
+_CLEAN_STRING = r"\"([^\"\\\x00-\x1f]*)\"|'([^'\"\\\x00-\x1f]*)'|“([^“”\"\\\x00-\x1f]*)”"
+_SCALAR = r"(-?(?:0|[1-9]\d{0,17})(?:\.\d{1,18})?|(?i:true|false|null)|None|undefined)"
+_NEXT_KEY = rf"(?:[\"'“][^\"'“”\\\n]*[\"'”]|{_NAME}){WS}*[:：]"
+_MEMBER_ENDS = rf"(?={_GAP}(?:[}}\]｝］]|[,，]{_GAP}(?:{_NEXT_KEY}|[}}\]｝］])))"
+_ELEMENT_ENDS = rf"(?={_GAP}(?:[\]］]|[,，]{_GAP}(?:[\"'“\d\-{{\[\]｛［］]|(?i:true|false|null|none)\b)))"
+
+MEMBER = re.compile(
+    rf"{_LEAD}(?:{_CLEAN_STRING}|({_NAME})){WS}*([:：]){WS}*(?:{_SCALAR}{_MEMBER_ENDS}|(?:{_CLEAN_STRING}){_MEMBER_ENDS}|([{{\[｛［]))"
+)
+ELEMENT = re.compile(rf"{_LEAD}(?:{_SCALAR}{_ELEMENT_ENDS}|(?:{_CLEAN_STRING}){_ELEMENT_ENDS}|([{{\[｛［]))")
+"""Element of consistently odd text: quotes, bare keys, comments, punctuation."""
+
 
 Place = Literal["key", "member", "element"]
 
@@ -58,7 +147,7 @@ _PAIRS = (("{", "}"), ("[", "]"), ("(", ")"))
 
 
 class Span(NamedTuple):
-    """Where a string's content lies, where reading goes on, and what had to be assumed."""
+    """Content of a string, end position, and assumptions."""
 
     start: int
     end: int
@@ -74,7 +163,7 @@ class NoEnd(Exception):
 
 
 def locate(text: str, pos: int, end: int, place: Place) -> Span:
-    """The span of the string that opens at `pos`."""
+    """Return the span of the string that opens at `pos`."""
     return _triple(text, pos, end) or _doubled(text, pos, end) or _ordinary(text, pos, end, place)
 
 
@@ -142,7 +231,7 @@ def _may_end(text: str, at: int, end: int, after: re.Pattern[str], depth: dict[s
 
 
 def may_follow(text: str, at: int, end: int, place: Place) -> bool:
-    """Whether what stands at `at` could follow the end of a string in this place."""
+    """Return whether the token at `at` could follow a string."""
     return _AFTER[place].match(text, at, end) is not None
 
 
@@ -186,7 +275,7 @@ def _missing_end(text: str, start: int, quote: int, place: Place) -> Span | None
 
 
 def _before_closers(text: str, start: int, stop: int) -> int:
-    """Where the string ends if the closers at its end were the container's: nothing in it opened them."""
+    """Return the string's end if final closers are the container's."""
     while (last := text[start:stop].rstrip()[-1:]) in _OPENED_BY:
         at = text.rindex(last, start, stop)
         if text.count(_OPENED_BY[last], start, at) > text.count(last, start, at):
@@ -197,7 +286,7 @@ def _before_closers(text: str, start: int, stop: int) -> int:
 
 def _cut(text: str, start: int, stop: int) -> Span:
     if stop <= start or text[stop - 1] in ":,[]{}":
-        raise NoEnd  # a mark in the place of the quote, or of the string: nobody knows which
+        raise NoEnd  # a mark in the place of the quote or of the string: ambiguous
     return Span(start, stop, stop, True, "missing_quote")
 
 
@@ -222,7 +311,7 @@ def _unclosed(text: str, start: int, end: int, place: Place, passed: list[int]) 
 
 
 def _container_closers(text: str, start: int, end: int) -> int:
-    """Where the closers begin that end the text and that nothing inside the string opened; `end` if none."""
+    """Return the start of closers opened outside the string, or `end`."""
     at = _TRAILING_CLOSERS.search(text, max(start, end - 2_000), end).start()  # type: ignore[union-attr]
     while at < end:
         found = text[at]
@@ -233,3 +322,112 @@ def _container_closers(text: str, start: int, end: int) -> int:
         before = text[max(start, at - 200) : at]
         return at - len(before) + len(before.rstrip())
     return end
+
+
+_SKIPPED_PER_STEP = 200
+"""Length of comment skipped in the time of one step."""
+
+
+class TooDeep(Exception):
+    """The text nests deeper than any answer does."""
+
+
+class NotJson(Exception):
+    """The text cannot be parsed as JSON without guessing; `reason` explains it.
+
+    `ambiguous`: it has several readings, so no other engine's guess is better.
+    """
+
+    def __init__(self, reason: str, at: int, *, steps: int, solid: bool, ambiguous: bool) -> None:
+        super().__init__(f"{reason} at character {at}")
+        self.reason, self.at, self.steps, self.solid, self.ambiguous = reason, at, steps, solid, ambiguous
+
+
+@attrs.define
+class ContainerFrame:
+    kind: str
+    mark: int
+    """Output position of its opening bracket."""
+    count: int = 0
+    comma: bool = False
+    key: str | None = None
+    keys: set[str] = attrs.field(factory=set)
+
+
+class Writer:
+    """Position of the mender in the source, and its output so far."""
+
+    def __init__(self, text: str, start: int, end: int, max_depth: int, max_steps: int) -> None:
+        self.text, self.start, self.pos, self.end = text, start, start, end
+        self.max_depth, self.max_steps, self.steps = max_depth, max_steps, 0
+        self.out: list[str] = []
+        self.stack: list[ContainerFrame] = []
+        self.repairs: dict[str, None] = {}
+        self.complete, self.solid, self.pairs, self.scalars = True, False, 0, 0
+
+    # --- bookkeeping ------------------------------------------------------------------------------------
+
+    def spend(self) -> None:
+        self.steps += 1
+        if self.steps > self.max_steps:
+            raise self.refuse("too many tokens")
+
+    def note(self, repair: str | None) -> None:
+        if repair:
+            self.repairs[repair] = None
+
+    def refuse(self, reason: str, *, ambiguous: bool = False) -> NotJson:
+        solid = self.pairs > 0 or self.scalars > 1
+        return NotJson(reason, self.pos, steps=self.steps + 1, solid=solid, ambiguous=ambiguous)
+
+    def skip(self, pattern: re.Pattern[str] = SKIP_BETWEEN) -> None:
+        was = self.pos
+        self.pos = pattern.match(self.text, was, self.end).end()  # type: ignore[union-attr]
+        self.steps += (self.pos - was) // _SKIPPED_PER_STEP
+        if self.pos - was > 1 and not self.text[was : self.pos].isspace():
+            self.note("comment")
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    def write(self, piece: str) -> None:
+        frame = self.stack[-1] if self.stack else None
+        if frame:
+            if frame.count:
+                self.out.append(",")
+                if not frame.comma:
+                    self.note("missing_comma")
+            if frame.key is not None:
+                self.out.append(frame.key + ":")
+                self.pairs += 1
+                if frame.key in frame.keys:
+                    self.note("duplicate_key")
+                frame.keys.add(frame.key)
+            frame.count, frame.comma, frame.key = frame.count + 1, False, None
+        self.out.append(piece)
+
+    def open(self, kind: str) -> None:
+        if len(self.stack) >= self.max_depth:
+            raise TooDeep(f"the text nests deeper than {self.max_depth}")
+        if self.stack:
+            self.solid = True
+        self.write("{" if kind == "{" else "[")
+        self.stack.append(ContainerFrame(kind, len(self.out) - 1))
+        self.pos += 1
+        if kind == "(":
+            self.note("tuple")
+
+    def pop(self) -> None:
+        frame = self.stack.pop()
+        if frame.comma and frame.count and frame.kind != "(":
+            self.note("trailing_comma")
+        if frame.key is not None:
+            self.note("dropped_key")
+        grouping = frame.kind == "(" and frame.count == 1 and not frame.comma
+        if grouping:
+            self.out[frame.mark] = ""
+        self.out.append("" if grouping else "}" if frame.kind == "{" else "]")
+
+    def write_scalar(self, piece: str, *, solid: bool = False) -> None:
+        self.scalars += 1
+        self.solid = self.solid or solid
+        self.write(piece)

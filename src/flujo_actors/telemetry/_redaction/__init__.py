@@ -1,1 +1,1 @@
-"""The redactor: takes secrets out of what is told."""
+"""Redactor: removal of secrets from emitted text."""

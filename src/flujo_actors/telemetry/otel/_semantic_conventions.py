@@ -1,12 +1,15 @@
-"""What an event says in OpenTelemetry's words: the GenAI semantic conventions, and `flujo.*` for the rest."""
+"""OpenTelemetry attributes of events: GenAI semantic conventions, and `flujo.*`."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from ..._core.events import (
+from opentelemetry.trace import Span, SpanContext, TraceFlags
+
+from ..._core.telemetry_events import (
     AgentUsage,
     Event,
     ModelEnded,
@@ -36,7 +39,7 @@ _PROVIDERS = {
 
 
 def written(values: Mapping[str, object]) -> Attributes:
-    """The values that say something, as attribute values; what is no scalar is written as JSON."""
+    """Return the non-empty values as attributes; non-scalars as JSON."""
     return {name: _written(value) for name, value in values.items() if not _says_nothing(value)}
 
 
@@ -51,33 +54,48 @@ def _written(value: object) -> AttributeValue:
 
 
 def event_attributes(event: Event) -> Attributes:
-    """All an event says, for an event of a span."""
+    """Return all attributes of an event, for a span event."""
     said = facts(event)
-    return written({f"flujo.{name}": said[name] for name in said.keys() - {"kind", "at", "run_id"}})
+    return written({f"flujo.{name}": said[name] for name in said.keys() - {"kind", "at", "run_id", "labels"}})
+
+
+def label_attributes(labels: Mapping[str, str]) -> Attributes:
+    """Return the labels of a run."""
+    return {f"flujo.label.{name}": value for name, value in labels.items()}
 
 
 def provider_attributes(provider: str | None) -> Attributes:
-    """Who answers; `gen_ai.system` is the older name, which many backends still read."""
+    """Return the provider, also under the older name `gen_ai.system`."""
     name = _PROVIDERS.get(provider, provider) if provider else None
     return written({"gen_ai.provider.name": name, "gen_ai.system": name})
 
 
 def model_attributes(event: ModelStarted) -> Attributes:
-    """What is known of a model call when it begins."""
+    """Return the attributes of a model call at its start."""
     call = written({"gen_ai.operation.name": "chat", "gen_ai.request.model": event.model})
-    return call | provider_attributes(event.provider)
+    call |= written({"gen_ai.agent.name": event.agent_name})
+    return call | provider_attributes(event.provider) | _settings_attributes(event.settings or {})
+
+
+def _settings_attributes(settings: Mapping[str, object]) -> Attributes:
+    """Return temperature, token limit and other settings."""
+    said = {f"gen_ai.request.{name}": value for name, value in settings.items() if name != "stop_sequences"}
+    stops = settings.get("stop_sequences")
+    listed: Attributes = {"gen_ai.request.stop_sequences": list(map(str, stops))} if isinstance(stops, list) else {}
+    return written(said) | listed
 
 
 def model_result_attributes(event: ModelEnded) -> Attributes:
-    """What is known of a model call when it has ended."""
-    said = written({"gen_ai.response.model": event.response_model, "error.type": _error_type(event)})
+    """Return the attributes of a model call at its end."""
+    said = written({"gen_ai.response.model": event.response_model})
     if event.finish_reason:
         said["gen_ai.response.finish_reasons"] = [event.finish_reason]
     return said | token_attributes(event)
 
 
-def _error_type(event: ModelEnded) -> str | None:
-    return (event.error_type or "_OTHER") if event.status == "failure" else event.error_type
+def error_attributes(error_type: str | None, *, failed: bool) -> Attributes:
+    """Return a span's error class; `_OTHER` for a failure without one."""
+    return written({"error.type": error_type or ("_OTHER" if failed else None)})
 
 
 def token_attributes(counted: ModelEnded | Usage) -> Attributes:
@@ -92,7 +110,7 @@ def token_attributes(counted: ModelEnded | Usage) -> Attributes:
 
 
 def usage_attributes(usage: Usage) -> Attributes:
-    """Tokens, calls and dollars of one or more calls; empty if there was none."""
+    """Return tokens, calls and dollars of calls; empty for none."""
     if usage == Usage():
         return {}
     calls = {"flujo.requests": usage.requests, "flujo.tool_calls": usage.tool_calls}
@@ -100,14 +118,14 @@ def usage_attributes(usage: Usage) -> Attributes:
 
 
 def agent_attributes(event: AgentUsage) -> Attributes:
-    """Who an attempt asked."""
-    agent = written({"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": event.step_name})
+    """Return the agent of an attempt."""
+    agent = written({"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": event.agent_name or event.step_name})
     model = written({"gen_ai.request.model": event.model, "flujo.zero_tokens": event.zero_tokens or None})
     return agent | model | provider_attributes(event.provider)
 
 
 def tool_attributes(event: ToolStarted) -> Attributes:
-    """What is known of a tool call when it begins."""
+    """Return the attributes of a tool call at its start."""
     return written(
         {
             "gen_ai.operation.name": "execute_tool",
@@ -119,12 +137,12 @@ def tool_attributes(event: ToolStarted) -> Attributes:
 
 
 def tool_result_attributes(event: ToolEnded) -> Attributes:
-    """What is known of a tool call when it has ended."""
+    """Return the attributes of a tool call at its end."""
     return written({"gen_ai.tool.call.result": event.result})
 
 
 def retrieval_attributes(event: RetrievalStarted) -> Attributes:
-    """What is known of a search when it begins."""
+    """Return the attributes of a search at its start."""
     return written(
         {
             "gen_ai.operation.name": "retrieval",
@@ -135,11 +153,30 @@ def retrieval_attributes(event: RetrievalStarted) -> Attributes:
 
 
 def retrieval_result_attributes(event: RetrievalEnded) -> Attributes:
-    """What is known of a search when it has ended."""
+    """Return the attributes of a search at its end."""
     said = {"flujo.found": event.found, "flujo.best_score": event.best_score, "flujo.cached": event.cached}
     return written({"gen_ai.retrieval.documents": event.documents, **said})
 
 
 def system_attributes(text: str | None) -> Attributes:
-    """The system prompt, as the conventions write instructions."""
+    """Return the system prompt, as the conventions write instructions."""
     return written({"gen_ai.system_instructions": [{"type": "text", "content": text}] if text else None})
+
+
+# --- Spans of a run before and after a wait -----------------------------------------------------------------------
+
+
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
+
+def traceparent(span: SpanContext) -> str:
+    """Return a span as W3C `traceparent`."""
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
+
+
+def link(span: Span, former: str | None) -> None:
+    """Link a span to that of a stored `traceparent`, if any."""
+    found = _TRACEPARENT.fullmatch(former or "")
+    if found is not None:
+        trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+        span.add_link(SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags)))

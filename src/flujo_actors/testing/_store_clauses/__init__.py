@@ -1,1 +1,1 @@
-"""The clauses of the store conformance suite, one module for each thing that is promised."""
+"""Clauses of the store conformance suite, one module per guarantee."""

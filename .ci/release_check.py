@@ -1,0 +1,217 @@
+"""Verifies a release as far as a program can and lists the rest for a person: `make release-check`.
+
+Rules:
+1. Every line of RELEASING.md that can be verified is verified here, and its failure ends the check with exit code 1.
+2. The artifacts in `dist/` are the ones that were verified: wheel, sdist, SBOM and license report.
+3. Nothing is published, tagged or pushed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import venv
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DIST = ROOT / "dist"
+LARGEST_WHEEL = 1_200_000
+NEEDED_IN_SDIST = (
+    "Makefile",
+    "constraints.txt",
+    ".importlinter",
+    "mkdocs.yml",
+    "RELEASING.md",
+    ".ci/run",
+    "tests/conftest.py",
+)
+COMPATIBLE = re.compile(
+    r"MIT|BSD|Apache|ISC|PSF|Python Software Foundation|MPL|Mozilla|Unlicense|HPND|CC0|Zlib|LGPL|Artistic",
+    re.IGNORECASE,
+)
+"""Licenses of dependencies that an MIT project may require; the LGPL is that of psycopg, which is an extra."""
+
+PERSON = (
+    "the addresses of [project.urls] exist and belong to the project",
+    "the package index has the project as a trusted publisher (workflow release.yml, environment pypi)",
+    "the section of this version in CHANGELOG.md reads well for a user",
+    "the site looks right: make site, then open build/docs/site/index.html",
+    "git tag -s v{version} && git push origin v{version}",
+)
+
+
+def main(tag: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    version = project["version"]
+    failed = []
+    for title, check in checks(project, tag):
+        problem = attempt(check)
+        print(f"{'FAILED' if problem else 'ok'}: {title}{f': {problem}' if problem else ''}", flush=True)
+        failed += [title] if problem else []
+    print("\nLeft for a person:", *(f"- {line.format(version=version)}" for line in PERSON), sep="\n")
+    sys.exit(1 if failed else 0)
+
+
+def checks(project: dict, tag: str) -> Iterator[tuple[str, Callable[[], str | None]]]:
+    """Titles and checks, in the order of RELEASING.md; a check returns its problem or None."""
+    version = project["version"]
+    yield "the tag is the version", lambda: None if tag in ("", f"v{version}") else f"{tag} is not v{version}"
+    yield "CITATION.cff has the version and the repository", lambda: citation(project)
+    yield "CHANGELOG.md has a section for the version", lambda: changelog(version)
+    yield "links of README.md are absolute", readme_links
+    yield "the working tree is committed", committed
+    yield "sdist and wheel build, twice with equal bytes", built_twice
+    yield "twine accepts both", lambda: command(sys.executable, "-m", "twine", "check", "--strict", *artifacts())
+    yield f"the wheel has at most {LARGEST_WHEEL / 1e6:g} MB", wheel_size
+    yield "the sdist is complete", sdist_contents
+    yield "the wheel installs in an empty environment and runs", installed
+    yield "licenses are compatible, report in dist/licenses.md", licenses
+    yield "SBOM in dist/sbom.json", bill_of_materials
+
+
+def attempt(check: Callable[[], str | None]) -> str | None:
+    try:
+        return check()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def command(*words: str, **options: object) -> str | None:
+    """Run a command; return the end of its output if it fails."""
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, **options)  # type: ignore[call-overload]
+    return None if done.returncode == 0 else (done.stdout + done.stderr).strip()[-600:]
+
+
+# --- documents ---
+
+
+def citation(project: dict) -> str | None:
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    wanted = (f"version: {project['version']}", f"repository-code: {project['urls']['Repository']}")
+    missing = [line for line in wanted if f"\n{line}\n" not in text]
+    return f"it lacks {missing}" if missing else None
+
+
+def changelog(version: str) -> str | None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    found = re.search(rf"^## \[(Unreleased\] - {re.escape(version)}|{re.escape(version)}\])", text, re.MULTILINE)
+    return None if found else f"there is no section {version}"
+
+
+def readme_links() -> str | None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    relative = re.findall(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)", text)
+    return f"relative: {', '.join(relative[:5])}" if relative else None
+
+
+def committed() -> str | None:
+    if not (ROOT / ".git").exists():
+        return None
+    changed = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    return f"{len(changed.splitlines())} files differ" if changed else None
+
+
+# --- artifacts ---
+
+
+def artifacts() -> list[str]:
+    return [str(path) for path in sorted(DIST.glob("flujo_actors-*"))]
+
+
+def built_twice() -> str | None:
+    shutil.rmtree(DIST, ignore_errors=True)
+    if problem := build(DIST):
+        return problem
+    with tempfile.TemporaryDirectory() as second:
+        if problem := build(Path(second)):
+            return problem
+        other = [name for name in os.listdir(DIST) if digest(DIST / name) != digest(Path(second, name))]
+    return f"other bytes in {', '.join(other)}" if other else None
+
+
+def build(place: Path) -> str | None:
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": commit_time()}
+    return command(sys.executable, "-m", "build", "--outdir", str(place), env=environment)
+
+
+def commit_time() -> str:
+    if not (ROOT / ".git").exists():
+        return "1577836800"
+    found = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def wheel() -> Path:
+    (found,) = DIST.glob("*.whl")
+    return found
+
+
+def wheel_size() -> str | None:
+    size = wheel().stat().st_size
+    return None if size <= LARGEST_WHEEL else f"{size:,} bytes"
+
+
+def sdist_contents() -> str | None:
+    (archive,) = DIST.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    missing = [name for name in NEEDED_IN_SDIST if name not in names]
+    return f"it lacks {missing}" if missing else None
+
+
+def installed() -> str | None:
+    with zipfile.ZipFile(wheel()) as file:
+        if not any(name.endswith("licenses/src/flujo_actors/page/static/vendor/LICENSE") for name in file.namelist()):
+            return "the license of the vendored files is missing"
+    return command(sys.executable, str(ROOT / ".ci" / "wheel.py"))
+
+
+# --- dependencies ---
+
+
+def user_environment(place: Path) -> str:
+    """Install the wheel with its dependencies alone; return the interpreter."""
+    venv.create(place, with_pip=False, symlinks=True)
+    python = str(place / "bin" / "python")
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python)
+    if problem := command(*pip, "install", "--constraint", str(ROOT / "build" / "versions.txt"), str(wheel())):
+        raise ValueError(problem)
+    return python
+
+
+def licenses() -> str | None:
+    with tempfile.TemporaryDirectory() as place:
+        report = (sys.executable, "-m", "piplicenses", "--python", user_environment(Path(place)), "--from=mixed")
+        table = subprocess.run([*report, "--format=markdown"], capture_output=True, text=True, check=True).stdout
+    (DIST / "licenses.md").write_text(table, encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in table.splitlines()[2:]]
+    wrong = [f"{name} ({license_})" for name, _, license_ in rows if not COMPATIBLE.search(license_)]
+    return f"look at {', '.join(wrong)}" if wrong else None
+
+
+def bill_of_materials() -> str | None:
+    with tempfile.TemporaryDirectory() as place:
+        python = user_environment(Path(place))
+        return command(
+            sys.executable, "-m", "cyclonedx_py", "environment", python,
+            "--output-reproducible", "--output-format", "JSON", "--output-file", str(DIST / "sbom.json"),
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "")

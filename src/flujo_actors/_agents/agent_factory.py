@@ -1,0 +1,123 @@
+"""`make_agent_async`: the short way to a model agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+
+from pydantic import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_ai import Agent, Tool
+from pydantic_ai.models import Model
+from pydantic_ai.settings import ModelSettings
+
+from .._core.policies.rate_limits import RateLimit, checked_limits
+from .._core.records.data_models import SCHEMAS, known_to_pydantic
+from .._core.type_parameters import Out
+from .._core.validators import checked_seconds
+from ..errors import DeclarationError
+
+if TYPE_CHECKING:
+    from pydantic_ai.agent import EndStrategy
+    from pydantic_ai.capabilities import AgentCapability
+    from pydantic_ai.output import OutputSpec
+    from pydantic_ai.tools import ToolFuncEither
+    from pydantic_ai.toolsets import AgentToolset
+
+O = TypeVar("O")  # noqa: E741
+
+
+class AgentConfig(TypedDict, total=False):
+    """Further arguments of pydantic-ai's `Agent`."""
+
+    instructions: object
+    description: str | None
+    validation_context: object
+    toolsets: Sequence[AgentToolset[Any]] | None
+    capabilities: Sequence[AgentCapability[Any]] | None
+    end_strategy: EndStrategy
+    metadata: Any
+    tool_timeout: float | None
+    max_concurrency: object
+
+
+class StepAgent(Agent[Any, Out]):
+    """pydantic-ai agent with a timeout `timeout_s` per step call, tools included."""
+
+    timeout_s: float | None = None
+    rate_limits: tuple[RateLimit, ...] = ()
+    """Rate limits of its requests."""
+
+
+@overload
+def make_agent_async(
+    model: Model | str,
+    system_prompt: str | Sequence[str] = (),
+    *,
+    name: str | None = None,
+    tools: Sequence[Tool[Any] | ToolFuncEither[Any, ...]] = (),
+    model_settings: ModelSettings | None = None,
+    timeout_s: float | None = None,
+    retries: int = 1,
+    deps_type: object = None,
+    rate_limit: RateLimit | Sequence[RateLimit] | None = None,
+    **config: Unpack[AgentConfig],
+) -> StepAgent[str]: ...
+@overload
+def make_agent_async(
+    model: Model | str,
+    system_prompt: str | Sequence[str] = (),
+    output_type: OutputSpec[O] = ...,
+    *,
+    name: str | None = None,
+    tools: Sequence[Tool[Any] | ToolFuncEither[Any, ...]] = (),
+    model_settings: ModelSettings | None = None,
+    timeout_s: float | None = None,
+    retries: int = 1,
+    deps_type: object = None,
+    rate_limit: RateLimit | Sequence[RateLimit] | None = None,
+    **config: Unpack[AgentConfig],
+) -> StepAgent[O]: ...
+def make_agent_async(
+    model: Model | str,
+    system_prompt: str | Sequence[str] = (),
+    output_type: object = str,
+    *,
+    name: str | None = None,
+    tools: Sequence[object] = (),
+    model_settings: ModelSettings | None = None,
+    timeout_s: float | None = None,
+    retries: int = 1,
+    deps_type: object = None,
+    rate_limit: RateLimit | Sequence[RateLimit] | None = None,
+    **config: object,
+) -> StepAgent[Any]:
+    """Return a stateless agent whose prompt is the step's data.
+
+    It never gets `context` or `resources`. `model` is a pydantic-ai model name or `Model`; a name is resolved at the
+    first call, so no key is needed to declare a pipeline. `timeout_s` is the timeout of one call, with all its requests
+    and tools; a step's own `timeout_s` also covers validators and processors. `retries` is the number of corrections of
+    a tool call or an output that pydantic-ai refuses. `rate_limit` applies to every request. Other arguments of
+    pydantic-ai's `Agent` (toolsets, instructions, capabilities, …) are passed on.
+    """
+    config |= {"name": name, "tools": tools, "model_settings": model_settings, "retries": retries}
+    config |= {"system_prompt": system_prompt, "deps_type": deps_type or type(None), "defer_model_check": True}
+    agent = _with_output_type(model, output_type, config)
+    agent.timeout_s = None if timeout_s is None else checked_seconds(timeout_s, what="make_agent_async: timeout_s")
+    agent.rate_limits = checked_limits(rate_limit, "make_agent_async: rate_limit")
+    return agent
+
+
+def _with_output_type(model: Model | str, output_type: Any, config: dict[str, Any]) -> StepAgent[Any]:
+    """Return the agent; raise `DeclarationError` for an unsupported output type."""
+    try:
+        return StepAgent(model, output_type=known_to_pydantic(output_type), **config)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise DeclarationError(
+            f"make_agent_async: {output_type!r:.100} is no type that pydantic-ai can ask a model for; for an attrs "
+            f'class leave it out and give the step processing={{"schema": …}}, which takes {SCHEMAS}'
+        ) from error
+
+
+def approved_tool(function: Callable[..., object]) -> Tool[Any]:
+    """Return a function as a tool whose calls wait for a person."""
+    return Tool(function, requires_approval=True)

@@ -1,0 +1,1 @@
+"""Retrievers in memory, SQLite and Postgres, independent of one another."""

@@ -1,0 +1,1 @@
+"""User-facing objects: `Flujo`, `RunClient`, `RunHandle`, and the wiring behind them."""

@@ -1,0 +1,1 @@
+"""Command `flujo-actors`: one lazily loaded module per command."""

@@ -1,0 +1,194 @@
+"""`flujo-actors replay` and `flujo-actors rehearse`: stored runs on the present code."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from ... import Flujo, RunClient
+from ..._core.records.json_codec import untagged
+from ..._rehearsal.rehearsal import RUN_FILE, run_files_in
+from ..._rehearsal.verdicts import Difference, Replay, difference_data
+from ...errors import DeclarationError
+from ...stores._store_factory import open_store
+from .command_group import Invocation, pass_call
+from .output import DONE, FAILED, printable
+from .run_filters import moment
+from .targets import pipeline_of, target_of
+
+if TYPE_CHECKING:
+    from ... import Rehearsal
+    from ...stores import StoredStatus
+
+_STORE = click.option("--store", metavar="URL", help="Where the runs are; else FLUJO_STORE, or store in flujo.toml.")
+_LIVE = click.option("--live-step", "live_steps", multiple=True, metavar="PATH", help="Execute this step; repeatable.")
+_CONNECT = click.option("--connect", is_flag=True, help="Let toolsets connect to list their tools.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+
+
+@click.command()
+@click.argument("target")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN|FILE|DIR...")
+@_STORE
+@_LIVE
+@_CONNECT
+@_JSON
+@pass_call
+def replay(
+    call: Invocation,
+    /,
+    target: str,
+    runs: tuple[str, ...],
+    store: str | None,
+    live_steps: tuple[str, ...],
+    connect: bool,
+    as_json: bool,
+) -> int:
+    """Run TARGET on recorded runs, without effects.
+
+    The exit code is 1 if one differs. A run is its id in the store, a run file, or a folder with files *.flujo.jsonl.
+    """
+    flujo = _flujo(call, target, store)
+    found = [flujo.replay(run, live_steps=live_steps, connect=connect) for run in _listed(runs)]
+    if as_json:
+        click.echo(json.dumps({"replays": [_replay_data(each) for each in found]}, ensure_ascii=True))
+    else:
+        for each in found:
+            click.echo(printable(f"{each.run_id}: {each}"))
+            for change in each.changes:
+                click.echo(printable(f"  {change}"))
+    same = sum(each.verdict == "same" for each in found)
+    call.say(f"{same} of {len(found)} runs are the same")
+    return DONE if same == len(found) else FAILED
+
+
+def _replay_data(replay: Replay) -> dict[str, object]:
+    facts = {name: getattr(replay, name) for name in ("run_id", "verdict")}
+    lists = {name: list(getattr(replay, name)) for name in ("changes", "checked", "taken")}
+    return {**facts, "difference": _difference_data(replay.difference), **lists}
+
+
+def _difference_data(difference: Difference | None) -> object:
+    return untagged(difference_data(difference))
+
+
+@click.command()
+@click.argument("target")
+@click.argument("runs", nargs=-1, metavar="[RUN|FILE|DIR...]")
+@_STORE
+@click.option("--status", type=click.Choice(["completed", "failed", "aborted"]), help="Only runs that ended so.")
+@click.option("--since", metavar="AGE|DATE", help="Only runs created since then: 7d, 2026-01-31.")
+@click.option("--search", metavar="TEXT", help="Only runs whose id begins with this, or whose pipeline contains it.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of found runs.")
+@click.option("--at", metavar="PATH", help="Rehearse from this step on.")
+@click.option("--models", type=click.Choice(["live", "recorded"]), default="live", show_default=True)
+@_LIVE
+@click.option("--limit-usd", type=click.FloatRange(0), metavar="N", help="Budget of live models; required for them.")
+@click.option("--gate", "gates", multiple=True, metavar="TEXT", help="Condition such as 'same>=0.9'; repeatable.")
+@click.option("--into", metavar="URL", help="Store that keeps the rehearsed runs.")
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML.")
+@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write Markdown.")
+@_CONNECT
+@_JSON
+@pass_call
+def rehearse(
+    call: Invocation,
+    /,
+    target: str,
+    runs: tuple[str, ...],
+    store: str | None,
+    status: StoredStatus | None,
+    since: str | None,
+    search: str | None,
+    limit: int,
+    at: str | None,
+    models: Literal["live", "recorded"],
+    live_steps: tuple[str, ...],
+    limit_usd: float | None,
+    gates: tuple[str, ...],
+    into: str | None,
+    junit: Path | None,
+    markdown: Path | None,
+    connect: bool,
+    as_json: bool,
+) -> int:
+    """Run stored runs on TARGET from their first changed step.
+
+    Without RUN, the newest ended runs of the store are rehearsed, as the filter options select them. The exit code is 1
+    if a gate does not hold, or, without gates, if a run is not the same.
+    """
+    flujo = _flujo(call, target, store)
+    wanted = _listed(runs) if runs else _found(flujo, status, since, search, limit)
+    done = flujo.rehearse(
+        wanted,
+        at=at,
+        models=models,
+        live_steps=live_steps,
+        max_cost_usd=limit_usd,
+        gates=gates,
+        into=into,
+        connect=connect,
+    )
+    _report(done, junit, markdown, as_json=as_json)
+    return DONE if done.passed else FAILED
+
+
+def _report(done: Rehearsal, junit: Path | None, markdown: Path | None, *, as_json: bool) -> None:
+    if junit is not None:
+        junit.write_text(done.to_junit(), encoding="utf-8")
+    if markdown is not None:
+        markdown.write_text(done.to_markdown(), encoding="utf-8")
+    click.echo(done.to_json() if as_json else done.to_text(), nl=False)
+    sys.stdout.flush()
+
+
+def _listed(runs: Sequence[str]) -> list[str | os.PathLike[str]]:
+    """Return ids and files; a folder has its run files."""
+    found: list[str | os.PathLike[str]] = []
+    for run in runs:
+        if os.path.isdir(run):
+            files = run_files_in(run)
+            if not files:
+                raise DeclarationError(f"there is no *{RUN_FILE} in {run}")
+            found += map(Path, files)
+        else:
+            found.append(Path(run) if run.endswith(RUN_FILE) or os.path.isfile(run) else run)
+    return found
+
+
+def _found(
+    flujo: Flujo, status: StoredStatus | None, since: str | None, search: str | None, limit: int
+) -> list[str | os.PathLike[str]]:
+    """Return the newest ended runs of the store."""
+    if flujo.store is None:
+        raise DeclarationError("which runs? Name them, or pass --store URL")
+    after = None if since is None else moment(since, now=time.time())
+    state: Any = None if status is not None else ["completed", "failed", "aborted"]
+    listed = RunClient(flujo.store).list(
+        status, state=state, created_after=after, search=search, order="created", limit=limit
+    )
+    return [run.run_id for run in listed]
+
+
+def _flujo(call: Invocation, target: str, store: str | None) -> Flujo:
+    """Return the `Flujo` of a target on a store that is only read."""
+    found = target_of(target, config=call.config)
+    url = store or call.settings().store
+    if isinstance(found, Flujo):
+        return found if url is None or (store is None and found.store is not None) else _reading(found, url)
+    opened = None if url is None else open_store(url, reader=True)
+    return Flujo(pipeline_of(target, config=call.config), store=opened, settings=call.settings())
+
+
+def _reading(flujo: Flujo, url: str) -> Flujo:
+    other = copy.copy(flujo)
+    other._store = open_store(url, reader=True)
+    return other

@@ -1,0 +1,486 @@
+"""Fleet, evaluation and rehearsal API of `Flujo`."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from .. import _fleet, _rehearsal
+from .._bridge.host_loop import current_host, in_own_loop, refuse_inside_loop
+from .._core.default_settings import default_settings
+from .._core.labels import case_labels, checked_labels
+from .._core.type_parameters import NOTHING, Generic, In
+from .._core.usage import UsageLimits
+from .._durable.run_registry import OpenRun, RunRegistry, checked_id
+from .._runtime.context.copies import FirstContext, isolated
+from ..errors import DeclarationError
+from .wiring import checked_mode, engine_of, evaluations, fleet_of, limits_of, office_of, once_of
+
+if TYPE_CHECKING:
+    from pydantic_evals import Dataset
+    from pydantic_evals.evaluators import Evaluator
+
+    from .._core.default_settings import Backend
+    from .._core.labels import Labels
+    from .._core.policies.schedule_rules import Missed, Overlap
+    from .._core.quota import Quota
+    from .._core.settings_model import Settings, UsageSettings
+    from .._dsl.pipeline import Pipeline
+    from .._dsl.wait_steps import Instant
+    from .._durable.pipeline_diff import ResumeMode
+    from .._evaluation.evaluation_results import Evaluation
+    from .._fleet.budget_ledger import ParentBudget
+    from .._fleet.engine_port import Engine
+    from .._fleet.fleet_service import Fleet
+    from .._fleet.run_queue import IfExists, WhenBusy
+    from .._fleet.schedules import ScheduleInfo
+    from .._fleet.worker_loop import Worker
+    from .._rehearsal.playback import Performer
+    from .._rehearsal.rehearsal import RehearsalOptions
+    from .._rehearsal.verdicts import Rehearsal, Replay
+    from .._runtime.run.run_environment import RemoteSteps
+    from ..stores._store_port import Store
+    from .run_info import RunInfo
+
+
+class ScheduleApi:
+    """Schedule operations of a `Flujo`."""
+
+    _declared_schedules: dict[str, Callable[[dt.datetime], object] | None]
+    _first_context: FirstContext
+    _labels: Labels
+    _store: Store | None
+    pipeline: Pipeline
+
+    def schedule(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every_s: float | None = None,
+        zone: str = "UTC",
+        input: Any | Callable[[dt.datetime], Any] = NOTHING,
+        context: Mapping[str, object] | None = None,
+        labels: Mapping[str, str] | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        key: str | None = None,
+        overlap: Overlap = "skip",
+        missed: Missed = "one",
+        missed_within_s: float = 86_400,
+        jitter_s: float = 0.0,
+        starts_at: dt.datetime | float | None = None,
+        ends_at: dt.datetime | float | None = None,
+        paused: bool = False,
+    ) -> ScheduleInfo:
+        """Create or update a schedule; workers of the pipeline submit its runs. Blocks.
+
+        `cron` has five fields, in `zone`; `every_s` counts from the epoch or from `starts_at`. A function as `input` is
+        called with the scheduled time by the worker. `overlap` handles an instant while an earlier run has not ended,
+        `missed` the instants without a worker. Paused schedules stay paused, and `paused` acts at creation only.
+        """
+        self._first_context.of_run(context)  # a wrong context is refused where it is declared
+        schedule = _fleet.checked_schedule(
+            name,
+            self.pipeline.title,
+            input=input,
+            context=context,
+            starts_at=starts_at,
+            ends_at=ends_at,
+            labels=checked_labels(labels, self._labels),
+            cron=cron,
+            every_s=every_s,
+            zone=zone,
+            queue=queue,
+            priority=priority,
+            key=key,
+            overlap=overlap,
+            missed=missed,
+            missed_within_s=missed_within_s,
+            jitter_s=jitter_s,
+        )
+        declared = _fleet.declare_schedule(self._store, schedule, paused=paused)
+        self._declared_schedules[name] = input if schedule.calls_input else None
+        return declared
+
+
+class FleetApi(ScheduleApi, Generic[In]):
+    """Fleet operations of a `Flujo`."""
+
+    _store: Store | None
+    _engine: Engine | None
+    _counter: Any = None
+    _carry: tuple[Any, ...]
+    _is_remote: bool
+    _first_context: FirstContext
+    _labels: Labels
+    _limits: UsageLimits | None
+    _windows: Any
+    _parent_quota: Any = None
+    """Quota of an evaluation without a store, of whose cases this is."""
+    _drive: Any
+    _make_run: Any
+    _telemetry: Any
+
+    def _budgets(self, opened: OpenRun) -> tuple[UsageLimits | None, Any]:
+        """Return limits and budgets of a run that draws on its parent's."""
+        if self._store is None and self._parent_quota is None:
+            return self._limits, self._windows  # a case that its evaluation left paused
+        limits = limits_of(self._limits or UsageLimits(), self.pipeline)
+        return limits, _fleet.child_budget(opened.labels, self._store, self._windows, self._parent_quota)
+
+    @property
+    def store(self) -> Store | None:
+        """Return the store of the runs; None for runs in memory."""
+        return self._store
+
+    if TYPE_CHECKING:  # `Flujo` has them
+
+        @property
+        def _settings(self) -> Settings: ...
+
+        def _runs(self, mode: ResumeMode = "strict") -> RunRegistry: ...
+
+    async def submit(
+        self,
+        data: In = NOTHING,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, object] | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        at: Instant | None = None,
+        delay_s: float | None = None,
+        if_exists: IfExists = "raise",
+        singleton: str | None = None,
+        when_busy: WhenBusy = "return",
+    ) -> str:
+        """Submit a run to a queue; return its id once durable.
+
+        `RunClient(store).wait(run_id)` waits for its end, from any process. Raise `RunExists` for a used id. Workers
+        claim runs of a higher `priority` (-100 to 100) first, and among these one run of each `key` in turn. A run
+        starts `at` an aware datetime or epoch seconds, or `delay_s` seconds later by the store's clock.
+
+        `if_exists="return"` returns a used id, and `"retry_failed"` also retries its failed run. At most one open run
+        of the store has a `singleton` key: `when_busy` returns the id of that run, raises `SingletonBusy`, or cancels
+        that run (`"replace"`).
+        """
+        once = once_of(run_id, if_exists, singleton, when_busy)
+        named, first = checked_labels(labels, self._labels), isolated(self._first_context.of_run(context))
+        place = queue, priority, key
+        return await self._fleet().submit(checked_id(run_id), data, first, place, named, (at, delay_s), once)
+
+    def submit_sync(
+        self,
+        data: In = NOTHING,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, object] | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        at: Instant | None = None,
+        delay_s: float | None = None,
+        if_exists: IfExists = "raise",
+        singleton: str | None = None,
+        when_busy: WhenBusy = "return",
+    ) -> str:
+        """Return the same from synchronous code."""
+        once = once_of(run_id, if_exists, singleton, when_busy)
+        named, first = checked_labels(labels, self._labels), isolated(self._first_context.of_run(context))
+        place = queue, priority, key
+        return self._fleet().submit_sync(checked_id(run_id), data, first, place, named, (at, delay_s), once)
+
+    def worker(
+        self,
+        queues: str | Iterable[str] = "default",
+        slots: int = 8,
+        *,
+        grace_s: float = 30.0,
+        health: str | os.PathLike[str] | None = None,
+        mode: ResumeMode = "strict",
+        engine: Engine | str | None = None,
+        look_s: float | None = None,
+        once: bool = False,
+        per_key: int | None = None,
+    ) -> Worker:
+        """Return a worker inside this program: `async with flujo.worker(queues="default", slots=8):`.
+
+        It executes up to `slots` runs of these queues at once, claims runs of dead workers, and stops at the end of the
+        block: runs not finished in `grace_s` seconds are released. `health` is a port (`":8080"`) or the path of a
+        file. `mode` is that of `resume`, for runs submitted with another version of the pipeline. `engine` replaces the
+        `Flujo`'s own, and the store is polled every `look_s` seconds. With `once`, it stops by itself when nothing is
+        queued: `await worker.stopped()`. At most `per_key` runs of a `key` are executed at once, over all workers that
+        have the same limit.
+        """
+        fleet = self._fleet(checked_mode(mode), engine_of(engine, self._store))
+        return fleet.worker(
+            queues=queues, slots=slots, grace_s=grace_s, health=health, look_s=look_s, once=once, per_key=per_key
+        )
+
+    def _fleet(self, mode: ResumeMode = "strict", engine: Engine | None = None) -> Fleet:
+        fleet = fleet_of(
+            self._runs(mode),
+            engine or self._engine,
+            self._settings,
+            self._drive,
+            make_run=self._make_run,
+            office=self._office,
+            carry=self._carry,
+            telemetry=self._telemetry,
+            first_context=self._first_context,
+            schedules=self._declared_schedules,
+            counter=self._counter if engine is None else None,
+        )
+        self._counter = fleet.counter if engine is None else self._counter
+        return fleet
+
+    def _office(self) -> RemoteSteps | None:
+        if not self._is_remote or self._engine is None:
+            return None
+        return office_of(self, self._runs(), self._engine, self._settings, self._carry)
+
+
+# --- evaluations --------------------------------------------------------------------------------------------
+
+
+class EvaluationApi:
+    """Evaluations of a `Flujo`."""
+
+    _labels: Labels
+    _parent_quota: Any
+    _store: Store | None
+    _configured: Callable[[], Settings]
+    pipeline: Pipeline
+    backend: Any
+
+    def evaluate(
+        self,
+        dataset: Dataset[Any, Any, Any] | str | os.PathLike[str],
+        *,
+        evaluators: Iterable[Evaluator[Any, Any, Any]] = (),
+        run_id: str | None = None,
+        baseline: str | os.PathLike[str] | Evaluation | None = None,
+        gates: Iterable[str] = (),
+        repeat: int = 1,
+        max_concurrency: int = 8,
+        max_cost_usd: float | None = None,
+        queue: str | None = None,
+        lower_is_better: Iterable[str] = (),
+        backend: Backend | None = None,
+    ) -> Evaluation:
+        """Run each case of a dataset of pydantic-evals, and judge its output.
+
+        A case is a run `{run_id}/{case}`. With a store, a call with the same `run_id` continues an interrupted
+        evaluation, and returns an ended one without work. `EvaluationMismatch` if dataset, evaluators, pipeline or
+        `repeat` differ. `RunLeased` if another process runs it.
+
+        `baseline` is an earlier evaluation: its id in the store, an `Evaluation`, or a file of `to_json()`. `gates` are
+        conditions such as `"pass>=0.9"`, `"cost<=1.1x"` and `"score.tone not worse"`. `max_cost_usd` bounds cases and
+        judges together; a call with a larger bound continues. With `queue`, workers execute the cases.
+        """
+        refuse_inside_loop(instead="evaluate_async")
+        import anyio  # only for evaluations
+
+        evaluated = functools.partial(
+            self.evaluate_async,
+            dataset,
+            evaluators=evaluators,
+            run_id=run_id,
+            baseline=baseline,
+            gates=gates,
+            repeat=repeat,
+            max_concurrency=max_concurrency,
+            max_cost_usd=max_cost_usd,
+            queue=queue,
+            lower_is_better=lower_is_better,
+        )
+        return anyio.run(evaluated, backend=self.backend(backend))
+
+    async def evaluate_async(
+        self,
+        dataset: Dataset[Any, Any, Any] | str | os.PathLike[str],
+        *,
+        evaluators: Iterable[Evaluator[Any, Any, Any]] = (),
+        run_id: str | None = None,
+        baseline: str | os.PathLike[str] | Evaluation | None = None,
+        gates: Iterable[str] = (),
+        repeat: int = 1,
+        max_concurrency: int = 8,
+        max_cost_usd: float | None = None,
+        queue: str | None = None,
+        lower_is_better: Iterable[str] = (),
+    ) -> Evaluation:
+        """Return the same as `evaluate`, inside a loop."""
+        module = evaluations()
+        options = module.EvaluationOptions(
+            dataset=dataset,
+            evaluators=evaluators,
+            run_id=run_id,
+            baseline=baseline,
+            gates=gates,
+            repeat=repeat,
+            max_concurrency=max_concurrency,
+            max_cost_usd=max_cost_usd,
+            queue=queue,
+            lower_is_better=lower_is_better,
+        )
+        found: Evaluation = await module.evaluate(SubjectFlujo(self), options)
+        return found
+
+
+class SubjectFlujo:
+    """A `Flujo` as its evaluation sees it."""
+
+    def __init__(self, flujo: Any) -> None:
+        self._flujo = flujo
+        self.pipeline: Pipeline = flujo.pipeline
+
+    @property
+    def store(self) -> Store | None:
+        store: Store | None = self._flujo.store
+        return store
+
+    def usage_settings(self) -> UsageSettings:
+        usage: UsageSettings = self._flujo._configured().usage
+        return usage
+
+    def for_cases(self, parent: str, *, charged: bool, quota: Quota | None) -> Any:
+        cases = copy.copy(self._flujo)
+        cases._labels = case_labels(cases._labels, parent, charged=charged)
+        cases._parent_quota = quota
+        return cases
+
+    def for_evaluation(self, pipeline: Pipeline, budget: ParentBudget | None) -> Any:
+        flujo = self._flujo
+        settings = None if flujo._configured is default_settings else flujo._configured()
+        own = type(flujo)(pipeline, store=flujo.store, settings=settings)
+        if budget is not None:
+            own._limits, own._windows = limits_of(UsageLimits(), pipeline), budget
+        return own
+
+
+# --- Replays and rehearsals ---------------------------------------------------------------------------------------
+
+
+class RehearsalApi:
+    """Replays and rehearsals of a `Flujo`."""
+
+    _store: Store | None
+    pipeline: Pipeline
+    backend: Any
+    _drive: Any
+    _first_context: Any
+    _telemetry: Any
+    _configured: Any
+
+    def replay(
+        self,
+        run: str | os.PathLike[str],
+        *,
+        live_steps: Iterable[str] = (),
+        connect: bool = False,
+        backend: Backend | None = None,
+    ) -> Replay:
+        """Run the present code on the records of a run, without effects.
+
+        `run` is the id of a stored run, or the path of a run file. Recorded model responses, tool results, outcomes of
+        steps and answers replace all effects. `live_steps` are executed, as if they were declared `rehearse="live"`.
+        With `connect`, toolsets may connect to list their tools.
+        """
+        start = functools.partial(_rehearsal.replayed, self._performer(), run, live_steps, connect)
+        return in_own_loop(start, backend=self.backend(backend), instead="replay_async")
+
+    async def replay_async(
+        self, run: str | os.PathLike[str], *, live_steps: Iterable[str] = (), connect: bool = False
+    ) -> Replay:
+        """Return the same as `replay`, inside a loop."""
+        host = await current_host()
+        return await host.enter(_rehearsal.replayed, self._performer(), run, live_steps, connect, host, None)
+
+    def rehearse(
+        self,
+        runs: Iterable[str | os.PathLike[str] | RunInfo] | str | os.PathLike[str] | RunInfo,
+        *,
+        changed: Any = None,
+        tools: str = "recorded",
+        models: Literal["live", "recorded"] = "live",
+        at: str | None = None,
+        live_steps: Iterable[str] = (),
+        same: Callable[[Any, Any], Any] | None = None,
+        evaluators: Iterable[Any] = (),
+        repeat: int = 1,
+        max_cost_usd: float | None = None,
+        max_concurrency: int = 4,
+        gates: Iterable[str] = (),
+        into: str | Store | None = None,
+        connect: bool = False,
+        backend: Backend | None = None,
+    ) -> Rehearsal:
+        """Run stored runs on a changed pipeline, from their first changed step.
+
+        `runs` are ids, `RunInfo`s or run files; `changed` is the `Flujo` with the change, by default this one. Models
+        are asked within `max_cost_usd`, or `models="recorded"` answers; tools and functions answer from the record.
+        `at` sets the first step by hand. `same(recorded, now)` or `evaluators` decide whether another output counts.
+
+        `into` is a store that keeps the forks as ended runs. `gates` are conditions such as `"same>=0.9"` and
+        `"cost<=1.1x"`.
+        """
+        options = self._rehearsal_options(locals())
+        start = functools.partial(_rehearsal.rehearsed, _performer_of(changed or self), self._store, runs, options)
+        return in_own_loop(start, backend=self.backend(backend), instead="rehearse_async")
+
+    async def rehearse_async(
+        self,
+        runs: Iterable[str | os.PathLike[str] | RunInfo] | str | os.PathLike[str] | RunInfo,
+        *,
+        changed: Any = None,
+        tools: str = "recorded",
+        models: Literal["live", "recorded"] = "live",
+        at: str | None = None,
+        live_steps: Iterable[str] = (),
+        same: Callable[[Any, Any], Any] | None = None,
+        evaluators: Iterable[Any] = (),
+        repeat: int = 1,
+        max_cost_usd: float | None = None,
+        max_concurrency: int = 4,
+        gates: Iterable[str] = (),
+        into: str | Store | None = None,
+        connect: bool = False,
+    ) -> Rehearsal:
+        """Return the same as `rehearse`, inside a loop."""
+        options = self._rehearsal_options(locals())
+        host = await current_host()
+        return await host.enter(
+            _rehearsal.rehearsed, _performer_of(changed or self), self._store, runs, options, host, None
+        )
+
+    def _rehearsal_options(self, given: dict[str, Any]) -> RehearsalOptions:
+        names = ("at", "tools", "models", "live_steps", "same", "evaluators", "repeat", "max_cost_usd")
+        more = ("max_concurrency", "gates", "into", "connect")
+        options = _rehearsal.RehearsalOptions(**{name: given[name] for name in (*names, *more)})
+        options.check()
+        return options
+
+    def _performer(self) -> Performer:
+        return _rehearsal.performer_of(
+            pipeline=self.pipeline,
+            context_model=self._first_context.model,
+            store=self._store,
+            settings=self._configured(),
+            redact=self._telemetry.redact,
+            drive=functools.partial(self._drive, event_stream=None),
+        )
+
+
+def _performer_of(flujo: object) -> Performer:
+    if not isinstance(flujo, RehearsalApi):
+        raise DeclarationError(f"rehearse: changed must be a Flujo, not {flujo!r:.100}")
+    return flujo._performer()

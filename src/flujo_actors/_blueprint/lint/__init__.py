@@ -1,0 +1,1 @@
+"""Lint rules of blueprints, their findings and fixes."""

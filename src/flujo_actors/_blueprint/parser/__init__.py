@@ -1,0 +1,1 @@
+"""Parser: from the text of a blueprint to its model."""

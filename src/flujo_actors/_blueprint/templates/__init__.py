@@ -1,0 +1,1 @@
+"""Templates of blueprints: parser, compiler, filters and values."""

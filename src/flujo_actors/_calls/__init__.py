@@ -1,1 +1,0 @@
-"""The calls of agents and models, and what their output means."""

@@ -1,0 +1,10 @@
+"""Type of a model agent's messages: known to type checkers, by the stub next to this file.
+
+The core loads no pydantic-ai, so that at run time it is any object.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+ModelMessage: TypeAlias = object

@@ -1,0 +1,93 @@
+"""Step that selects one of several agents by a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, TypeAlias, cast
+
+import attrs
+
+from .._core.policies.selection import ByBudget, ThompsonSampling
+from .._core.step_paths import Named, Segment
+from .._core.type_parameters import In, Out
+from ..errors import DeclarationError
+from .call_plan import check_takes_pair
+from .declared_step import Declared, frozen_mapping
+from .pipeline import AnyStep, Pipeline, StepLike, as_step
+from .step_declaration import Step
+
+Reward: TypeAlias = Callable[..., object] | Literal["later"] | None
+"""Reward of an outcome: a function, later report, or success."""
+
+
+def _as_arms(value: object) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return frozen_mapping({name: _arm(name, each) for name, each in value.items()})
+
+
+def _arm(name: Any, value: Any) -> AnyStep:
+    """Return a step or pipeline unchanged, other values as a step."""
+    if isinstance(value, Declared | Pipeline):
+        return value
+    return Step(name, value) if isinstance(name, str) and name else cast("AnyStep", value)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class SelectAgent(Declared[In, Out]):
+    """One of several arms, chosen by `by`."""
+
+    arms: Mapping[str, AnyStep] = attrs.field(kw_only=False, converter=_as_arms)
+    by: Any = attrs.field(factory=ThompsonSampling)
+    """`ThompsonSampling(…)`, `ByBudget(…)`, or any object with `choose(candidates, beliefs, budget, rng) -> Choice`."""
+    category: Callable[..., Any] | None = None
+    """Category of an outcome: `(data, context) -> str`."""
+    reward: Reward = None
+    beliefs: str | None = None
+    """Shared name of the statistics; by default the step's path."""
+
+    kind: ClassVar[str] = "selection"
+
+    def _inside(self) -> Iterable[tuple[Segment, AnyStep]]:
+        """Return the arms."""
+        return ((Named(name), arm) for name, arm in self.arms.items())
+
+    def deciding(self) -> Iterator[tuple[str, object]]:
+        """Yield the options of every step, and the category."""
+        yield from Declared.deciding(self)
+        yield "category", self.category
+
+    def _check(self) -> None:
+        where = f"step {self.name!r}"
+        self._check_arms(where)
+        if not callable(getattr(self.by, "choose", None)):
+            raise DeclarationError(f"{where}: by must have choose(candidates, beliefs, budget, rng), not {self.by!r}")
+        if self.category is not None:
+            if not callable(self.category):
+                raise DeclarationError(f"{where}: category must be a function of data and context")
+            check_takes_pair(self.category, what=f"{where}: category", first="data")
+        if self.reward not in (None, "later"):
+            if not callable(self.reward):
+                raise DeclarationError(f'{where}: reward must be a function, "later" or None, not {self.reward!r}')
+            check_takes_pair(self.reward, what=f"{where}: reward", first="result")
+        if self.beliefs is not None and (not isinstance(self.beliefs, str) or not self.beliefs):
+            raise DeclarationError(f"{where}: beliefs must be a non-empty text or None, not {self.beliefs!r}")
+
+    def _check_arms(self, where: str) -> None:
+        if not isinstance(self.arms, Mapping) or not self.arms:
+            raise DeclarationError(f"{where}: arms must be a dict of at least one arm, an agent or a step by name")
+        for name, arm in self.arms.items():
+            if not isinstance(name, str) or not name:
+                raise DeclarationError(f"{where}: an arm is known by a text, not {name!r}")
+            as_step(cast("StepLike", arm), where=f"arm {name!r} of {where}")
+        self._check_rule(where)
+
+    def _check_rule(self, where: str) -> None:
+        if isinstance(self.by, ByBudget):
+            unknown = sorted(set(self.by.arms.values()) - set(self.arms))
+            if unknown:
+                known = ", ".join(map(repr, self.arms))
+                raise DeclarationError(f"{where}: ByBudget names {', '.join(map(repr, unknown))}, the arms are {known}")
+        floor = getattr(self.by, "floor", 0.0)
+        if isinstance(floor, float) and floor * len(self.arms) > 1:
+            raise DeclarationError(f"{where}: a floor of {floor:g} for each of {len(self.arms)} arms is more than all")

@@ -1,0 +1,1 @@
+"""Operations on many stored runs: filters, totals, bulk actions."""

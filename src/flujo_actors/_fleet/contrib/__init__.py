@@ -1,0 +1,1 @@
+"""Contributed engines: Ray and DBOS."""

@@ -1,1 +1,0 @@
-"""Retrievers: in memory, in SQLite, in Postgres. They are strangers to one another."""

@@ -1,0 +1,1 @@
+"""Runtime of a run: supervision tree, agent calls, messages and context."""

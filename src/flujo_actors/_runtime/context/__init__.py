@@ -1,0 +1,1 @@
+"""Shared state of a run: context, isolation of attempts, merges."""

@@ -1,0 +1,1 @@
+"""Shared parts of one run: messages, hooks, readers, calls of user code."""

@@ -1,0 +1,530 @@
+"""Simulation of a pipeline under seeded schedules of faults.
+
+Rules:
+
+1. One seed is one history: the order of tasks, all faults, ids, model delays and times.
+2. Some seeds run twice; a history that differs from itself is an error of the simulated code, or of the simulation.
+3. A failing history is shrunk: faults are removed one by one, then the order of tasks, as long as it fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import attrs
+
+from .._api.client import RunClient, stored_result
+from .._api.flujo import Flujo
+from .._bridge.guest_scheduler import is_known_trio
+from .._core import seams
+from .._core.outcomes import PipelineResult
+from .._core.records import record_bodies
+from .._core.records.records import ENDED, Record, has_ended
+from .._core.records.run_state import RunState
+from .._core.step_paths import is_tried, is_undoing
+from .._core.type_parameters import NOTHING
+from .._dsl.declaration_tree import walk_steps
+from .._durable.pause_lookup import Question
+from ..errors import DeclarationError, FlujoError, NotPaused, RunNotFound
+from . import faults as fault_kinds
+from ._simulated_process import ProcessCrashed, SimulatedProcess, installed
+from ._simulated_world import RUN_ID, FaultPlan, HistoryEvent, InjectedFault, World
+from .faults import FaultKind
+
+Factory: TypeAlias = Callable[[World], Flujo]
+Check: TypeAlias = Callable[[World], object]
+Drive: TypeAlias = Callable[[World, Flujo], Awaitable[object]]
+
+CALM_LIVES = 10
+"""Last lives of a history, without faults."""
+
+SHRINK_RUNS = 200
+"""Maximum number of histories to shrink one failure."""
+
+_MARGIN_S = 1.0
+"""Time between the expiry of a lease and the next life."""
+
+
+class SimulationFailed(AssertionError):
+    """History that broke a rule or a check."""
+
+    def __init__(
+        self, *, seed: object, reason: str, faults: Sequence[InjectedFault], found: int, world: World, pasted: str
+    ) -> None:
+        self.seed: object = seed
+        self.reason: str = reason
+        self.faults: tuple[InjectedFault, ...] = tuple(faults)
+        self.world: World = world
+        self.timeline: tuple[HistoryEvent, ...] = tuple(world.events)
+        lines = "\n".join(map(str, self.timeline))
+        shrunk = (
+            f"{found} faults" if found == len(self.faults) else f"{found} faults, {len(self.faults)} after shrinking"
+        )
+        super().__init__(f"seed {seed!r}: {reason}\n{shrunk}\n{lines}\nreproduce it with: {pasted}")
+
+
+class NotDeterministic(AssertionError):
+    """History of a seed that differs from its repetition."""
+
+    def __init__(self, seed: object, first: str, second: str, number: int) -> None:
+        self.seed: object = seed
+        self.first: str = first
+        self.second: str = second
+        super().__init__(
+            f"seed {seed!r} has two histories, which differ in event {number}:\n  {first}\n  {second}\nlikely causes: "
+            "time or random numbers that do not come from the world, the order of a set, threads, sockets, and state "
+            "outside the world that survives a life"
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Simulation:
+    """Result of `simulate`."""
+
+    seeds: int
+    """Number of histories."""
+    lives: int
+    crashes: int
+    injected: Mapping[str, int]
+    """Number of injected faults by name."""
+    failures: tuple[SimulationFailed, ...]
+    cpu_s: float
+    _simulator: Simulator = attrs.field(repr=False, eq=False, alias="simulator")
+
+    def trace(self, seed: object) -> str:
+        """Return every event of a seed's history, with digests of record bodies."""
+        return _trace_of(self._simulator.history(seed).world)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class History:
+    """One run of a seed."""
+
+    world: World
+    reason: str | None
+
+    @property
+    def faults(self) -> list[InjectedFault]:
+        return self.world.plan.injected
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Simulator:
+    """Histories of one pipeline."""
+
+    factory: Factory
+    input: object
+    faults: Sequence[FaultKind]
+    check: Check | None
+    answers: Mapping[str, object]
+    drive: Drive | None
+    fresh: bool
+    max_lives: int
+
+    def history(self, seed: object, *, only: Sequence[InjectedFault] | None = None, shuffles: bool = True) -> History:
+        """Run the history of a seed, or only these of its faults."""
+        process = SimulatedProcess(seed, shuffles=shuffles)
+        replayed = None if only is None else {each.at: each for each in only}
+        plan = FaultPlan(self.faults, random.Random(f"{seed}/faults"), replayed)
+        world = World(seed, plan, process)
+        with installed(process):
+            seams.on_call = world.called
+            return History(world=world, reason=self._lived(world))
+
+    def _lived(self, world: World) -> str | None:
+        """Run lives until the run ends or rests; return the broken rule."""
+        flujo: Flujo | None = None
+        while world.life < self.max_lives:
+            world.begin_life()
+            world.plan.calm = world.life > self.max_lives - CALM_LIVES
+            if flujo is None or self.fresh:
+                flujo = self.factory(world)
+                self._prepare(world, flujo)
+            ended = self._life(world, flujo)
+            if ended is not None:
+                return ended or self._checked(world)
+            world.process.pass_time(world.process.lease_s + _MARGIN_S)
+        return f"(a) the run has not ended after {self.max_lives} lives; open steps: {_open_steps(world)}"
+
+    def _prepare(self, world: World, flujo: Flujo) -> None:
+        if not isinstance(flujo, Flujo):
+            raise DeclarationError(f"simulate: the factory must return a Flujo, not {type(flujo).__name__}")
+        world.process.lease_s = flujo._settings.durability.lease_s
+        limits = flujo._limits
+        world.limit = None if limits is None else limits.total_tokens_limit
+
+    def _life(self, world: World, flujo: Flujo) -> str | None:
+        """Run one life; return None to continue, or the broken rule."""
+        main = functools.partial(self._driven, world, flujo)
+        try:
+            ended = world.process.run(main, life=world.life, on_asyncio=is_on_asyncio(world, flujo))
+        except ProcessCrashed:
+            if world.process.stuck is not None:
+                return f"(a) life {world.life} is stuck: {world.process.stuck}; open steps: {_open_steps(world)}"
+            world.note("crash", "")
+            return world.violation
+        except FlujoError as error:
+            world.note("life ended", f"{type(error).__name__}")
+            return world.violation
+        except AssertionError as error:
+            return f"drive: {error}"
+        except Exception as error:  # user code: the drive and what it calls
+            return f"life {world.life} raised {type(error).__name__}: {error}"
+        world.result = ended if isinstance(ended, PipelineResult) else world.result
+        return world.violation or ""
+
+    async def _driven(self, world: World, flujo: Flujo) -> object:
+        if self.drive is None:
+            return await default_drive(world, flujo, self.input, self.answers)
+        driven = self.drive(world, flujo)
+        if not inspect.isawaitable(driven):
+            raise DeclarationError("simulate: drive must be an async function, or return an awaitable")
+        answer: object = await driven
+        return answer
+
+    def _checked(self, world: World) -> str | None:
+        result = world.result
+        broken = broken_rule(world, RUN_ID if result is None else result.run_id, result)
+        if broken is not None or self.check is None:
+            return broken
+        try:
+            objection = self.check(world)
+        except AssertionError as error:
+            return f"check: {error}" if str(error) else f"check: {type(error).__name__}"
+        return f"check: {objection}" if isinstance(objection, str) and objection else None
+
+    # --- failures ---
+
+    def failure(self, history: History, *, shrink: bool) -> SimulationFailed:
+        """Return the error of a failing history, shrunk if wanted."""
+        found, seed = len(history.faults), history.world.seed
+        smallest = self._shrunk(history) if shrink else history
+        assert smallest.reason is not None
+        return SimulationFailed(
+            seed=seed,
+            reason=smallest.reason,
+            faults=smallest.faults,
+            found=found,
+            world=smallest.world,
+            pasted=f"simulate({getattr(self.factory, '__name__', 'app')}, seeds=[{seed!r}])",
+        )
+
+    def _shrunk(self, history: History) -> History:
+        runs = itertools.count(1)
+        smallest, shrinking = history, True
+        while shrinking:
+            shrinking = False
+            for fault in list(smallest.faults):
+                if fault not in smallest.faults or next(runs) > SHRINK_RUNS:
+                    continue
+                fewer = [each for each in smallest.faults if each is not fault]
+                again = self.history(history.world.seed, only=fewer)
+                if again.reason is not None:
+                    smallest, shrinking = again, True
+        ordered = self.history(history.world.seed, only=smallest.faults, shuffles=False)
+        return smallest if ordered.reason is None else ordered
+
+    def repeat(self, history: History) -> None:
+        """Run a history again; raise `NotDeterministic` if it differs."""
+        first = _trace_of(history.world).splitlines()
+        second = _trace_of(self.history(history.world.seed).world).splitlines()
+        for number, (one, other) in enumerate(itertools.zip_longest(first, second, fillvalue="(no event)"), 1):
+            if one != other:
+                raise NotDeterministic(history.world.seed, one, other, number)
+
+
+def simulate(
+    factory: Factory,
+    input: object = NOTHING,
+    *,
+    seeds: int | Iterable[object] = 1000,
+    faults: Sequence[FaultKind] | None = None,
+    check: Check | None = None,
+    answers: Mapping[str, object] | None = None,
+    drive: Drive | None = None,
+    fresh: bool = True,
+    max_lives: int = 50,
+    shrink: bool = True,
+    for_s: float | None = None,
+    raises: bool = True,
+) -> Simulation:
+    """Run a pipeline under seeded crashes, faults and task orders, in memory.
+
+    `factory(world)` returns the `Flujo` of one simulated process. `seeds` is a number or the seeds themselves; `for_s`
+    continues with further seeds for so many CPU seconds. A life runs `drive(world, flujo)`; by default it runs or
+    resumes run `"r"`, and answers its questions from `answers` by path. `check(world)` raises `AssertionError` or
+    returns a sentence. `SimulationFailed` has the shrunk history of the first failure, unless `raises` is false.
+    """
+    if max_lives <= CALM_LIVES:
+        raise DeclarationError(f"simulate: max_lives must be more than {CALM_LIVES}, not {max_lives}")
+    _warn_if_unseeded()
+    simulator = Simulator(
+        factory=factory,
+        input=input,
+        faults=fault_kinds.default() if faults is None else tuple(faults),
+        check=check,
+        answers=answers or {},
+        drive=drive,
+        fresh=fresh,
+        max_lives=max_lives,
+    )
+    return _Totals(simulator, shrink=shrink, raises=raises).simulated(seeds, for_s)
+
+
+class _Totals:
+    """Sums over the histories of one call."""
+
+    def __init__(self, simulator: Simulator, *, shrink: bool, raises: bool) -> None:
+        self._simulator, self._shrink, self._raises = simulator, shrink, raises
+        self._seeds = self._lives = self._crashes = 0
+        self._injected: Counter[str] = Counter()
+        self._failures: list[SimulationFailed] = []
+
+    def simulated(self, seeds: int | Iterable[object], for_s: float | None) -> Simulation:
+        began = time.process_time()
+        for number, seed in enumerate(_seeds(seeds, for_s, began)):
+            self._add(self._simulator.history(seed), twice=number < 3 or number % 100 == 0)
+        return Simulation(
+            seeds=self._seeds,
+            lives=self._lives,
+            crashes=self._crashes,
+            injected=dict(self._injected),
+            failures=tuple(self._failures),
+            cpu_s=time.process_time() - began,
+            simulator=self._simulator,
+        )
+
+    def _add(self, history: History, *, twice: bool) -> None:
+        world = history.world
+        self._seeds += 1
+        self._lives += world.life
+        self._crashes += world.crashes
+        self._injected.update(fault.name for fault in history.faults)
+        if twice:
+            self._simulator.repeat(history)
+        if history.reason is not None:
+            failure = self._simulator.failure(history, shrink=self._shrink)
+            if self._raises:
+                raise failure
+            self._failures.append(failure)
+
+
+def _seeds(seeds: int | Iterable[object], for_s: float | None, began: float) -> Iterator[object]:
+    given = range(seeds) if isinstance(seeds, int) else list(seeds)
+    yield from given
+    numbers = [seed for seed in given if isinstance(seed, int)]
+    further = itertools.count(max(numbers, default=-1) + 1)
+    while for_s is not None and time.process_time() - began < for_s:
+        yield next(further)
+
+
+def _trace_of(world: World) -> str:
+    """Return all events, with digests."""
+    return "\n".join(f"{event}  {event.digest}".rstrip() for event in world.events)
+
+
+def _open_steps(world: World) -> str:
+    with contextlib.suppress(FlujoError), world.outside() as client:
+        return ", ".join(map(repr, client.state(RUN_ID).open_steps)) or "none"
+    return "none"
+
+
+def _warn_if_unseeded() -> None:
+    if not is_known_trio():
+        import logging
+
+        import trio
+
+        version = ".".join(trio.__version__.split(".")[:2])
+        logging.getLogger("flujo_actors").warning("trio %s is not known here: schedules are not seeded", version)
+
+
+# --- Default drive of a life: run or resume, and answer questions -----------------------------------------------------
+
+
+async def default_drive(world: World, flujo: Flujo, data: object, answers: Mapping[str, object]) -> PipelineResult:
+    """Run or resume run `"r"` to its end, answering its questions."""
+    result = await _begun(world, flujo, data)
+    while True:
+        again = await _continued(world, flujo, result, answers)
+        if again is None:
+            return result
+        result = again
+
+
+async def _begun(world: World, flujo: Flujo, data: object) -> PipelineResult:
+    client = RunClient(world.store, allow_blocking=True)
+    try:
+        run = world.store.get(RUN_ID)
+    except RunNotFound:
+        return await flujo.run_async(data, run_id=RUN_ID)
+    if has_ended(run.status):
+        return stored_result(run, client.state(RUN_ID))
+    return await _resumed(world, flujo)
+
+
+async def _resumed(world: World, flujo: Flujo) -> PipelineResult:
+    client = RunClient(world.store, allow_blocking=True)
+    try:
+        return await flujo.resume_async(RUN_ID)
+    except NotPaused:
+        run = world.store.get(RUN_ID)
+        if not has_ended(run.status):
+            raise
+        return stored_result(run, client.state(RUN_ID))
+
+
+async def _continued(
+    world: World, flujo: Flujo, result: PipelineResult, answers: Mapping[str, object]
+) -> PipelineResult | None:
+    """Continue a resting run; None if it ended or cannot continue."""
+    if result.status == "sleeping" and result.wakes_at is not None:
+        await world.sleep(max(0.0, result.wakes_at - _wall(world)))
+        return await _resumed(world, flujo)
+    if result.status != "paused":
+        return None
+    questions = RunClient(world.store, allow_blocking=True).questions(run_id=RUN_ID)
+    if not questions:
+        return await _resumed(world, flujo)
+    for question in questions:
+        if question.path in answers or question.step in answers:
+            given = answers.get(question.path, answers.get(question.step))
+            return await _answered(world, flujo, question, given)
+    return await _timed_out(world, flujo, questions)
+
+
+async def _answered(world: World, flujo: Flujo, question: Question, given: object) -> PipelineResult:
+    answer = given(question, world.rng) if callable(given) else given
+    fault = world.answering(question.path)
+    name, is_first = (None, False) if fault is None else (fault.name, fault.when == "before")
+    if name == "late_answer" and fault is not None:
+        await world.sleep(fault.seconds if question.due_at is None else max(0.0, question.due_at - _wall(world)) + 1)
+    if name == "duplicate_answer" and is_first:
+        with world.outside() as client:
+            client.answer(question.state_token, answer)
+    try:
+        result = await flujo.resume_async(question.state_token, answer)
+    except NotPaused:
+        RunClient(world.store, allow_blocking=True).expire()
+        return await _resumed(world, flujo)
+    if name == "duplicate_answer" and not is_first:
+        _answer_again(world, question, answer)
+    return result
+
+
+def _answer_again(world: World, question: Question, answer: object) -> None:
+    """Answer a question for the second time, which must be refused."""
+    try:
+        with world.outside() as client:
+            client.answer(question.state_token, answer)
+    except NotPaused:
+        return
+    world.violate(f"(f) question {question.path!r} was answered, and another answer was accepted")
+
+
+async def _timed_out(world: World, flujo: Flujo, questions: Sequence[Question]) -> PipelineResult | None:
+    """Wait for the nearest deadline; None if there is none."""
+    due = min((question.due_at for question in questions if question.due_at is not None), default=None)
+    if due is None:
+        return None
+    await world.sleep(max(0.0, due - _wall(world)) + 0.001)
+    RunClient(world.store, allow_blocking=True).expire()
+    return await _resumed(world, flujo)
+
+
+def _wall(world: World) -> float:
+    return world.process.time()
+
+
+def is_on_asyncio(world: World, flujo: Flujo) -> bool:
+    """Return whether a life needs asyncio: for model agents, or by settings."""
+    plans = (getattr(step, "plan", None) for step in walk_steps(flujo.pipeline))
+    has_models = world.uses_models or any(getattr(plan, "shape", None) == "model" for plan in plans)
+    return has_models or flujo.backend() == "asyncio"
+
+
+# --- Rules that hold in every history -----------------------------------------------------------------------------
+# Rules, by the letters of the documentation:
+#
+# a. The run ends or rests within the permitted lives. (Checked by the caller.)
+# b. A step, turn or tool call whose record is committed is not called again.
+# c. A repeated call has the same idempotency key, another call another one.
+# d. A result is returned only after its `ended` record.
+# e. Records have no gap, and belong to one epoch at a time.
+# f. Of several answers to a question one is used.
+# g. Recorded usage includes all committed model calls.
+# h. A compensation runs only after a failure, and is committed once.
+# i. The state of the final records equals the returned result.
+
+
+def broken_rule(world: World, run_id: str, result: PipelineResult | None) -> str | None:
+    """Return the first rule that a run breaks, or None."""
+    records = world.records(run_id)
+    if not records:
+        return None
+    return next(_found(world, run_id, records, result), None)
+
+
+def _found(world: World, run_id: str, records: Sequence[Record], result: PipelineResult | None) -> Iterator[str]:
+    state = RunClient(world.store, allow_blocking=True).state(run_id)
+    if result is not None and result.status in ENDED and not any(each.kind == "ended" for each in records):
+        yield f"(d) the run returned {result.status!r} without an `ended` record"
+    yield from _gaps(records)
+    yield from _answers(records)
+    if world.tokens > state.usage.tokens:
+        yield f"(g) {state.usage.tokens} tokens are recorded, but committed model calls used {world.tokens}"
+    yield from _compensations(world, records)
+    if result is not None:
+        yield from _differences(state, result)
+
+
+def _gaps(records: Sequence[Record]) -> Iterator[str]:
+    if any(record.kind == "compacted" for record in records):
+        return
+    for place, record in enumerate(records, 1):
+        if record.seq != place:
+            yield f"(e) record {record.kind} {record.path!r} has number {record.seq}, not {place}"
+
+
+def _answers(records: Sequence[Record]) -> Iterator[str]:
+    asked = Counter(record.path for record in records if record.kind == "paused")
+    answered = Counter(record.path for record in records if record.kind == "answered")
+    for path, count in answered.items():
+        if count > asked[path]:
+            yield f"(f) question {path!r} was asked {asked[path]} times and answered {count} times"
+
+
+def _compensations(world: World, records: Sequence[Record]) -> Iterator[str]:
+    """Check that compensation follows a failure, and commits once."""
+    failed = any(event.kind == "cancel" for event in world.events)
+    settled: set[str] = set()
+    for record in records:
+        failed = failed or record.kind == "cancelled" or _is_failure(record)
+        if not is_undoing(record.path) or record.kind not in ("settled", "started"):
+            continue
+        if not failed:
+            yield f"(h) compensation {record.path!r} runs before any failure"
+        if record.kind == "settled" and record.path in settled and not is_tried(record.path):
+            yield f"(h) compensation {record.path!r} is committed twice"
+        settled |= {record.path} if record.kind == "settled" else set()
+
+
+def _is_failure(record: Record) -> bool:
+    return record.kind == "settled" and "success" not in record_bodies.read_body(record.body, where="a record")
+
+
+def _differences(state: RunState, result: PipelineResult) -> Iterator[str]:
+    if state.status != result.status:
+        yield f"(i) the run returned {result.status!r}, its records say {state.status!r}"
+    if result.status == "completed" and state.output != result.output:
+        yield f"(i) the run returned {result.output!r:.200}, its records say {state.output!r:.200}"
+    if result.status in ("completed", "failed") and state.usage.tokens != result.total_tokens:
+        yield f"(i) the run returned {result.total_tokens} tokens, its records say {state.usage.tokens}"

@@ -1,0 +1,617 @@
+"""Evaluations: cases as runs, judgements, identity, crashes, budgets and workers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import trio
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.usage import RequestUsage
+
+from flujo_actors import (
+    AsyncRunClient,
+    DeclarationError,
+    Evaluation,
+    EvaluationMismatch,
+    Flujo,
+    GateError,
+    LoopAlreadyRunning,
+    MemoryStore,
+    Pipeline,
+    RunClient,
+    RunLeased,
+    RunNotFound,
+    Step,
+)
+from kit.durable_places import Place
+from kit.other_processes import KILLED, ended, forked, in_another_process
+
+pytest.importorskip("pydantic_evals", reason="needs the extra `evals`: make test-evals")
+
+from pydantic_evals import Case, Dataset
+from pydantic_evals.evaluators import LLMJudge
+
+from evaluation.sample_evaluators import (
+    Broken,
+    Counted,
+    Length,
+    Matches,
+    NotFinite,
+    OnThread,
+    Spans,
+    WithReason,
+)
+
+BACKENDS = ["trio", "asyncio"]
+
+
+async def double(data: int) -> int:
+    return data * 2
+
+
+def numbers(count: int, **options: Any) -> Dataset[Any, Any, Any]:
+    cases = [Case(name=f"c{i}", inputs=i, expected_output=i * 2) for i in range(count)]
+    return Dataset(name="numbers", cases=cases, evaluators=[Matches()], **options)
+
+
+def doubles(store: Any = None, **options: Any) -> Flujo[Any, Any, Any]:
+    return Flujo(Pipeline([Step("double", double)], name="doubles"), store=store, **options)
+
+
+# --- cases --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_case_is_a_run_of_the_pipeline(store: Any, backend: Any) -> None:
+    """Its id has the evaluation's as prefix; the evaluation is a run, too."""
+    found = doubles(store).evaluate(numbers(3), run_id="v1", backend=backend)
+    client = RunClient(store)
+    assert (found.run_id, found.name, found.status, found.passed) == ("v1", "numbers", "completed", True)
+    assert [(case.name, case.run_id, case.status, case.output) for case in found.cases] == [
+        (f"c{i}", f"v1/c{i}", "passed", i * 2) for i in range(3)
+    ]
+    assert client.get("v1").pipeline == "evaluation of doubles"
+    listed = client.list(parent="v1")
+    assert {(info.run_id, info.parent, info.state) for info in listed} == {
+        (f"v1/c{i}", "v1", "completed") for i in range(3)
+    }
+    assert client.get("v1").parent is None
+    assert all(info.labels == {} for info in listed)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_evaluation_works_without_a_store(backend: Any) -> None:
+    """It survives nothing, and has the same result."""
+    found = doubles().evaluate(numbers(3), backend=backend)
+    assert [case.status for case in found.cases] == ["passed"] * 3
+    assert found.pass_rate() == 1.0
+
+
+@pytest.mark.parametrize("run", [trio.run, anyio.run], ids=["trio", "anyio"])
+def test_an_evaluation_can_be_awaited(run: Any) -> None:
+    """Inside a loop, `evaluate` names the method to await."""
+    flujo = doubles(MemoryStore())
+
+    async def main() -> Evaluation:
+        with pytest.raises(LoopAlreadyRunning, match="evaluate_async"):
+            flujo.evaluate(numbers(1))
+        found = await flujo.evaluate_async(numbers(2), run_id="v1")
+        assert await AsyncRunClient(flujo.store).evaluation("v1") == found  # type: ignore[arg-type]
+        return found
+
+    assert run(main).passed
+
+
+def test_names_are_encoded_in_run_ids(store: Any) -> None:
+    """E3: slashes, hashes, percent signs and a newline; an unnamed case is called as pydantic-evals does."""
+    dataset: Dataset[Any, Any, Any] = Dataset(
+        name="odd", cases=[Case(name="a/b\n#1%", inputs=1), Case(inputs=2), Case(name="ü", inputs=3)]
+    )
+    found = doubles(store).evaluate(dataset, run_id="v1")
+    assert [case.run_id for case in found.cases] == ["v1/a%2Fb\n%231%25", "v1/Case 2", "v1/ü"]
+    assert RunClient(store).get("v1/a%2Fb\n%231%25").state == "completed"
+    assert "&#10;" in found.to_junit()
+    assert "\\x0a" in found.to_text()
+
+
+def test_repeats_are_runs_of_their_own() -> None:
+    """In the order of the dataset, then of the repetition."""
+    flujo = doubles(MemoryStore())
+    found = flujo.evaluate(numbers(2), run_id="v1", repeat=2)
+    assert [(case.run_id, case.repeat) for case in found.cases] == [
+        ("v1/c0#1", 1),
+        ("v1/c0#2", 2),
+        ("v1/c1#1", 1),
+        ("v1/c1#2", 2),
+    ]
+    assert [case.name for case in found.to_pydantic().cases] == ["c0 [1/2]", "c0 [2/2]", "c1 [1/2]", "c1 [2/2]"]
+
+
+def test_a_dataset_can_be_a_file(tmp_path: Path) -> None:
+    """YAML or JSON; a class that the file names must be given."""
+    file = tmp_path / "set.yaml"
+    file.write_text(
+        "name: filed\ncases:\n- {name: a, inputs: 1, expected_output: 2}\nevaluators: [EqualsExpected, Matches]\n"
+    )
+    found = doubles().evaluate(file, evaluators=[Matches])  # type: ignore[list-item]
+    assert (found.name, dict(found.cases[0].assertions)) == ("filed", {"EqualsExpected": True, "Matches": True})
+    with pytest.raises(DeclarationError, match=r"set.yaml' cannot be read: .*Matches"):
+        doubles().evaluate(file)
+
+
+def test_one_bad_case_does_not_stop_the_others() -> None:
+    """A run that fails is an error of its case, with the reason."""
+
+    async def picky(data: int) -> int:
+        if data == 1:
+            raise ValueError("one is bad")
+        return data * 2
+
+    found = Flujo(Step("picky", picky), store=MemoryStore()).evaluate(numbers(3))
+    assert [case.status for case in found.cases] == ["passed", "error", "passed"]
+    assert "one is bad" in (found.cases[1].error or "")
+    assert not found.passed
+    assert found.to_pydantic().failures[0].name == "c1"
+
+
+def test_an_input_that_cannot_be_stored_is_an_error_of_its_case() -> None:
+    """The message names the reason."""
+    dataset: Dataset[Any, Any, Any] = Dataset(
+        name="d", cases=[Case(name="a", inputs=object()), Case(name="b", inputs=1)]
+    )
+    found = doubles(MemoryStore()).evaluate(dataset)
+    assert [case.status for case in found.cases] == ["error", "passed"]
+    assert "NotSerializable" in (found.cases[0].error or "")
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["stored", "in memory"])
+def test_questions_are_answered_from_the_metadata(given: bool) -> None:
+    """Without an answer the case stays paused, and names the place of the answer."""
+    ask = Step.human_in_the_loop("approve", "ok?", input_schema=bool)
+    answers = {"answers": {"approve": True}}
+    dataset: Dataset[Any, Any, Any] = Dataset(
+        name="d", cases=[Case(name="x", inputs=1), Case(name="y", inputs=2, metadata=answers)]
+    )
+    found = Flujo(Pipeline([Step("a", double), ask]), store=MemoryStore() if given else None).evaluate(dataset)
+    assert [(case.status, case.output) for case in found.cases] == [("paused", None), ("passed", True)]
+    assert found.cases[0].feedback == "case 'x' waits at 'approve': put an answer under metadata.answers.approve"
+    assert not found.passed
+
+
+# --- evaluators ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_evaluator_that_raises_is_an_error_of_its_case(backend: Any) -> None:
+    """E4: the other evaluators and cases are judged."""
+    dataset: Dataset[Any, Any, Any] = Dataset(
+        name="d",
+        cases=[Case(name="a", inputs=1, evaluators=(Broken(),)), Case(name="b", inputs=2)],
+        evaluators=[Length()],
+    )
+    found = doubles(MemoryStore()).evaluate(dataset, evaluators=[WithReason()], backend=backend)
+    first, second = found.cases
+    assert (first.status, dict(first.evaluator_failures)) == ("error", {"Broken": "ValueError: cannot judge"})
+    assert (second.status, dict(second.scores), dict(second.labels)) == ("passed", {"length": 1.0}, {"kind": "int"})
+    assert dict(first.assertions) == {"WithReason": True}
+    assert dict(second.reasons) == {"WithReason": "it is a number"}
+
+
+def test_a_score_must_be_finite() -> None:
+    """NaN would make every mean NaN."""
+    found = doubles().evaluate(numbers(1), evaluators=[NotFinite()])
+    assert found.cases[0].status == "error"
+    assert "invalid type" in found.cases[0].evaluator_failures["NotFinite"]
+
+
+def test_an_evaluator_sees_the_run() -> None:
+    """Its metrics, its id and its recorded duration; spans are refused with the reason."""
+    seen: list[Any] = []
+    found = doubles(MemoryStore()).evaluate(numbers(1), evaluators=[Counted(seen=seen), Spans()], run_id="v1")
+    [context] = seen
+    assert context.metrics == {"tokens": 0, "requests": 0, "cost_usd": 0.0, "tool_calls": 0}
+    assert context.attributes == {"run_id": "v1/c0"}
+    assert context.duration == found.cases[0].duration_s
+    assert "records no spans" in found.cases[0].evaluator_failures["Spans"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_synchronous_evaluator_does_not_block_the_loop(backend: Any) -> None:
+    """It is called in a thread."""
+    seen: list[int] = []
+    doubles().evaluate(numbers(1), evaluators=[OnThread(seen=seen)], backend=backend)
+    assert seen != [threading.get_ident()]
+
+
+def test_equal_names_of_results_get_numbers() -> None:
+    """As in pydantic-evals."""
+    found = doubles().evaluate(numbers(1), evaluators=[Matches(), Matches()])
+    assert list(found.cases[0].assertions) == ["Matches", "Matches_2", "Matches_3"]
+
+
+# --- identity -----------------------------------------------------------------------------------------------
+
+
+def test_an_ended_evaluation_is_returned_without_work(store: Any) -> None:
+    """Neither a case nor an evaluator runs again."""
+    seen: list[Any] = []
+    flujo = doubles(store)
+    first = flujo.evaluate(numbers(3), run_id="v1", evaluators=[Counted(seen=seen)])
+    again = flujo.evaluate(numbers(3), run_id="v1", evaluators=[Counted(seen=seen)])
+    assert len(seen) == 3
+    assert again == first
+
+
+def mismatch(flujo: Flujo[Any, Any, Any], dataset: Any, **options: Any) -> str:
+    with pytest.raises(EvaluationMismatch) as refused:
+        flujo.evaluate(dataset, run_id="v2", **options)
+    return str(refused.value)
+
+
+def test_another_evaluation_under_the_same_id_is_refused() -> None:
+    """The sentence names the difference, and nothing runs."""
+    store = MemoryStore()
+    flujo = doubles(store)
+    flujo.evaluate(numbers(4), run_id="v2", evaluators=[Length()])
+    changed, records = numbers(4), len(RunClient(store).list())
+    changed.cases[3].inputs = 99
+    start = "evaluation 'v2' was started with"
+    given = {"evaluators": [Length()]}
+    assert mismatch(flujo, changed, **given) == f"{start} another dataset: case 'c3' changed. Use another run_id."
+    assert mismatch(flujo, numbers(5), **given) == f"{start} another dataset: case 'c4' is new. Use another run_id."
+    assert mismatch(flujo, numbers(3), **given) == f"{start} another dataset: case 'c3' is missing. Use another run_id."
+    assert mismatch(flujo, numbers(4)) == f"{start} other evaluators: 'Length' is missing. Use another run_id."
+    assert mismatch(flujo, numbers(4), repeat=3, **given) == f"{start} repeat=1, not 3. Use another run_id."
+    assert len(RunClient(store).list()) == records
+
+
+def asking(prompt: str, store: Any) -> Flujo[Any, Any, Any]:
+    return Flujo(Step("ask", Agent(priced(), system_prompt=prompt)), store=store)
+
+
+def test_another_pipeline_under_the_same_id_is_refused() -> None:
+    """A changed prompt gives other answers."""
+    store, dataset = MemoryStore(), Dataset[Any, Any, Any](name="d", cases=[Case(name="a", inputs="hi")])
+    asking("Be kind.", store).evaluate(dataset, run_id="v2")
+    told = mismatch(asking("Be brief.", store), dataset)
+    assert told.startswith("evaluation 'v2' was started with another pipeline: the prompt of step 'ask' changed")
+
+
+def test_the_id_of_another_run_is_refused() -> None:
+    """It is no evaluation."""
+    flujo = doubles(MemoryStore())
+    flujo.run(1, run_id="v2")
+    assert mismatch(flujo, numbers(1)) == "run 'v2' is no evaluation. Use another run_id."
+    with pytest.raises(RunNotFound, match="is no evaluation"):
+        RunClient(flujo.store).evaluation("v2")  # type: ignore[arg-type]
+
+
+def test_the_identity_does_not_depend_on_the_order_of_a_set() -> None:
+    """Hash seeds differ between processes."""
+    from flujo_actors._evaluation.evaluation_run import digest_of
+
+    assert digest_of({"a": {"x", "y", "z"}}) == digest_of({"a": {"z", "y", "x"}})
+    assert digest_of(object()) == digest_of(object())
+    assert digest_of([1]) != digest_of(["1"])
+
+
+# --- baseline and gates -------------------------------------------------------------------------------------
+
+
+def test_a_baseline_can_be_an_id_an_evaluation_or_a_file(store: Any, tmp_path: Path) -> None:
+    """The three give the same comparison; a client reads the one by id from the store."""
+    flujo = doubles(store)
+    first = flujo.evaluate(numbers(12), run_id="v1")
+    file = tmp_path / "v1.json"
+    file.write_text(first.to_json(), encoding="utf-8")
+    gates = ["pass not worse", "cost<=1.1x"]
+    found = flujo.evaluate(numbers(12), run_id="v2", baseline="v1", gates=gates)
+    others = [flujo.evaluate(numbers(12), run_id="v2", baseline=each, gates=gates) for each in (first, file, str(file))]
+    assert [each.comparison for each in others] == [found.comparison] * 3
+    assert found.comparison is not None
+    assert (found.comparison.baseline, found.passed) == ("v1", True)
+    assert RunClient(store).evaluation("v2") == found
+    with pytest.raises(RunNotFound):
+        flujo.evaluate(numbers(12), run_id="v3", baseline="v0")
+    assert len(RunClient(store).list(parent="v3")) == 0
+
+
+def test_gates_are_parsed_before_anything_runs() -> None:
+    """And a score that does not exist is refused after the run, whose results are kept."""
+    store = MemoryStore()
+    flujo = doubles(store)
+    for gate in ("pass>0.9 or x", "cost<=1.1x"):
+        with pytest.raises(GateError):
+            flujo.evaluate(numbers(2), run_id="v2", gates=[gate])
+    assert RunClient(store).list() == []
+    with pytest.raises(GateError, match="there is no score 'tone' in evaluation 'v2'; it has 'length'"):
+        flujo.evaluate(numbers(2), run_id="v2", evaluators=[Length()], gates=["score.tone>=0.8"])
+    found = flujo.evaluate(numbers(2), run_id="v2", evaluators=[Length()], gates=["score.length>=0.8"])
+    assert [gate.holds for gate in found.gates] == [True]
+
+
+# --- options ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("repeat", 0),
+        ("repeat", True),
+        ("repeat", 1.5),
+        ("max_concurrency", 0),
+        ("max_cost_usd", -1),
+        ("max_cost_usd", float("nan")),
+        ("max_cost_usd", "1"),
+        ("evaluators", "Matches"),
+        ("evaluators", [object()]),
+        ("lower_is_better", "cost"),
+        ("lower_is_better", [1]),
+        ("baseline", 3),
+        ("queue", "evals"),
+        ("run_id", ""),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(option: str, value: object) -> None:
+    """Before anything runs."""
+    with pytest.raises(DeclarationError, match=option):
+        doubles().evaluate(numbers(1), **{option: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dataset", [3, None, [], {"cases": []}], ids=repr)
+def test_a_dataset_must_be_one(dataset: object) -> None:
+    """Or the path of one."""
+    with pytest.raises(DeclarationError, match="dataset must be"):
+        doubles().evaluate(dataset)  # type: ignore[arg-type]
+
+
+def test_a_dataset_without_cases_is_refused() -> None:
+    """It would pass every gate."""
+    with pytest.raises(DeclarationError, match="has no cases"):
+        doubles().evaluate(Dataset(name="empty", cases=[]))
+
+
+# --- crashes ------------------------------------------------------------------------------------------------
+
+
+class Calls:
+    """Calls of cases and evaluators, written to a file, which survives its process."""
+
+    def __init__(self, path: Path, kill_at: int | None = None) -> None:
+        self.path, self._kill_at, self._count, self._lock = path, kill_at, 0, threading.Lock()
+
+    def __call__(self, name: str) -> None:
+        with self._lock:
+            with self.path.open("a") as file:
+                file.write(f"{name}\n")
+            self._count += 1
+            if self._count == self._kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def all(self) -> Counter[str]:
+        return Counter(self.path.read_text().splitlines())
+
+
+def noting(place: Place, calls: Calls) -> Flujo[Any, Any, Any]:
+    async def noted(data: int) -> int:
+        calls(f"run {data}")
+        return data * 2
+
+    return Flujo(Step("noted", noted), store=place.open())
+
+
+def judged_calls(place: Place) -> set[str]:
+    """Return the calls whose results are committed."""
+    client = RunClient(place.open())
+    cases = {
+        f"run {info.run_id.removeprefix('v1/c')}" for info in client.list(parent="v1") if info.status == "completed"
+    }
+    outputs = [outcome.step_result.output for outcome in client.outcomes("v1").values()]  # type: ignore[union-attr]
+    judged = (each for each in outputs if isinstance(each, Mapping) and each.get("evaluator") == 1)
+    return cases | {f"judge {each['unit'].removeprefix('c')}" for each in judged}
+
+
+@pytest.mark.timeout(400)
+def test_no_ended_case_and_no_judgement_is_repeated_after_kills(place: Place, tmp_path: Path) -> None:
+    """E1: forty cases, three kills; at most the units in flight are repeated."""
+    path, done = tmp_path / "calls", list[set[str]]()
+    path.touch()
+
+    def evaluate(kill_at: int | None) -> None:
+        calls = Calls(path, kill_at)
+        found = noting(place, calls).evaluate(
+            numbers(40), run_id="v1", evaluators=[Counted(note=calls)], max_concurrency=4
+        )
+        assert found.passed
+
+    for _ in range(3):
+        place.close()
+        before = Calls(path).all()
+        assert in_another_process(lambda: evaluate(22)) == KILLED
+        assert all(Calls(path).all()[each] == before[each] for each in set().union(*done))
+        done.append(judged_calls(place))
+    place.close()
+    before = Calls(path).all()
+    assert in_another_process(lambda: evaluate(None)) == 0
+    calls = Calls(path).all()
+    assert all(calls[each] == before[each] for each in set().union(*done))
+    assert len(calls) == 80
+    assert sum(calls.values()) <= 80 + 3 * 4
+    assert RunClient(place.open()).evaluation("v1").pass_rate() == 1.0
+
+
+def test_of_two_processes_one_runs_the_evaluation(place: Place) -> None:
+    """E2: the other gets `RunLeased`, and nothing is executed twice."""
+    began, release = os.pipe(), os.pipe()
+
+    async def slow(data: int) -> int:
+        os.write(began[1], b"!")
+        await anyio.to_thread.run_sync(os.read, release[0], 1)
+        return data * 2
+
+    def first() -> None:
+        found = Flujo(Step("noted", slow), store=place.open()).evaluate(numbers(1), run_id="v1", evaluators=[])
+        assert found.passed
+
+    place.close()
+    child = forked(first)
+    os.read(began[0], 1)
+    with pytest.raises(RunLeased):
+        Flujo(Step("noted", slow), store=place.open()).evaluate(numbers(1), run_id="v1")
+    os.write(release[1], b"!")
+    assert ended(child) == 0
+    assert RunClient(place.open()).evaluation("v1").passed
+
+
+# --- budgets ------------------------------------------------------------------------------------------------
+
+PRICES = {"usage": {"prices": {"priced": {"input_usd": 0.0, "output_usd": 10_000.0}}}}
+"""Each answer of the priced model costs one cent for its token."""
+
+
+def priced(text: str = "yes", calls: list[str] | None = None) -> FunctionModel:
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if calls is not None:
+            calls.append(text)
+        parts = [TextPart(text)]
+        return ModelResponse(parts=parts, usage=RequestUsage(input_tokens=1, output_tokens=1), model_name="priced")
+
+    return FunctionModel(answer, model_name="priced")
+
+
+def spending(store: Any, calls: list[str]) -> Flujo[Any, Any, Any]:
+    return Flujo(Step("ask", Agent(priced(calls=calls))), store=store, settings=PRICES)
+
+
+def questions(count: int) -> Dataset[Any, Any, Any]:
+    return Dataset(
+        name="questions", cases=[Case(name=f"q{i}", inputs="?", expected_output="yes") for i in range(count)]
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_budget_stops_and_a_larger_one_continues(store: Any, backend: Any) -> None:
+    """E5: with the stopped cases only; the bound holds for all calls together."""
+    calls: list[str] = []
+    flujo = spending(store, calls)
+    found = flujo.evaluate(questions(10), run_id="v1", max_cost_usd=0.04, max_concurrency=2, backend=backend)
+    statuses = Counter(case.status for case in found.cases)
+    assert (found.status, found.passed, statuses["passed"]) == ("stopped", False, 4)
+    assert statuses["stopped"] + statuses["not run"] == 6
+    assert found.total_cost_usd == pytest.approx(0.04)
+    assert flujo.evaluate(questions(10), run_id="v1", max_cost_usd=0.04, backend=backend) == found
+    assert (len(calls), RunClient(store).evaluation("v1").status) == (4, "stopped")
+    more = flujo.evaluate(questions(10), run_id="v1", max_cost_usd=0.07, backend=backend)
+    assert (more.status, more.total_cost_usd, len(calls)) == ("stopped", pytest.approx(0.07), 7)
+    all_of_them = flujo.evaluate(questions(10), run_id="v1", backend=backend)
+    assert (all_of_them.status, all_of_them.passed, len(calls)) == ("completed", True, 10)
+
+
+def test_a_budget_stops_without_a_store() -> None:
+    """Nothing is kept for a second call."""
+    calls: list[str] = []
+    found = spending(None, calls).evaluate(questions(5), max_cost_usd=0.02, max_concurrency=1)
+    assert (found.status, len(calls)) == ("stopped", 2)
+    assert Counter(case.status for case in found.cases)["passed"] == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "in memory"])
+def test_the_spend_of_a_judge_is_measured_and_bounded(backend: Any, stored: bool) -> None:
+    """A judge that the budget refuses is called when there is more."""
+    calls, judged = list[str](), list[str]()
+    flujo = spending(MemoryStore() if stored else None, calls)
+    judge = LLMJudge(rubric="polite", model=judging(judged))
+    options: dict[str, Any] = {"evaluators": [judge], "run_id": "v1", "max_concurrency": 1, "backend": backend}
+    found = flujo.evaluate(questions(3), max_cost_usd=0.03, **options)
+    assert (found.status, len(calls), len(judged)) == ("stopped", 2, 1)
+    assert (found.cases[0].status, found.cases[0].judge_cost_usd) == ("passed", pytest.approx(0.01))
+    assert found.cases[1].status == "stopped"
+    assert found.judge_cost_usd == pytest.approx(0.01)
+    if stored:
+        more = flujo.evaluate(questions(3), **options)
+        assert (more.passed, len(calls), len(judged)) == (True, 3, 3)
+        assert more.total_cost_usd == pytest.approx(0.06)
+    assert judge.model is not None
+
+
+def judging(calls: list[str]) -> FunctionModel:
+    """Return a model that answers a judge through its output tool."""
+    from pydantic_ai.messages import ToolCallPart
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        calls.append("judge")
+        said = {"reason": "fine", "pass": True, "score": 1.0}
+        parts: list[Any] = (
+            [ToolCallPart(info.output_tools[0].name, said)] if info.output_tools else [TextPart(json.dumps(said))]
+        )
+        return ModelResponse(parts=parts, usage=RequestUsage(input_tokens=1, output_tokens=1), model_name="priced")
+
+    return FunctionModel(answer, model_name="priced")
+
+
+# --- workers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trio
+async def test_workers_execute_the_cases_of_a_queue(sqlite_place: Any, caplog: Any) -> None:
+    """This process waits and judges; without a worker there is one warning."""
+    store = sqlite_place.open()
+    ask = Step.human_in_the_loop("approve", "ok?", input_schema=bool)
+    flujo = Flujo(Pipeline([Step("a", double), ask]), store=store)
+    cases = [Case(name=f"c{i}", inputs=i, metadata={"answers": {"approve": True}}) for i in range(3)]
+    dataset: Dataset[Any, Any, Any] = Dataset(name="d", cases=cases)
+    found: list[Evaluation] = []
+
+    async def evaluated() -> None:
+        found.append(await flujo.evaluate_async(dataset, run_id="v1", queue="evals"))
+
+    with caplog.at_level(logging.WARNING, logger="flujo_actors"):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(evaluated)
+            async with flujo.worker(queues="evals", slots=2, look_s=0.05):
+                while not found:
+                    await trio.sleep(0.05)
+    [evaluation] = found
+    assert [(case.status, case.output) for case in evaluation.cases] == [("passed", True)] * 3
+    assert {info.queue for info in RunClient(store, allow_blocking=True).list(parent="v1")} == {"evals"}
+    assert sum("no worker is known for queue 'evals'" in each.message for each in caplog.records) <= 1
+
+
+@pytest.mark.trio
+async def test_the_budget_is_exact_over_workers(sqlite_place: Any) -> None:
+    """Workers draw on the budget of the evaluation in the store."""
+    store, calls = sqlite_place.open(), list[str]()
+    flujo, found = spending(store, calls), list[Evaluation]()
+
+    async def evaluated() -> None:
+        options: dict[str, Any] = {"run_id": "v1", "queue": "evals", "max_cost_usd": 0.03}
+        found.append(await flujo.evaluate_async(questions(6), **options))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(evaluated)
+        async with flujo.worker(queues="evals", slots=3, look_s=0.05):
+            while not found:
+                await trio.sleep(0.05)
+    assert (found[0].status, len(calls)) == ("stopped", 3)
+
+
+def test_an_evaluation_with_a_queue_warns_without_a_worker(caplog: Any) -> None:
+    """The warning has the command that starts one."""
+    from flujo_actors._evaluation.evaluation_run import _warn_without_worker
+
+    with caplog.at_level(logging.WARNING, logger="flujo_actors"):
+        _warn_without_worker(MemoryStore(), "evals")
+    assert "flujo-actors worker" in caplog.text

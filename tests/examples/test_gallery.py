@@ -1,0 +1,48 @@
+"""The examples with a page: each program prints the output that its page shows."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
+PAGES = [page for page in sorted((ROOT / "docs" / "examples").glob("*.md")) if page.stem != NOTEBOOK.stem]
+TEXT = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_a_program_prints_the_output_of_its_page(page: Path, tmp_path: Path) -> None:
+    """The text block of a page is the output of its program, without a warning."""
+    program = ROOT / "examples" / f"{page.stem.replace('-', '_')}.py"
+    command = [sys.executable, "-W", "error", str(program)]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    ended = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path, env=environment, timeout=250)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [ended.stdout] == TEXT.findall(page.read_text(encoding="utf-8"))
+
+
+def test_the_notebook_runs_in_a_running_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cells run in order, with `await` at the top level, as Jupyter runs them."""
+    monkeypatch.chdir(tmp_path)
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    names: dict[str, object] = {"__name__": "notebook"}
+
+    async def run_cells() -> None:
+        for cell in cells:
+            ran = eval(compile("".join(cell["source"]), "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+            if inspect.isawaitable(ran):
+                await ran
+
+    asyncio.run(run_cells())
+    assert [run.status for run in names["runs"]] == ["completed", "completed"]  # type: ignore[attr-defined]

@@ -1,0 +1,186 @@
+"""Stores of former schemas: listed, migrated, read and resumed; and the former release next to this one."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+import shutil
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from flujo_actors import Flujo, RunClient, RunNotFound, StoreVersionError
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._core.records.records import Admission, RecordKind
+from flujo_actors.stores import PostgresStore, SqliteStore
+from flujo_actors.stores.postgres import _schema as postgres_schema
+from flujo_actors.stores.sqlite import _schema as sqlite_schema
+from flujo_actors.testing.store_conformance import ManualClock
+
+CORPUS = Path(__file__).with_name("corpus")
+FILES = sorted(path for path in CORPUS.iterdir() if path.suffix in (".sqlite", ".sql"))
+STATEMENTS = json.loads((CORPUS / "former_statements.json").read_text())
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The pipeline of the stored runs."""
+    monkeypatch.syspath_prepend(str(CORPUS))
+    yield importlib.import_module("corpus_app").PIPELINE
+    sys.modules.pop("corpus_app", None)
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A copy of a former store."""
+    path: Path = request.param
+    if path.suffix == ".sqlite":
+        shutil.copy(path, tmp_path / "runs.db")
+        yield f"sqlite:///{tmp_path}/runs.db"
+        return
+    found = request.getfixturevalue("postgres_server").fresh_url()
+    schema = found.rpartition("%3D")[2]
+    with psycopg.connect(found, autocommit=True) as db:
+        db.execute(path.read_text().replace("corpus.", f"{schema}.").encode())
+    yield found
+
+
+def number_of(path: str) -> int:
+    return int(re.findall(r"\d+", path)[-1])
+
+
+def schema_of(url: str) -> int:
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db:
+            return int(db.execute("SELECT version FROM flujo_schema").fetchone()[0])
+    with psycopg.connect(url) as db:
+        row = db.execute("SELECT version FROM flujo_schema").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def newest(url: str) -> int:
+    return len(sqlite_schema.MIGRATIONS if url.startswith("sqlite") else postgres_schema.MIGRATIONS)
+
+
+@pytest.mark.slow
+def test_a_former_store_is_read_and_resumed(url: str, pipeline: Any, request: pytest.FixtureRequest) -> None:
+    """Readers read the schema before this one and leave it; a migrated store resumes paused and crashed runs."""
+    before = schema_of(url)
+    assert before == number_of(request.node.callspec.id)
+    if before == newest(url) - 1:
+        assert {run.run_id for run in RunClient(url).list()} == {"completed", "paused", "crashed"}
+        assert RunClient(url).state("completed").output == 41
+    else:
+        with pytest.raises(StoreVersionError, match=f"the store has schema {before}, this process needs {newest(url)}"):
+            RunClient(url).list()
+    assert schema_of(url) == before
+    flujo, client = Flujo(pipeline, store=url), RunClient(url)
+    token = paused_token(flujo, url)
+    assert flujo.resume(token, 1, mode="compat").output == 2
+    crashed = flujo.resume("crashed", mode="compat")
+    assert (crashed.status, client.get("crashed").status) == ("paused", "paused")
+    assert flujo.resume(crashed.state_token, 5, mode="compat").output == 6
+    assert schema_of(url) == newest(url)
+    assert {run.run_id: run.status for run in client.list()} == dict.fromkeys(
+        ["completed", "paused", "crashed"], "completed"
+    )
+    assert (client.state("completed").output, client.state("completed").context.doubled) == (41, [2])
+    assert client.get("completed").ended_at is not None
+
+
+def paused_token(flujo: Flujo[Any, Any], url: str) -> str:
+    """Return the token of the paused run, after this process migrated the store."""
+    store = flujo.store
+    assert store is not None
+    with pytest.raises(RunNotFound):
+        store.get(RunId("missing"))
+    [question] = [each for each in RunClient(url).questions() if each.run_id == "paused"]
+    return question.state_token
+
+
+# --- The former release next to this one ----------------------------------------------------------------------------
+
+
+def test_the_statements_of_the_former_release_fit_the_present_schema(postgres_server: Any) -> None:
+    """A running process of it continues after the migration; each statement is prepared, not executed."""
+    store = PostgresStore(url := postgres_server.fresh_url())
+    store.admit(admission("r"), owner="me", lease_s=1.0)
+    with psycopg.connect(url, autocommit=True) as db:
+        for name, statement in STATEMENTS["postgres"].items():
+            numbered, _ = _numbered(statement)
+            db.execute(f"PREPARE {name.lower()} AS {numbered}".encode())
+    store.close()
+
+
+def _numbered(statement: str) -> tuple[str, list[str]]:
+    """Return a statement with `$1`, and the names of its parameters."""
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        name = found[1] or f"{len(names)}"
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}"
+
+    return re.sub(r"%(?:\((\w+)\))?s", number, statement).replace("%%", "%"), names
+
+
+def test_the_statements_of_the_former_release_fit_a_migrated_file(tmp_path: Path) -> None:
+    """SQLite compiles each of them."""
+    SqliteStore(tmp_path / "runs.db").admit(admission("r"), owner="me", lease_s=1.0)
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as db:
+        for name, statement in STATEMENTS["sqlite"].items():
+            if name == "RUNS":
+                statement += " WHERE id = 1"
+            parameters: Any = dict.fromkeys(re.findall(r":(\w+)", statement), 1)
+            if "?1" in statement:
+                parameters = (1,)
+            elif "?" in statement:
+                parameters = (1,) * statement.count("?")
+            db.execute(f"EXPLAIN {statement}", parameters).fetchall()
+
+
+def admission(run_id: str) -> Admission:
+    return Admission(run_id=RunId(run_id), pipeline="p", body='{"v": 2}', queue="default")
+
+
+def former_admit(db: Any, run_id: str) -> None:
+    """Submit a run as a process of the former release does."""
+    values = {"hash": hashlib.sha256(run_id.encode()).digest(), "run_id": run_id, "pipeline": "p"}
+    more = {"owner": None, "epoch": 0, "now": None, "lease_s": 0.0, "queue": "default", "parent": None}
+    db.execute(STATEMENTS["postgres"]["ADMIT"].encode(), {**values, **more, "fingerprint": None, "started": False})
+
+
+def test_both_releases_claim_the_runs_of_each_other(postgres_server: Any) -> None:
+    """Until the store is finalized; a run that the former release submits or releases is claimed here."""
+    store = PostgresStore(url := postgres_server.fresh_url(), clock=ManualClock())
+    store.admit(admission("first"), owner="me", lease_s=1.0)
+    store.close()
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("UPDATE flujo_schema SET record_format = 2")
+        former_admit(db, "theirs")
+        store = PostgresStore(url)
+        store.admit_all([admission("ours")], owner=None, lease_s=0.0)
+        wanted = store.wanting(pipeline="p", queues=["default"], host="nobody", limit=10)
+        assert {run.run_id for run in wanted} >= {"theirs", "ours"}
+        found = db.execute(
+            f"SELECT run_id FROM flujo_runs r {STATEMENTS['wanting']}".encode(),
+            {"pipeline": "p", "queues": ["default"], "now": None, "host": "nobody", "limit": 10},
+        ).fetchall()
+        assert {run_id for (run_id,) in found} >= {"theirs", "ours"}
+    store.close()
+
+
+def test_kinds_of_records_are_frozen() -> None:
+    """A former release reads its own kinds; a new kind is written in the newest format alone."""
+    former = {"admitted", "started", "intent", "unit", "settled", "paused", "answered", "chosen", "rewarded", "resumed"}
+    assert former | {"cancelled", "ended"} <= set(RecordKind.__args__)  # type: ignore[attr-defined]

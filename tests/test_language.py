@@ -1,0 +1,164 @@
+"""Language rules that a program can check: docstrings, comments, messages, CLI help and documents."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from flujo_actors._api.cli.command_group import flujo_actors
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "flujo_actors"
+TOP = "flujo_actors"
+PACKAGES = [TOP, *sorted(entry.name for entry in PACKAGE.iterdir() if entry.is_dir() and any(entry.rglob("*.py")))]
+
+LIMITS = {
+    r"\bwhom?ever\b": 1,
+    r"\b(?:some|no|every)body\b": 2,
+    r"\b(?:told|tells?|telling)\b": 8,
+    r"\b(?:says|said)\b": 8,
+    r"\bwhat (?:is|was|are|were|the|it|they|has|have|had|came|comes|happens|happened)\b": 12,
+    r"\b(?:stands|stood)\b": 2,
+    r"\b(?:goes|go|went) on\b": 2,
+    r"\b(?:comes|come) to\b|\bcame of\b": 3,
+    r"\belsewhere\b|\bat home\b": 1,
+    r"\bhand(?:s|ed)? in\b": 1,
+    r"\bplay(?:s|ed)?\b": 1,
+    r"\bat work\b|\bunder way\b": 2,
+    r"\bt(?:akes?|ook|aken) over\b": 1,
+    r"\blets? go\b": 1,
+    r"\bbesides?\b": 4,
+}
+"""Occurrences per 10,000 words at most, by pattern; trio's own documentation is below each limit."""
+
+WANTED = {"return": 25, "timeout": 3, "callback": 1, "cache": 1}
+"""Occurrences per 10,000 words of docstrings at least, by stem."""
+
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+
+NO_FIRST_WORD = re.compile(r"(?:What|Whoever|Whom|Which|How|Who|Where|When|Why)\b")
+WORDS_OF_A_FIRST_LINE = 12
+LONG_FIRST_LINES = 0.05
+"""Share of a package's docstrings whose first line may be longer, e.g. because of signatures."""
+
+
+@cache
+def parsed(source: Path) -> ast.Module:
+    return ast.parse(source.read_text(encoding="utf-8"))
+
+
+def docstring_nodes(source: Path) -> Iterator[ast.Constant]:
+    """Docstrings of modules, classes and functions, and the strings below assignments."""
+    for node in ast.walk(parsed(source)):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str()) as text):
+                    yield text
+
+
+def docstrings(source: Path) -> list[str]:
+    return [node.value for node in docstring_nodes(source) if isinstance(node.value, str)]
+
+
+def comments(source: Path) -> list[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source.read_text(encoding="utf-8")).readline)
+    return [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
+
+
+def messages(source: Path) -> list[str]:
+    """String literals of more than one word that are not docstrings."""
+    documented = {id(node) for node in docstring_nodes(source)}
+    literals = (node for node in ast.walk(parsed(source)) if isinstance(node, ast.Constant))
+    return [
+        one.value for one in literals if isinstance(one.value, str) and " " in one.value and id(one) not in documented
+    ]
+
+
+def too_frequent(texts: list[str]) -> dict[str, float]:
+    """Rates per 10,000 words that are above their limit; a single occurrence is never too many."""
+    joined = "\n".join(texts)
+    words = max(1, len(re.findall(r"[A-Za-z']+", joined)))
+    counts = {pattern: len(re.findall(pattern, joined, flags=re.IGNORECASE)) for pattern in LIMITS}
+    return {
+        pattern: round(count * 10_000 / words, 1)
+        for pattern, count in counts.items()
+        if count > 1 and count * 10_000 / words > LIMITS[pattern]
+    }
+
+
+def sources(package: str) -> list[Path]:
+    return sorted(PACKAGE.glob("*.py") if package == TOP else (PACKAGE / package).rglob("*.py"))
+
+
+def help_texts(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Help of a command, of its options and of its subcommands."""
+    yield command.get_help(context)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from help_texts(child, child.make_context(name, [], parent=context, resilient_parsing=True))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_use_the_words_of_the_field(package: str) -> None:
+    """Each banned word stays below its rate in the docstrings and comments of a package."""
+    assert (
+        too_frequent([text for source in sources(package) for text in (*docstrings(source), *comments(source))]) == {}
+    )
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_messages_use_the_words_of_the_field(package: str) -> None:
+    """Errors, log lines and page strings keep the same rates."""
+    assert too_frequent([text for source in sources(package) for text in messages(source)]) == {}
+
+
+def test_help_of_commands_uses_the_words_of_the_field() -> None:
+    """The help of every command keeps the same rates."""
+    group = flujo_actors()
+    context = group.make_context("flujo-actors", [], resilient_parsing=True)
+    texts = list(help_texts(group, context))
+    assert len(texts) > 20
+    assert too_frequent(texts) == {}
+
+
+def test_documents_use_the_words_of_the_field() -> None:
+    """The prose of README, guides and decisions keeps the same rates; code in them is not prose."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert len(pages) > 60
+    assert too_frequent([CODE.sub("", page.read_text(encoding="utf-8")) for page in pages]) == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_docstring_begins_with_a_noun_or_an_imperative(package: str) -> None:
+    """A first line that begins with a question word is a clause, which a reader cannot skim."""
+    found = [
+        f"{source.name}: {text.splitlines()[0]}" for source in sources(package) for text in docstrings(source) if text
+    ]
+    assert [line for line in found if NO_FIRST_WORD.match(line.split(": ", 1)[1])] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_first_lines_are_short(package: str) -> None:
+    """At most twelve words, but for one docstring in twenty."""
+    lines = [text.strip().splitlines()[0] for source in sources(package) for text in docstrings(source) if text.strip()]
+    long = [line for line in lines if len(line.split()) > WORDS_OF_A_FIRST_LINE]
+    assert len(long) <= LONG_FIRST_LINES * len(lines), long[:20]
+
+
+def test_docstrings_name_what_a_caller_gets() -> None:
+    """Words that readers of an API search for occur as often as in the documentation of peers."""
+    joined = "\n".join(text for source in PACKAGE.rglob("*.py") for text in docstrings(source)).lower()
+    words = len(re.findall(r"[a-z']+", joined))
+    rates = {stem: len(re.findall(rf"\b{stem}", joined)) * 10_000 / words for stem in WANTED}
+    assert {stem: rate for stem, rate in rates.items() if rate < WANTED[stem]} == {}

@@ -1,0 +1,105 @@
+"""A release can be checked by a program, and its metadata agree with one another."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tomllib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import flujo_actors
+from flujo_actors import FlujoDeprecationWarning
+from flujo_actors._core.lazy_exports import warn_deprecated
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.fixture
+def check() -> dict[str, Any]:
+    """Names of the script behind `make release-check`."""
+    return runpy.run_path(str(ROOT / ".ci" / "release_check.py"))["main"].__globals__
+
+
+def test_the_version_is_that_of_the_metadata() -> None:
+    """A program can report the version that it runs on."""
+    assert flujo_actors.__version__ == PROJECT["version"]
+
+
+def test_the_project_has_every_field_that_an_index_shows() -> None:
+    """Addresses, authors, license, audience, topic, system and Pythons."""
+    assert {"Homepage", "Documentation", "Repository", "Changelog", "Issues"} <= PROJECT["urls"].keys()
+    assert PROJECT["authors"]
+    assert PROJECT["license"] == "MIT"
+    groups = {line.partition(" :: ")[0] for line in PROJECT["classifiers"]}
+    assert {"Intended Audience", "Topic", "Operating System", "Typing"} <= groups
+    assert "Programming Language :: Python :: 3.14" in PROJECT["classifiers"]
+
+
+def test_every_supported_python_is_in_classifiers_matrix_and_workflow() -> None:
+    """Three lists of versions that must not disagree."""
+    classified = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    matrix = runpy.run_path(str(ROOT / ".ci" / "matrix.py"))["SUPPORTED"]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "check.yml").read_text(encoding="utf-8"))
+    assert classified == list(matrix) == workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+
+
+def test_the_address_of_the_repository_is_written_in_one_place(check: dict[str, Any]) -> None:
+    """Other files either repeat the address of pyproject.toml exactly or have none."""
+    assert check["citation"](PROJECT) is None
+    assert check["citation"]({**PROJECT, "version": "9.9"}) == "it lacks ['version: 9.9']"
+
+
+def test_links_of_the_readme_work_in_a_package_index(check: dict[str, Any]) -> None:
+    """Each is absolute, and each to a file of the repository names one that exists; the page is short."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    files = re.findall(r"flujo-actors/flujo-actors/(?:blob/|tree/|)main/([\w./-]+)", text)
+    assert check["readme_links"]() is None
+    assert len(files) > 10
+    assert [name for name in files if not (ROOT / name).exists()] == []
+    assert text.count("\n") <= 150
+
+
+def test_a_tag_of_another_version_is_refused(check: dict[str, Any]) -> None:
+    """The first line of the check compares tag and version."""
+    [(title, tag), *_] = check["checks"](PROJECT, "v9.9")
+    assert title == "the tag is the version"
+    assert tag() == f"v9.9 is not v{PROJECT['version']}"
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_calls_targets_of_the_makefile(workflow: Path) -> None:
+    """CI of the repository runs nothing that a developer cannot run."""
+    jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    targets = {word for line in commands if line.startswith("make ") for word in line.split()[1:] if word.isalpha()}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert targets
+    assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
+
+
+def test_workflows_have_no_more_rights_than_they_need() -> None:
+    """Each reads the repository by default; only publishing may write."""
+    for workflow in WORKFLOWS:
+        assert yaml.safe_load(workflow.read_text(encoding="utf-8"))["permissions"] == {"contents": "read"}
+
+
+def test_a_deprecated_name_warns_its_caller() -> None:
+    """The warning names the replacement and the release, and points at the caller's line."""
+
+    def old() -> None:
+        warn_deprecated("old()", instead="new()", removed_in="0.3")
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        old()
+    [warning] = seen
+    assert warning.category is FlujoDeprecationWarning
+    assert str(warning.message) == "old() is deprecated and will be removed in 0.3; use new()"
+    assert warning.filename == __file__
