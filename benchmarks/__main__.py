@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: the table on standard output, the samples in `benchmarks/results/`."""
+"""`python -m benchmarks`: the table on standard output, the samples in `benchmarks/results/local/`."""
 
 import argparse
 import os
@@ -8,11 +8,12 @@ from pathlib import Path
 
 from benchmarks import comparison, growth
 from benchmarks.driver import Outcome, benchmark
-from benchmarks.report import as_json, legend, machine, place, save, table, versions
+from benchmarks.report import as_json, legend, machine, place, publish, save, table, versions
 from benchmarks.roster import BY_HAND, LOCAL, PEERS
 from benchmarks.works import WORKS
 
-RESULTS = Path(__file__).parent / "results"
+PUBLISHED = Path(__file__).parent / "results"
+RESULTS = PUBLISHED / "local"
 BEGUN = time.perf_counter()
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
@@ -29,6 +30,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--share", type=float, default=1.0, help="do this share of the work, e.g. 0.1")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu on a busy machine")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--publish", action="store_true", help="keep the JSON for the figures of README")
     parser.add_argument("--images", type=Path, default=IMAGES, help="where the charts go")
     return parser.parse_args(argv)
 
@@ -50,7 +52,10 @@ def _compare(asked: argparse.Namespace) -> int:
     before = machine()
     outcome = benchmark(LOCAL + (BY_HAND + PEERS if asked.peers else ()), works, clock=asked.clock, tell=_progress)
     after = machine()
-    path = save(as_json(outcome, clock=asked.clock, before=before, after=after), asked.results)
+    document = as_json(outcome, clock=asked.clock, before=before, after=after)
+    path = save(document, asked.results)
+    if asked.publish:
+        _progress(f"published: {publish(document, PUBLISHED)}")
     if asked.peers:
         _progress(str(comparison.draw(outcome, asked.images)))
     print(table(outcome), legend(asked.clock, before, after), f"\n{versions(outcome)}", sep="\n")

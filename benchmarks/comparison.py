@@ -13,7 +13,7 @@ TITLES = (
     "1,000 concurrent runs of 3 steps, runs",
     "durable chain of 100 steps on SQLite, per step",
 )
-LEFT_OUT = ("raw trio, nowait", "raw asyncio", "raw anyio on asyncio", f"{OURS} in asyncio, steps that wait")
+LEFT_OUT = ("raw trio, awaited send", "raw asyncio", "raw anyio on asyncio", f"{OURS} in asyncio, steps that wait")
 NOTE = "Best of interleaved repetitions on one machine; the scale is logarithmic; shorter is better."
 
 

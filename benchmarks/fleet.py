@@ -50,12 +50,12 @@ def make(url: str, engine: str, *, batch: int = 1, works: bool = False) -> Flujo
     return Flujo(pipeline, store=url, engine=engine)
 
 
-def alone(url: str, engine: str) -> Flujo[Any, Any, Any]:
+def alone(url: str, engine: str | None) -> Flujo[Any, Any, Any]:
     return Flujo(Pipeline([Step("one", nothing)], name="bench one"), store=url, engine=engine)
 
 
 if "BENCH_STORE" in os.environ:
-    _where = os.environ["BENCH_STORE"], os.environ["BENCH_ENGINE"]
+    _where: Any = os.environ["BENCH_STORE"], os.environ["BENCH_ENGINE"] or None
     flujo, working, runs = make(*_where), make(*_where, works=True), alone(*_where)
 
 
@@ -163,7 +163,7 @@ class Bench:
 
     def bare(self) -> list[str]:
         """The engine alone: one ticket at a time, and many at once, to a worker that does nothing."""
-        from flujo_actors._fleet.opening import open_engine
+        from flujo_actors._fleet.engine_port import open_engine
         from flujo_actors.stores import PostgresStore
 
         engine = open_engine(self._engine, PostgresStore(self._server.fresh_url()))

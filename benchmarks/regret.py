@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 
 from flujo_actors import Belief, ThompsonSampling
-from flujo_actors._core.budgets import Budget
-from flujo_actors._core.loops import Entry, LoopGuard, entry_of, find_loop
-from flujo_actors._core.selection import Evidence, learned
+from flujo_actors._core.policies.loop_detection import LoopGuard, LoopStep, entry_of, find_loop
+from flujo_actors._core.policies.selection import Evidence, learned
+from flujo_actors._core.usage import Budget
 
 ROUNDS = 2000
 ARMS = ("0", "1", "2")
@@ -102,7 +102,7 @@ def main() -> None:
     print(f"one turn of the loop guard: {cost_us(lambda: (_turn(1), find_loop(history, LoopGuard())), 5000):.1f} µs")
 
 
-def _turn(number: int) -> Entry:
+def _turn(number: int) -> LoopStep:
     entry = entry_of([("search", {"words": f"tea {number}", "limit": 10}, {"found": [number] * 5}, False)])
     assert entry is not None
     return entry

@@ -77,7 +77,7 @@ def place(before: dict[str, Any], after: dict[str, Any]) -> str:
 def machine() -> dict[str, Any]:
     """Where the figures come from, and how busy it was there."""
     return {
-        "system": f"{platform.system()} {platform.release()}",
+        "system": platform.system(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
@@ -121,4 +121,11 @@ def save(document: str, directory: Path) -> Path:
     path = directory / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     for target in (path, directory / "latest.json"):
         target.write_text(document, encoding="utf-8")
+    return path
+
+
+def publish(document: str, directory: Path) -> Path:
+    """Keep the results in the repository: the figures of README are those of the newest file."""
+    path = directory / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    path.write_text(document, encoding="utf-8")
     return path

@@ -50,7 +50,7 @@ LOCAL = (
 """Those that need nothing but this project. One name may stand for several processes, each with works of its own."""
 
 BY_HAND = (
-    contender("raw trio, nowait", "raw_trio", "--nowait"),
+    contender("raw trio, awaited send", "raw_trio", "--awaited"),
     contender("raw asyncio", "raw_asyncio"),
     contender("raw anyio on asyncio", "raw_anyio"),
 )

@@ -12,8 +12,8 @@ from pathlib import Path
 import trio
 
 from flujo_actors import Flujo, LightRecord, Outline, Pipeline, RunClient, SqliteStore, Step
-from flujo_actors._core.live_rows import live_rows
-from flujo_actors.terminal._live import FRAMES_PER_S, LiveView
+from flujo_actors._core.views.live_view import live_rows
+from flujo_actors.terminal._watch_view import FRAMES_PER_S, LiveView
 
 BRANCHES, FRAMES, STEPS = 10_000, 100, 40
 
@@ -71,7 +71,7 @@ def lag(store: SqliteStore) -> float:
     late: list[float] = []
 
     async def watch() -> None:
-        client = RunClient(store)
+        client = RunClient(store, allow_blocking=True)
         while not client.list(search="lag"):
             await trio.sleep(0.001)
         async for record in client.watch("lag"):

@@ -9,15 +9,15 @@ import trio
 
 from benchmarks.protocol import importing, peak_bytes, seconds, serve
 from flujo_actors import Chunk, Context, Flujo, LoopGuard, Pipeline, Step, ThompsonSampling
-from flujo_actors._bridge.host import TRIO
-from flujo_actors._calls.agent import call_agent
-from flujo_actors._core.loops import Entry, entry_of, find_loop
+from flujo_actors._bridge.host_loop import TRIO
 from flujo_actors._core.outcomes import RunId
-from flujo_actors._core.paths import ROOT
+from flujo_actors._core.policies.loop_detection import LoopStep, entry_of, find_loop
+from flujo_actors._core.step_paths import ROOT
 from flujo_actors._dsl import call_plan
-from flujo_actors._durable.memory_journal import MemoryJournal
-from flujo_actors._run.messages import Tally, Work
-from flujo_actors._run.run import Run
+from flujo_actors._durable.run_registry import MemoryJournal
+from flujo_actors._runtime.calls.agent_call import call_agent
+from flujo_actors._runtime.run.messages import AttemptInput, StepRequest, StepState
+from flujo_actors._runtime.run.run_environment import Run
 from flujo_actors.telemetry import SILENT
 
 
@@ -139,7 +139,7 @@ async def guarded_turns(size: int) -> None:
         assert find_loop(history, guard) is None
 
 
-def _turn(number: int) -> Entry:
+def _turn(number: int) -> LoopStep:
     entry = entry_of([("search", {"words": f"tea {number}", "limit": 10}, {"found": [number] * 5}, False)])
     assert entry is not None
     return entry
@@ -157,7 +157,8 @@ async def planned_calls(agent: Callable[..., Any], size: int) -> None:
         journal=MemoryJournal(),
         telemetry=SILENT,
     )
-    work = Work(name="s", span=ROOT, path=ROOT, data=1, context=Context(), tally=Tally())
+    asked = StepRequest(step=Step("s", agent), name="s", path=ROOT, parent=None, data=1, context=Context())
+    work = AttemptInput(name="s", span=ROOT, path=ROOT, data=1, context=asked.context, state=StepState(asked))
     for _ in range(size):
         await call_agent(run, step, work)
 

@@ -12,7 +12,7 @@ import trio
 
 from benchmarks.protocol import Measure, added_bytes, now, scratch, seconds, serve
 from flujo_actors import Flujo, Pipeline, RunClient, SqliteStore, Step
-from flujo_actors._core.settings import DurabilitySettings
+from flujo_actors._core.settings_model import DurabilitySettings
 from flujo_actors._durable.group_commit import JournalWriter, writer_for
 
 

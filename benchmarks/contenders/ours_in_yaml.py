@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.protocol import now, serve
 from flujo_actors import Flujo, Pipeline, Step, load_blueprint
-from flujo_actors._blueprint.templates import input_of
+from flujo_actors._blueprint.templates.templates import input_of
 
 HERE = "benchmarks.contenders.ours_in_yaml"
 TEMPLATE = "Hello {{ context.name | upper }}, about {{ previous_step }}: {{ context.words | join(', ') }}"

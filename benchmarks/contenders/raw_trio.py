@@ -1,6 +1,6 @@
 """The yardstick: what one would write by hand with trio. A task per step, one message back; no supervision.
 
-`--nowait` sends the message without a checkpoint: leaner than what most people write, but possible.
+The message is sent without a checkpoint; `--awaited` awaits it, as most programs do.
 """
 
 import math
@@ -92,5 +92,5 @@ OTHERS: dict[str, Measure] = {
 
 
 if __name__ == "__main__":
-    works = by_hand(send_nowait) if "--nowait" in sys.argv else by_hand(send) | OTHERS
+    works = by_hand(send) if "--awaited" in sys.argv else by_hand(send_nowait) | OTHERS
     serve(works, packages=["trio"])

@@ -1,5 +1,6 @@
 """Who takes part, and what is installed for each; what two desks share, they have in the same release."""
 
+import re
 from pathlib import Path
 
 from benchmarks.roster import OURS, Contender
@@ -10,8 +11,8 @@ LANGGRAPH, BARE = "langgraph", "bare pydantic-ai"
 
 def pinned(*names: str) -> tuple[str, ...]:
     """These packages, in the releases that this project was last tested with."""
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
-    releases = dict(line.split("==") for line in lines if "==" in line)
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    releases = dict(re.findall(r"^([\w.-]+)==([\w.]+)", text, re.MULTILINE))
     return tuple(f"{name}=={releases[name.partition('[')[0]]}" for name in names)
 
 
@@ -29,7 +30,7 @@ DESKS = (
         OURS,
         "ours",
         f"--editable={ROOT}[openai,postgres]",
-        f"--constraint={ROOT / 'constraints.txt'}",
+        f"--constraint={ROOT / 'build' / 'versions.txt'}",  # made by `make bench-service`
         *pinned("pydantic-ai-slim[openai]", "trio"),
         *CLIENT,
         *POSTGRES,
