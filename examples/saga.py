@@ -60,7 +60,7 @@ TRIP = Pipeline(
 
 def show(result: PipelineResult) -> None:
     """What became of the trip."""
-    print(f"{result.run_id} {result.status}: {(result.feedback or '').rpartition(': ')[2]}")
+    print(f"{result.run_id} {result.status}: {result.error}")
     for line in LEDGER:
         print(f"  {line}")
     undone = ", ".join(each.step_name for each in result.undone)
