@@ -7,35 +7,38 @@ from pathlib import Path
 
 import click
 
-from flujo_actors._cli.group import PROGRAM, flujo_actors
+from flujo_actors._api.cli.command_group import PROGRAM, flujo_actors
+from flujo_actors._api.cli.file_replacement import replace_file
 
 PAGE = Path(__file__).with_name("cli.md")
 
-INTRODUCTION = """# The command `flujo-actors`
+INTRODUCTION = """# Command line
 
 <!-- Written by docs/cli_page.py from the command's own help: change that, and run `make docs`. -->
 
-`pip install 'flujo-actors[cli]'` brings what it needs; without it the script says so. `python -m flujo_actors` is the
-same.
+`pip install 'flujo-actors[cli]'` installs the command. `python -m flujo_actors` is the same.
 
-TARGET is a [blueprint](blueprints.md), `file.py:name` or `package.module:name`, by default `pipeline.yaml`. Whoever
-names Python on the command line needs no allow-list for it.
+TARGET is a [blueprint](blueprints.md), `file.py:name` or `package.module:name`, by default `pipeline.yaml`. Python
+that is named on the command line needs no allow-list.
 
-- **stdout** holds the result and nothing else: findings of `validate`, the output of a run, one JSON document with
-  `--json`. Progress, warnings and summaries go to **stderr**.
-- `-v`, `-q`, `--color` and `--config` may stand before or after the command. `NO_COLOR` and `FORCE_COLOR` are obeyed;
-  there is no color and no movement without a terminal. Control characters in names and messages are written out.
+- **stdout** has only the result: findings of `validate`, the output of a run, one JSON document with `--json`.
+  Progress, warnings and summaries go to **stderr**.
+- `-v`, `-q`, `--color` and `--config` are accepted before and after the command. `NO_COLOR` and `FORCE_COLOR` are
+  obeyed. Without a terminal there are no colors and no animations. Control characters in names and messages are
+  escaped.
+- SPAN is a number with a unit: `90s`, `15m`, `2h`, `30d`, `1w`. A number without a unit is refused in
+  `--older-than`, `--since` and `--timeout`. `worker --grace` and `--every` also accept plain seconds.
 - An error is one line; `-vv` shows the traceback. A closed pipe ends the command quietly.
 - `eval "$(flujo-actors completion bash)"` completes commands and options.
 
-| exit code | |
+| exit code | meaning |
 |---|---|
 | 0 | done |
 | 1 | the work failed: findings at or above `--fail-on` are left, a diff is not empty, a run failed or was aborted |
-| 2 | it could not start: usage, something unreadable, a refused blueprint, bad settings, an invalid answer |
-| 3 | paused: somebody is asked |
-| 4 | somebody else has it: leased, already answered, the run exists |
-| 5 | there is no such run |
+| 2 | it could not start: usage, an unreadable file, a refused blueprint, invalid settings, an invalid answer |
+| 3 | paused: the run waits for an answer |
+| 4 | conflict: leased by another process, already answered, the run exists |
+| 5 | no such run |
 | 130, 143 | stopped by a signal |
 """
 
@@ -71,4 +74,4 @@ def _entries(command: click.Command, name: str, parent: click.Context) -> Iterat
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    replace_file(PAGE, page())

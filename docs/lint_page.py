@@ -1,22 +1,22 @@
 """Writes `lint.md` from the table of rules: `make docs`.
 
-The same table is behind `flujo-actors explain` and the tests of the rules; what stands around it is `INTRODUCTION`.
+The same table is behind `flujo-actors explain` and the tests of the rules; the text around it is `INTRODUCTION`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from flujo_actors._blueprint.rule import Rule
-from flujo_actors._blueprint.rules import RULES
+from flujo_actors._api.cli.file_replacement import replace_file
+from flujo_actors._blueprint.lint.rules import RULES, Rule
 
 PAGE = Path(__file__).with_name("lint.md")
 
-INTRODUCTION = """# Rules for blueprints
+INTRODUCTION = """# Lint rules
 
 <!-- Written by docs/lint_page.py from the table of rules: change that, and run `make docs`. -->
 
-`flujo-actors validate` says what is wrong with a pipeline that is written in YAML, and `flujo_actors.lint(path)`
+`flujo-actors validate` reports the findings of a pipeline in YAML, and `flujo_actors.lint(path)`
 gives the same as a list. Nothing is imported or run for it: names of Python are checked as texts, return annotations
 are read from the source.
 
@@ -24,7 +24,7 @@ are read from the source.
   with `-v`.
 - `--fix` applies safe fixes, `--fix --unsafe-fixes` also those that guess. A fix changes the lines it names and no
   other character: comments, quotes, newlines and the byte order mark stay. It is proven before it is written, by
-  reading the text again; what cannot be proven (flow style, what an alias shares) is left alone. `--diff` shows it
+  reading the text again; unproven cases (flow style, values shared by an alias) are left alone. `--diff` shows it
   and writes nothing.
 - A comment silences rules in a step: `# flujo: ignore V-A5, V-T*`, on its first line or above it; `# flujo:
   ignore-file V-A5` above everything else silences it in the file. `[lint]` in `flujo.toml` has `ignore`, `error` and
@@ -52,7 +52,7 @@ def _severity(rule: Rule) -> str:
 
 def _entry(rule: Rule) -> str:
     fix = {"": "", "safe": " `--fix` does it.", "unsafe": " `--fix --unsafe-fixes` does it."}
-    mends = fix.get(rule.mends, " `--fix` does what is certain, `--fix --unsafe-fixes` the rest.")
+    mends = fix.get(rule.mends, " `--fix` applies certain fixes, `--fix --unsafe-fixes` the rest.")
     return (
         f"\n## {rule.id}\n\n{rule.finds[0].upper()}{rule.finds[1:]} ({_severity(rule)}). {rule.why}\n\n"
         f"Bad:\n\n```yaml\n{_shown(rule.bad)}```\n\nGood:\n\n```yaml\n{_shown(rule.good)}```\n\n{rule.cure}{mends}\n"
@@ -64,4 +64,4 @@ def _shown(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    replace_file(PAGE, page())

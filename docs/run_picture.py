@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from flujo_actors import Backoff, Chunk, Flujo, HookPayload, MemoryStore, PostStep, Step
+from flujo_actors._api.cli.file_replacement import replace_file
 from flujo_actors.testing import JumpingClock
 
 PICTURE = Path(__file__).parent / "images" / "run.svg"
@@ -27,7 +28,7 @@ WRITTEN = {"admitted", "failed attempt", "settled", "ended"}
 TOLD = {"Chunk", "Success", "run.ended completed"}
 
 LANES = {
-    "reader": "whoever reads the run",
+    "reader": "reader of the run",
     "": "run",
     "plan": "plan",
     "gather": "gather",
@@ -187,7 +188,7 @@ def picture(columns: Sequence[Moment]) -> str:
 
 def _heading() -> Iterator[str]:
     yield _text(16, 26, "One run, from left to right", 'font-size="16" font-weight="600"')
-    yield _text(16, 46, "A bar is an actor, from its start to its last word. What it comes to is written, then told.")
+    yield _text(16, 46, "A bar is a step actor, from request to report. Its outcome is committed, then emitted.")
 
 
 def _lanes(columns: int) -> Iterator[str]:
@@ -272,4 +273,4 @@ def drawn() -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(drawn(), encoding="utf-8")
+    replace_file(PICTURE, drawn())

@@ -1,6 +1,7 @@
 """Writes `settings.md` from the typed settings: `make docs`.
 
-The keys, defaults and meanings are those of `flujo_actors._core.settings`; what stands around them is `INTRODUCTION`.
+The keys, defaults and meanings are those of `flujo_actors._core.settings_model`; the text around them is
+`INTRODUCTION`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 
 import attrs
 
-from flujo_actors._core import settings as declared
+from flujo_actors._api.cli.file_replacement import replace_file
+from flujo_actors._core import settings_model as declared
 
 PAGE = Path(__file__).with_name("settings.md")
 
@@ -33,7 +35,7 @@ Key by key, from the strongest to the weakest:
 | a finished `Settings(…)` in code | `Flujo(…, settings=Settings(durability={"lease_s": 60}))`: nothing else is read |
 | a dict in code | `Flujo(…, settings={"durability.lease_s": 60})`, or nested: `{"durability": {"lease_s": 60}}` |
 | the environment | `FLUJO_DURABILITY__LEASE_S=60`: capitals, levels joined by two underscores |
-| the file: what `FLUJO_CONFIG` names, else `./flujo.toml` | `[durability]` and below it `lease_s = 60` |
+| the file: that of `FLUJO_CONFIG`, else `./flujo.toml` | `[durability]` and below it `lease_s = 60` |
 | the defaults | below |
 
 ```python
@@ -42,17 +44,17 @@ from flujo_actors import Flujo, Settings, Step, load_settings
 step = Step("double", lambda number: 2 * number)
 Flujo(step, settings={"durability.lease_s": 60, "telemetry": {"log": True}})
 Flujo(step, settings=Settings(sync_step_threads=8))
-print(load_settings().durability.lease_s)  # what the environment and the file come to
+print(load_settings().durability.lease_s)  # from the environment and the file
 ```
 
 - An unknown key in code or in a file is a `DeclarationError` that names the nearest one; so is a value of the wrong
   kind, and NaN or an infinity wherever a number is asked for.
-- An unknown `FLUJO_…` variable stops nobody: a Kubernetes service called "flujo" puts `FLUJO_PORT` and others into
+- An unknown `FLUJO_…` variable is no error: a Kubernetes service called "flujo" puts `FLUJO_PORT` and others into
   every pod. One that is near a setting, and looks like no service's, is a Python warning with the name that was meant.
-- **Whoever owns the current directory owns `flujo.toml`**, and with it prices (so cost limits) and `telemetry.content`
-  (so privacy). A program that starts in directories of others names its file in `FLUJO_CONFIG`, or says in code what
-  must not be changed: code wins. A `Settings(…)` reads neither file nor environment.
-- What one `Flujo` is given is not a setting but an argument: `usage_limits`, `store`, `hooks`, `resources`.
+- **The owner of the current directory owns `flujo.toml`**, and with it prices (so cost limits) and `telemetry.content`
+  (so privacy). A program that starts in directories of others names its file in `FLUJO_CONFIG`, or sets
+  fixed values in code: code wins. A `Settings(…)` reads neither file nor environment.
+- Parts of one `Flujo` are arguments, not settings: `usage_limits`, `store`, `hooks`, `resources`.
 """
 
 HEAD = "| key | default | |\n|---|---|---|\n"
@@ -104,7 +106,7 @@ def _default(field: attrs.Attribute[Any]) -> str:
 
 
 def _meanings(cls: type[Any]) -> dict[str, str]:
-    """What is written below each field of the class."""
+    """The docstring below each field of the class."""
     (body,) = ast.parse(inspect.getsource(cls)).body
     assert isinstance(body, ast.ClassDef)
     pairs = zip(body.body, body.body[1:], strict=False)
@@ -119,4 +121,4 @@ def _meanings(cls: type[Any]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    replace_file(PAGE, page())
