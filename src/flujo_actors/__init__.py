@@ -91,8 +91,17 @@ if TYPE_CHECKING:
     from ._api.blueprints import load_blueprint as load_blueprint
     from ._api.client import Prompt as Prompt
     from ._api.client import RunClient as RunClient
+    from ._api.evaluation.comparison import Comparison as Comparison
+    from ._api.evaluation.comparison import Delta as Delta
+    from ._api.evaluation.evaluation_results import CaseResult as CaseResult
+    from ._api.evaluation.evaluation_results import Evaluation as Evaluation
+    from ._api.evaluation.gates import GateResult as GateResult
     from ._api.flujo import Flujo as Flujo
     from ._api.handle import RunHandle as RunHandle
+    from ._api.rehearsal.verdicts import Difference as Difference
+    from ._api.rehearsal.verdicts import Rehearsal as Rehearsal
+    from ._api.rehearsal.verdicts import RehearsedRun as RehearsedRun
+    from ._api.rehearsal.verdicts import Replay as Replay
     from ._api.run_info import QueueInfo as QueueInfo
     from ._api.run_info import RunInfo as RunInfo
     from ._api.run_info import Wait as Wait
@@ -194,19 +203,10 @@ if TYPE_CHECKING:
     from ._durable.pause_lookup import Question as Question
     from ._durable.retention import PruneReport as PruneReport
     from ._durable.run_states import RUN_STATES as RUN_STATES
-    from ._evaluation.comparison import Comparison as Comparison
-    from ._evaluation.comparison import Delta as Delta
-    from ._evaluation.evaluation_results import CaseResult as CaseResult
-    from ._evaluation.evaluation_results import Evaluation as Evaluation
-    from ._evaluation.gates import GateResult as GateResult
     from ._fleet.engine_port import Engine as Engine
     from ._fleet.engine_port import Ticket as Ticket
     from ._fleet.schedules import ScheduleInfo as ScheduleInfo
     from ._fleet.worker_loop import Worker as Worker
-    from ._rehearsal.verdicts import Difference as Difference
-    from ._rehearsal.verdicts import Rehearsal as Rehearsal
-    from ._rehearsal.verdicts import RehearsedRun as RehearsedRun
-    from ._rehearsal.verdicts import Replay as Replay
     from ._runtime.calls.stored_conversations import conversations as conversations
     from ._runtime.context.freeform import Context as Context
     from ._runtime.run.json_text import to_json as to_json
@@ -263,15 +263,15 @@ else:
             "ByBudget": "._core.policies.selection",
             "Choice": "._core.policies.selection:Selection",
             "Collection": "._dsl.retrieval_collections",
-            "Comparison": "._evaluation.comparison",
-            "Delta": "._evaluation.comparison",
-            "Difference": "._rehearsal.verdicts",
-            "Rehearsal": "._rehearsal.verdicts",
-            "RehearsedRun": "._rehearsal.verdicts",
-            "Replay": "._rehearsal.verdicts",
-            "GateResult": "._evaluation.gates",
-            "CaseResult": "._evaluation.evaluation_results",
-            "Evaluation": "._evaluation.evaluation_results",
+            "Comparison": "._api.evaluation.comparison",
+            "Delta": "._api.evaluation.comparison",
+            "Difference": "._api.rehearsal.verdicts",
+            "Rehearsal": "._api.rehearsal.verdicts",
+            "RehearsedRun": "._api.rehearsal.verdicts",
+            "Replay": "._api.rehearsal.verdicts",
+            "GateResult": "._api.evaluation.gates",
+            "CaseResult": "._api.evaluation.evaluation_results",
+            "Evaluation": "._api.evaluation.evaluation_results",
             "Compensate": "._dsl.compensation_options",
             "ContextFormat": "._dsl.context_format",
             "ContextSegment": "._core.records.assembled",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flujo_actors._evaluation.comparison import Delta, compared, mean, paired
+from flujo_actors._api.evaluation.comparison import Delta, compared, mean, paired
 
 finite = st.floats(min_value=-1e6, max_value=1e6)
 names = st.text(max_size=8)
@@ -122,7 +122,7 @@ def test_the_order_of_cases_does_not_matter(pairs: dict[str, tuple[float, float]
 
 SCRIPT = """
 import json
-from flujo_actors._evaluation.comparison import compared
+from flujo_actors._api.evaluation.comparison import compared
 before = {f"c{i}": (i * 37 % 11) / 10 for i in range(40)}
 after = {f"c{i}": (i * 53 % 13) / 10 for i in range(40)}
 delta, = compared("v1", {"score.a": before}, {"score.a": after}).deltas

@@ -300,7 +300,7 @@ def test_the_id_of_another_run_is_refused() -> None:
 
 def test_the_identity_does_not_depend_on_the_order_of_a_set() -> None:
     """Hash seeds differ between processes."""
-    from flujo_actors._evaluation.evaluation_run import digest_of
+    from flujo_actors._api.evaluation.evaluation_run import digest_of
 
     assert digest_of({"a": {"x", "y", "z"}}) == digest_of({"a": {"z", "y", "x"}})
     assert digest_of(object()) == digest_of(object())
@@ -610,7 +610,7 @@ async def test_the_budget_is_exact_over_workers(sqlite_place: Any) -> None:
 
 def test_an_evaluation_with_a_queue_warns_without_a_worker(caplog: Any) -> None:
     """The warning has the command that starts one."""
-    from flujo_actors._evaluation.evaluation_run import _warn_without_worker
+    from flujo_actors._api.evaluation.evaluation_run import _warn_without_worker
 
     with caplog.at_level(logging.WARNING, logger="flujo_actors"):
         _warn_without_worker(MemoryStore(), "evals")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flujo_actors import GateError, GateResult
-from flujo_actors._evaluation.comparison import Metrics, compared
-from flujo_actors._evaluation.gates import Measured, Vocabulary, parse_gates
+from flujo_actors._api.evaluation.comparison import Metrics, compared
+from flujo_actors._api.evaluation.gates import Measured, Vocabulary, parse_gates
 
 WORDS = Vocabulary(
     plain=("pass", "cost", "tokens", "duration", "errors"), families={"assert": "assertion", "score": "score"}

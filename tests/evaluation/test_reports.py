@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flujo_actors import CaseResult, Comparison, DeclarationError, Delta, Evaluation, Flujo, GateResult, Step
-from flujo_actors._evaluation.evaluation_results import read_evaluation
+from flujo_actors._api.evaluation.evaluation_results import read_evaluation
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
 

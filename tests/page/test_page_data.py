@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from flujo_actors import Evaluation, Flujo, MemoryStore, Pipeline, RunClient, SqliteStore, Step, make_agent_async
-from flujo_actors._evaluation.comparison import Comparison, Delta
-from flujo_actors._evaluation.evaluation_results import CaseResult
-from flujo_actors._evaluation.gates import GateResult
+from flujo_actors._api.evaluation.comparison import Comparison, Delta
+from flujo_actors._api.evaluation.evaluation_results import CaseResult
+from flujo_actors._api.evaluation.gates import GateResult
 from flujo_actors.page import run_page
 from flujo_actors.testing import scripted_model
 

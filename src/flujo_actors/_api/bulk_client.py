@@ -34,10 +34,10 @@ from .wiring import evaluations, settings_of, telemetry_of
 if TYPE_CHECKING:
     from .._core.event_kinds import EventKind
     from .._core.settings_model import Settings
-    from .._evaluation.evaluation_results import Evaluation
     from .._fleet.schedules import ScheduleInfo
     from ..telemetry._null_telemetry import NullTelemetry
     from ..telemetry._sinks import Telemetry
+    from .evaluation.evaluation_results import Evaluation
 
 # --- Refusal of methods that would block an event loop ------------------------------------------------------------
 

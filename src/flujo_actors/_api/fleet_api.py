@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from .. import _fleet, _rehearsal
+from .. import _fleet
 from .._bridge.host_loop import current_host, in_own_loop, refuse_inside_loop
 from .._core.default_settings import default_settings
 from .._core.labels import case_labels, checked_labels
@@ -18,6 +18,7 @@ from .._core.usage import UsageLimits
 from .._durable.run_registry import OpenRun, RunRegistry, checked_id
 from .._runtime.context.copies import FirstContext, isolated
 from ..errors import DeclarationError
+from . import rehearsal as _rehearsal
 from .wiring import checked_mode, engine_of, evaluations, fleet_of, limits_of, office_of, once_of
 
 if TYPE_CHECKING:
@@ -32,18 +33,18 @@ if TYPE_CHECKING:
     from .._dsl.pipeline import Pipeline
     from .._dsl.wait_steps import Instant
     from .._durable.pipeline_diff import ResumeMode
-    from .._evaluation.evaluation_results import Evaluation
     from .._fleet.budget_ledger import ParentBudget
     from .._fleet.engine_port import Engine
     from .._fleet.fleet_service import Fleet
     from .._fleet.run_queue import IfExists, WhenBusy
     from .._fleet.schedules import ScheduleInfo
     from .._fleet.worker_loop import Worker
-    from .._rehearsal.playback import Performer
-    from .._rehearsal.rehearsal import RehearsalOptions
-    from .._rehearsal.verdicts import Rehearsal, Replay
     from .._runtime.run.run_environment import RemoteSteps
     from ..stores._store_port import Store
+    from .evaluation.evaluation_results import Evaluation
+    from .rehearsal.playback import Performer
+    from .rehearsal.rehearsal import RehearsalOptions
+    from .rehearsal.verdicts import Rehearsal, Replay
     from .run_info import RunInfo
 
 

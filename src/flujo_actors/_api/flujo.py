@@ -81,11 +81,11 @@ if TYPE_CHECKING:
     from .._durable.operations.webhooks import Webhook
     from .._durable.pipeline_diff import ResumeMode
     from .._fleet.engine_port import Engine
-    from .._rehearsal.playback import RunRehearsal
     from .._runtime.context.freeform import Context
     from .._runtime.run.hooks import Hooks
     from .._runtime.run.run_environment import RemoteSteps
     from ..stores._store_port import Store
+    from .rehearsal.playback import RunRehearsal
 
 
 # --- `Flujo`: a pipeline with everything it needs to run ----------------------------------------------------------

@@ -331,7 +331,7 @@ def telemetry_of(
 
 def evaluations() -> Any:
     """Return the module of evaluations, which needs pydantic-ai."""
-    return importlib.import_module(".._evaluation.evaluation_run", __package__)
+    return importlib.import_module(".evaluation.evaluation_run", __package__)
 
 
 # --- durability ---------------------------------------------------------------------------------------------

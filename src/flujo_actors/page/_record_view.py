@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from .._api.client import RunClient
+from .._api.evaluation.evaluation_results import CaseResult, Evaluation
 from .._core.error_info import is_user_file
 from .._core.outcomes import RunId
 from .._core.records.json_codec import untagged
@@ -41,7 +42,6 @@ from .._durable.pipeline_diff import declared_at
 from .._durable.remote_result_refs import read_whole
 from .._durable.run_admission import step_at, whole_record
 from .._durable.run_states import Standing
-from .._evaluation.evaluation_results import CaseResult, Evaluation
 from ..errors import RunNotFound
 from ..stores._store_port import Store
 from ._browser_json import count_text, cut, dollars_text, json_text, seconds_text

@@ -15,10 +15,10 @@ import click
 
 from ... import Flujo, RunClient
 from ..._core.records.json_codec import untagged
-from ..._rehearsal.rehearsal import RUN_FILE, run_files_in
-from ..._rehearsal.verdicts import Difference, Replay, difference_data
 from ...errors import DeclarationError
 from ...stores._store_factory import open_store
+from ..rehearsal.rehearsal import RUN_FILE, run_files_in
+from ..rehearsal.verdicts import Difference, Replay, difference_data
 from .command_group import Invocation, pass_call
 from .output import DONE, FAILED, printable
 from .run_filters import moment

@@ -33,9 +33,9 @@ from .targets import object_of
 C = TypeVar("C", bound=Callable[..., object] | click.Command)
 
 if TYPE_CHECKING:
-    from ..._evaluation.evaluation_results import Evaluation
-    from ..._evaluation.evaluation_run import EvaluationOptions
     from ...terminal._renderers import Progress
+    from ..evaluation.evaluation_results import Evaluation
+    from ..evaluation.evaluation_run import EvaluationOptions
 
 
 class RunOptions(TypedDict):

@@ -9,11 +9,12 @@ from typing import Literal, TypeAlias, get_args
 
 import attrs
 
-from .._core.records.json_codec import untagged
-from .._core.step_paths import ROOT, StepPath
-from .._evaluation.comparison import Comparison
-from .._evaluation.gates import GateResult
-from .._evaluation.reports import (
+from ..._core.records.json_codec import untagged
+from ..._core.step_paths import ROOT, StepPath
+from ...telemetry._redaction.redactor import redacted
+from ..evaluation.comparison import Comparison
+from ..evaluation.gates import GateResult
+from ..evaluation.reports import (
     CASES_SHOWN,
     columns,
     comparison_rows,
@@ -28,7 +29,6 @@ from .._evaluation.reports import (
     visible,
     xml_text,
 )
-from ..telemetry._redaction.redactor import redacted
 from .recorded_run import stored_form
 
 ReplayVerdict: TypeAlias = Literal["same", "different", "diverged"]

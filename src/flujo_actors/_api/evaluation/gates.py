@@ -24,7 +24,7 @@ from typing import NoReturn
 
 import attrs
 
-from ..errors import GateError
+from ...errors import GateError
 from .comparison import PAIRS_OF_AN_INTERVAL, Comparison, Metrics, mean, paired
 
 _MAX_LENGTH = 1_000

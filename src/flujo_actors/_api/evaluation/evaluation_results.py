@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from .. import _evaluation
-from .._core.outcomes import StepOutcome, Success
-from ..errors import DeclarationError
+from ..._core.outcomes import StepOutcome, Success
+from ...errors import DeclarationError
+from .. import evaluation as _evaluation
 from .comparison import Comparison, Delta, Metrics, compared, mean
 from .gates import Gate, GateResult, Measured, Vocabulary
 

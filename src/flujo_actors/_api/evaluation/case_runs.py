@@ -38,23 +38,23 @@ import trio
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai.models import Model
 
-from .._agents.metered_model import MeteredModel, model_named
-from .._agents.prices import Pricing
-from .._agents.request_meter import AgentCall
-from .._bridge.host_loop import TRIO
-from .._core.error_info import message_of
-from .._core.outcomes import PipelineResult, RunId
-from .._core.policies.shared_budgets import parent_owner
-from .._core.records.pause_tokens import parse_token
-from .._core.records.records import StoredRun, has_ended
-from .._core.records.run_state import RunState
-from .._core.usage import NO_USAGE, Usage
-from .._durable.forks import retry
-from .._durable.pause_lookup import give_answer
-from .._durable.run_admission import projected
-from ..errors import ControlError, FlujoError, NotPaused, RunEnded, RunNotFound, StoreError, UsageLimitExceededError
-from ..stores._store_port import Store
-from ..telemetry._redaction.redactor import redacted
+from ..._agents.metered_model import MeteredModel, model_named
+from ..._agents.prices import Pricing
+from ..._agents.request_meter import AgentCall
+from ..._bridge.host_loop import TRIO
+from ..._core.error_info import message_of
+from ..._core.outcomes import PipelineResult, RunId
+from ..._core.policies.shared_budgets import parent_owner
+from ..._core.records.pause_tokens import parse_token
+from ..._core.records.records import StoredRun, has_ended
+from ..._core.records.run_state import RunState
+from ..._core.usage import NO_USAGE, Usage
+from ..._durable.forks import retry
+from ..._durable.pause_lookup import give_answer
+from ..._durable.run_admission import projected
+from ...errors import ControlError, FlujoError, NotPaused, RunEnded, RunNotFound, StoreError, UsageLimitExceededError
+from ...stores._store_port import Store
+from ...telemetry._redaction.redactor import redacted
 from .evaluation_results import MARK, CaseResult, Evaluation
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from pydantic_evals.evaluators import Evaluator, EvaluatorContext
     from pydantic_evals.reporting import EvaluationReport
 
-    from .._core.quota import Quota
-    from .._core.settings_model import UsageSettings
+    from ..._core.quota import Quota
+    from ..._core.settings_model import UsageSettings
 
 T = TypeVar("T")
 

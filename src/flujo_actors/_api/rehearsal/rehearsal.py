@@ -21,29 +21,29 @@ import attrs
 import trio
 from outcome import Error
 
-from .. import _rehearsal
-from .._bridge.host_loop import Host
-from .._bridge.user_code_guard import guarded
-from .._core.error_info import message_of
-from .._core.outcomes import PipelineResult, RunId
-from .._core.quota import Amount, Quota
-from .._core.records import record_bodies
-from .._core.records.records import Record, StoredRun
-from .._core.records.run_state import project
-from .._core.step_paths import ROOT, StepPath, above_of, parent_of
-from .._core.usage import NO_USAGE, Usage, UsageLimits
-from .._durable.fingerprint import Facts
-from .._durable.forks import record_of_fork
-from .._durable.operations.run_files import read_run_file
-from .._durable.pipeline_diff import ChangedSteps, changed_steps, changes_between, declared_at
-from .._durable.remote_result_refs import read_whole
-from .._durable.store_executor import call_store
-from .._evaluation.comparison import compared
-from .._evaluation.gates import Gate, Measured, Vocabulary, parse_gates
-from ..errors import ControlError, DeclarationError, Diverged, FlujoError, PricingNotConfiguredError, RunNotFound
-from ..stores._store_factory import open_store
-from ..stores._store_port import Store
-from ..telemetry._redaction.redactor import redacted
+from ..._bridge.host_loop import Host
+from ..._bridge.user_code_guard import guarded
+from ..._core.error_info import message_of
+from ..._core.outcomes import PipelineResult, RunId
+from ..._core.quota import Amount, Quota
+from ..._core.records import record_bodies
+from ..._core.records.records import Record, StoredRun
+from ..._core.records.run_state import project
+from ..._core.step_paths import ROOT, StepPath, above_of, parent_of
+from ..._core.usage import NO_USAGE, Usage, UsageLimits
+from ..._durable.fingerprint import Facts
+from ..._durable.forks import record_of_fork
+from ..._durable.operations.run_files import read_run_file
+from ..._durable.pipeline_diff import ChangedSteps, changed_steps, changes_between, declared_at
+from ..._durable.remote_result_refs import read_whole
+from ..._durable.store_executor import call_store
+from ...errors import ControlError, DeclarationError, Diverged, FlujoError, PricingNotConfiguredError, RunNotFound
+from ...stores._store_factory import open_store
+from ...stores._store_port import Store
+from ...telemetry._redaction.redactor import redacted
+from .. import rehearsal as _rehearsal
+from ..evaluation.comparison import compared
+from ..evaluation.gates import Gate, Measured, Vocabulary, parse_gates
 from .oracle import Models, Oracle, Present, RecordEnds, is_aside
 from .playback import Performer, Playback, RunRehearsal
 from .recorded_run import RecordedRun, model_turns

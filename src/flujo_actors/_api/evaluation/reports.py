@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from .._core.error_info import message_of
-from .._runtime.run.json_text import to_json
-from ..errors import FlujoError
-from ..telemetry._redaction.redactor import redacted, redacted_value
+from ..._core.error_info import message_of
+from ..._runtime.run.json_text import to_json
+from ...errors import FlujoError
+from ...telemetry._redaction.redactor import redacted, redacted_value
 from .comparison import Comparison, Delta, mean
 from .evaluation_results import FORMAT, MARK, CaseResult, Evaluation, metrics_of
 from .gates import GateResult

@@ -18,12 +18,12 @@ from typing import Any
 
 import attrs
 
-from .._core.outcomes import Failure, Success, TerminalOutcome
-from .._core.records import record_bodies
-from .._core.records.context_patches import StoredContexts, has_context
-from .._core.records.records import ENDED, Record, StoredRun
-from .._core.records.run_state import kept_records
-from .._core.step_paths import (
+from ..._core.outcomes import Failure, Success, TerminalOutcome
+from ..._core.records import record_bodies
+from ..._core.records.context_patches import StoredContexts, has_context
+from ..._core.records.records import ENDED, Record, StoredRun
+from ..._core.records.run_state import kept_records
+from ..._core.step_paths import (
     FALLBACK,
     ROOT,
     Item,
@@ -40,11 +40,11 @@ from .._core.step_paths import (
     unit_name,
     whose,
 )
-from .._durable.fingerprint import Facts, read_fingerprint
-from .._durable.journal import KeptUnit
-from .._durable.pipeline_diff import declared_at
-from ..errors import CorruptRecord, NotSerializable
-from ..telemetry._redaction.redactor import redacted_value
+from ..._durable.fingerprint import Facts, read_fingerprint
+from ..._durable.journal import KeptUnit
+from ..._durable.pipeline_diff import declared_at
+from ...errors import CorruptRecord, NotSerializable
+from ...telemetry._redaction.redactor import redacted_value
 
 UNKNOWN: object = object()
 """Marker of an input that cannot be derived."""

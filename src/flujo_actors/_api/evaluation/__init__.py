@@ -5,7 +5,7 @@ A name of this table is loaded with the first report.
 
 from typing import TYPE_CHECKING
 
-from .._core.lazy_exports import lazy_names as _lazy_names
+from ..._core.lazy_exports import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from .case_runs import pydantic_report as pydantic_report

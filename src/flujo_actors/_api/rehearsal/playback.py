@@ -11,33 +11,33 @@ from typing import Any, Protocol, cast
 
 import attrs
 
-from .._bridge.host_loop import Host
-from .._core.attempt_results import AttemptFailed, AttemptSucceeded, escalating
-from .._core.outcomes import Failure, PipelineResult, RunId, StepResult, Success, TerminalOutcome
-from .._core.quota import Quota
-from .._core.records import record_bodies
-from .._core.records.pause_tokens import parse_token
-from .._core.records.records import Record, StoredRun
-from .._core.settings_model import Settings
-from .._core.step_paths import StepPath
-from .._core.usage import UsageLimits
-from .._dsl.pipeline import Pipeline
-from .._dsl.step_declaration import Step
-from .._durable.durable_run_registry import DurableRunRegistry
-from .._durable.fingerprint import Fingerprint, form_of
-from .._durable.forks import fork
-from .._durable.journal import Journal
-from .._durable.run_admission import register_types_of
-from .._durable.run_registry import OpenRun, RunRegistry
-from .._runtime.run.messages import StepSettled, StepState
-from .._runtime.run.run_environment import Run
-from .._runtime.run.step_results import charge
-from .._runtime.tree import usage_limits as _loaded_for_budgets  # noqa: F401
-from .._runtime.tree.attempt import AttemptRunner
-from .._runtime.tree.step_actor import RunSupervisor
-from ..errors import Diverged
-from ..stores._memory_store import MemoryStore
-from ..stores._store_port import Store
+from ..._bridge.host_loop import Host
+from ..._core.attempt_results import AttemptFailed, AttemptSucceeded, escalating
+from ..._core.outcomes import Failure, PipelineResult, RunId, StepResult, Success, TerminalOutcome
+from ..._core.quota import Quota
+from ..._core.records import record_bodies
+from ..._core.records.pause_tokens import parse_token
+from ..._core.records.records import Record, StoredRun
+from ..._core.settings_model import Settings
+from ..._core.step_paths import StepPath
+from ..._core.usage import UsageLimits
+from ..._dsl.pipeline import Pipeline
+from ..._dsl.step_declaration import Step
+from ..._durable.durable_run_registry import DurableRunRegistry
+from ..._durable.fingerprint import Fingerprint, form_of
+from ..._durable.forks import fork
+from ..._durable.journal import Journal
+from ..._durable.run_admission import register_types_of
+from ..._durable.run_registry import OpenRun, RunRegistry
+from ..._runtime.run.messages import StepSettled, StepState
+from ..._runtime.run.run_environment import Run
+from ..._runtime.run.step_results import charge
+from ..._runtime.tree import usage_limits as _loaded_for_budgets  # noqa: F401
+from ..._runtime.tree.attempt import AttemptRunner
+from ..._runtime.tree.step_actor import RunSupervisor
+from ...errors import Diverged
+from ...stores._memory_store import MemoryStore
+from ...stores._store_port import Store
 from .oracle import Oracle, RecordedJournal, RecordEnds, UnitFailed, is_aside
 from .recorded_run import UNKNOWN, RecordedRun
 from .verdicts import Difference

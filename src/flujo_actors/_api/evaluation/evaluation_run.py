@@ -30,24 +30,24 @@ import anyio.to_thread
 import attrs
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from .._core.error_info import leaves_of
-from .._core.outcomes import PipelineResult, RunId
-from .._core.policies.shared_budgets import ParentQuota
-from .._core.quota import Amount, Quota
-from .._core.records.run_state import RunState
-from .._core.settings_model import UsageSettings
-from .._core.usage import UsageLimits
-from .._dsl.pipeline import Pipeline
-from .._dsl.step_declaration import Step
-from .._durable.fingerprint import Fingerprint, form_of, read_fingerprint
-from .._durable.pipeline_diff import changes_between
-from .._durable.run_admission import projected
-from .._durable.run_registry import checked_id
-from .._durable.run_states import live_workers
-from .._fleet.budget_ledger import ParentBudget
-from .._fleet.health_probe import KNOWN_FOR_S
-from ..errors import DeclarationError, EvaluationMismatch, RunExists, RunNotFound
-from ..stores._store_port import Store
+from ..._core.error_info import leaves_of
+from ..._core.outcomes import PipelineResult, RunId
+from ..._core.policies.shared_budgets import ParentQuota
+from ..._core.quota import Amount, Quota
+from ..._core.records.run_state import RunState
+from ..._core.settings_model import UsageSettings
+from ..._core.usage import UsageLimits
+from ..._dsl.pipeline import Pipeline
+from ..._dsl.step_declaration import Step
+from ..._durable.fingerprint import Fingerprint, form_of, read_fingerprint
+from ..._durable.pipeline_diff import changes_between
+from ..._durable.run_admission import projected
+from ..._durable.run_registry import checked_id
+from ..._durable.run_states import live_workers
+from ..._fleet.budget_ledger import ParentBudget
+from ..._fleet.health_probe import KNOWN_FOR_S
+from ...errors import DeclarationError, EvaluationMismatch, RunExists, RunNotFound
+from ...stores._store_port import Store
 from .case_runs import CaseFlujo, CaseRuns, Judge, Unit, context_of, require_evals
 from .evaluation_results import (
     FORMAT,

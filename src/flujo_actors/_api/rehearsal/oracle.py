@@ -21,11 +21,11 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from .. import _dsl
-from .._agents.granular.units import ToolRequest
-from .._core.error_info import describe_error
-from .._core.outcomes import Failure, StepResult, Success, TerminalOutcome
-from .._core.step_paths import (
+from ... import _dsl
+from ..._agents.granular.units import ToolRequest
+from ..._core.error_info import describe_error
+from ..._core.outcomes import Failure, StepResult, Success, TerminalOutcome
+from ..._core.step_paths import (
     ROOT,
     Handler,
     Item,
@@ -39,14 +39,14 @@ from .._core.step_paths import (
     step_of,
     unit_name,
 )
-from .._dsl.context_sources import FromRetrieval
-from .._dsl.declaration_tree import find_step
-from .._dsl.pipeline import AnyStep, Pipeline
-from .._dsl.step_declaration import Step
-from .._durable.fingerprint import Facts, is_same
-from .._durable.journal import Journal, KeptUnit
-from .._durable.pipeline_diff import declared_at
-from ..errors import ControlError, Diverged
+from ..._dsl.context_sources import FromRetrieval
+from ..._dsl.declaration_tree import find_step
+from ..._dsl.pipeline import AnyStep, Pipeline
+from ..._dsl.step_declaration import Step
+from ..._durable.fingerprint import Facts, is_same
+from ..._durable.journal import Journal, KeptUnit
+from ..._durable.pipeline_diff import declared_at
+from ...errors import ControlError, Diverged
 from .recorded_run import (
     UNKNOWN,
     RecordedQuestion,
