@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flujo_actors._core.attempt_results import AttemptFailed, AttemptSucceeded
+from flujo_actors._core.exit_rules import RestartType, exit_action
 from flujo_actors._core.outcomes import Aborted, Failure, Paused, StepResult, Success, TerminalOutcome
 from flujo_actors._core.retry_decisions import (
     Accept,
     Backoff,
-    RestartType,
     RetryAttempt,
     decide,
-    exit_action,
     stops_siblings,
 )
 from flujo_actors._runtime.run.messages import StepSettled

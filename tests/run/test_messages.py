@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
+import flujo_actors
 from flujo_actors import Aborted, Step
 from flujo_actors._core.step_paths import ROOT
+from flujo_actors._runtime.run import messages
 from flujo_actors._runtime.run.messages import AttemptInput, StepRequest, StepSettled, StepState, work_of
+
+PACKAGE = Path(flujo_actors.__file__).parent
 
 
 async def agent(data: int) -> int:
@@ -45,3 +51,26 @@ def test_no_message_holds_the_state_of_a_step(kind: Any) -> None:
     names = {field.name for field in attrs.fields(kind)}
     assert not names & {"state", "tally", "batch", "attempts", "usage", "history", "pieces", "transaction"}
     assert all("StepState" not in str(field.type) and "list" not in str(field.type) for field in attrs.fields(kind))
+
+
+def calls_of(name: str) -> list[str]:
+    """Return the modules of the package that call a function or class of this name, once per call."""
+    return [
+        source.relative_to(PACKAGE).as_posix()
+        for source in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(name)
+    ]
+
+
+@pytest.mark.parametrize("name", ["StepSettled", ".ledger.start", ".ledger.settle"])
+def test_reports_and_spans_are_made_at_one_place_each(name: str) -> None:
+    """A second place could report twice, or open a span that no gate closes."""
+    assert calls_of(name) == ["_runtime/tree/step_actor.py"]
+
+
+def test_every_attrs_class_next_to_the_messages_is_frozen() -> None:
+    """What a message refers to is as frozen as the message."""
+    kinds = [each for each in vars(messages).values() if attrs.has(each) and each.__module__ == messages.__name__]
+    assert StepRequest in kinds
+    assert [each for each in kinds if each.__setattr__ is object.__setattr__] == []

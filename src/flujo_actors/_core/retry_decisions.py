@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 from outcome import Error
@@ -30,6 +30,7 @@ from outcome import Error
 from ..errors import ContextTooLarge, DeclarationError, LoopDetected, RefusedOutput
 from .attempt_results import Attempt, AttemptFailed, AttemptStopped, escalating
 from .error_info import cause_of, leaves_of, tried
+from .exit_rules import RestartType, exit_action
 from .outcomes import Aborted, ErrorInfo, Failure, Paused, Success, TerminalOutcome
 from .validators import suggests_options
 
@@ -79,19 +80,6 @@ class Backoff:
 def _require(holds: bool, field: str, value: float, wanted: str) -> None:
     if not holds:
         raise DeclarationError(f"Backoff.{field} is {value!r}; it must be {wanted}")
-
-
-RestartType: TypeAlias = Literal["permanent", "transient", "temporary"]
-"""After which exits a child is started again."""
-
-ExitAction: TypeAlias = Literal["end", "restart", "escalate"]
-
-
-def exit_action(restart: RestartType, *, failed: bool, restarts_left: int) -> ExitAction:
-    """Return the parent's action for a child that ended."""
-    if restart == "temporary" or (restart == "transient" and not failed):
-        return "end"
-    return "restart" if restarts_left > 0 else "escalate"
 
 
 @attrs.frozen(kw_only=True)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .compensation_options import beside as beside
     from .compensation_options import check_tools as check_tools
     from .compensation_options import handlers_of as handlers_of
-    from .confidence_options import as_review as as_review
-    from .confidence_options import check_sureness as check_sureness
     from .context_sources import check_sources as check_sources
     from .context_sources import sources_of as sources_of
     from .context_sources import sources_text as sources_text
@@ -34,6 +32,8 @@ if TYPE_CHECKING:
     from .pipeline import chain as chain
     from .pipeline import step_of as step_of
     from .selection_step import SelectAgent as SelectAgent
+    from .selection_step import as_review as as_review
+    from .selection_step import check_confidence as check_confidence
     from .step_declaration import Step as Step
     from .wait_steps import Approval as Approval
     from .wait_steps import Sleep as Sleep
@@ -55,13 +55,13 @@ else:
             "Step": ".step_declaration",
             "WaitFor": ".wait_steps",
             "as_compensate": ".compensation_options",
-            "as_review": ".confidence_options",
+            "as_review": ".selection_step",
             "as_step": ".pipeline",
             "beside": ".compensation_options",
             "chain": ".pipeline",
             "check_cache": ".output_options",
             "check_sources": ".context_sources",
-            "check_sureness": ".confidence_options",
+            "check_confidence": ".selection_step",
             "check_tools": ".compensation_options",
             "checked_options": ".._agents.agent_options",
             "has_tools": ".._agents.agent_options",

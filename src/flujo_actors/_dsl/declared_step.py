@@ -422,7 +422,7 @@ class Declared(Chained[In, Out]):
     def __attrs_post_init__(self) -> None:
         _refuse_circular_fallback(self)
         if self.weighs or self.on_low_confidence is not None:
-            _dsl.check_sureness(self)
+            _dsl.check_confidence(self)
         if isinstance(self.compensate, Mapping):
             _dsl.check_tools(self)
         if self.cache is not None:

@@ -282,7 +282,9 @@ async def _all_executed(run: Run, requests: list[StepRequest]) -> list[TerminalO
             if recorded[request.path] is None:
                 steps.spawn(request)
         while steps.waiting:
-            outcomes.append((await steps.next()).outcome)
+            settled = await steps.next()
+            assert settled is not None
+            outcomes.append(settled.outcome)
     return outcomes
 
 

@@ -24,8 +24,9 @@ from typing import Literal, TypeAlias, assert_never, get_args
 
 import attrs
 
-from .._core.retry_decisions import Backoff, exit_action
-from .._core.retry_decisions import RestartType as RestartType
+from .._core.exit_rules import RestartType as RestartType
+from .._core.exit_rules import exit_action
+from .._core.retry_decisions import Backoff
 from ..errors import DeclarationError
 
 Strategy: TypeAlias = Literal["one_for_one", "one_for_all", "rest_for_one"]

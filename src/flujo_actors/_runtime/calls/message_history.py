@@ -6,13 +6,14 @@ the user (`_agents.compaction`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic_ai.messages import ModelMessage
 
 from ..._agents.compaction import appended, messages_of, shortened
 from ..._dsl.context_sources import FromHistory
 from ..._dsl.step_declaration import Step
 from ..context.context_paths import has_path, read_path, with_value
-from ..run.messages import AssembledInput
 
 
 def history_in(context: object, source: FromHistory) -> list[ModelMessage]:
@@ -20,17 +21,17 @@ def history_in(context: object, source: FromHistory) -> list[ModelMessage]:
     return shortened(messages_of(_kept(context, source), what=f"context field {source.where!r}"), source.keep_last)
 
 
-def remembered(step: Step, context: object, assembly: AssembledInput) -> object:
+def remembered(step: Step, context: object, new: Sequence[ModelMessage]) -> object:
     """Return the context with the new messages of the step's agent."""
     source = None if step.context_sources is None else step.context_sources.history
     assert source is not None
     field = f"context field {source.where!r}"
-    messages = appended(_kept(context, source), assembly.said, what=field, as_messages=_holds_messages(context, source))
+    messages = appended(_kept(context, source), new, what=field, as_messages=_holds_messages(context, source))
     return with_value(context, source.where, messages, step_name=step.name)
 
 
 def _kept(context: object, source: FromHistory) -> object:
-    """Return a conversation that will be remembered may not have begun yet."""
+    """Return the stored conversation, or None if it has not begun."""
     if source.remember and not has_path(context, source.where):
         return None
     return read_path(context, source.where)

@@ -489,7 +489,7 @@ class ModelCaller:
         work.state.transcript = functools.partial(_transcript, self._said or self._result, self.standing.history)
         self._unanswered = isinstance(ended, AttemptFailed) and self.is_about_content(ended)
         if work.assembly is not None and self._result is not None:
-            work.assembly.said = said_since(self._result.all_messages(), self.standing.history)
+            work.state.new_messages = said_since(self._result.all_messages(), self.standing.history)
         if isinstance(ended, AttemptSucceeded):
             self._emit_response(ended.output)
         return ended

@@ -63,19 +63,21 @@ NOTHING_NOTIFIED: Mapping[str, object] = {}
 """Keywords outside of reviews and rejections: none."""
 
 
+@attrs.frozen(kw_only=True, eq=False)
 class CompletedStep:
     """Completed step with a compensation, as one small object.
 
     It does not keep the request, which would keep the step's data alive.
     """
 
-    __slots__ = ("attempts", "context", "input", "name", "output", "path", "step")
-
-    def __init__(self, request: StepRequest, data: object, output: object, attempts: int, context: object) -> None:
-        self.step, self.name, self.path = request.step, request.name, request.path
-        self.input, self.output, self.attempts = data, output, attempts
-        self.context = context
-        """Context after the step, if changed."""
+    step: AnyStep
+    name: str
+    path: StepPath
+    input: object
+    output: object
+    attempts: int
+    context: object
+    """Context after the step, if changed."""
 
 
 class CompensationState:
@@ -272,6 +274,8 @@ class StepState(UsageTotal):
     """Streamed chunks of the current attempt."""
     assembly: AssembledInput | None = None
     """Assembled context of the step's agent, from the first attempt."""
+    new_messages: Sequence[ModelMessage] = ()
+    """Messages of the last model call with an assembled context."""
     transcript: Callable[[], object] | None = None
     """Function that lists the messages of the last agent call."""
     cached: tuple[CacheEntry, ...] = ()
@@ -363,15 +367,13 @@ class PendingNotification:
 # --- one attempt --------------------------------------------------------------------------------------------
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False)
 class AssembledInput:
-    """Assembled context of a step's agent, and its conversation."""
+    """Assembled context of a step's agent."""
 
     context: AssembledContext
     text: str
     """Rendered context; empty if there is nothing to show."""
-    said: list[ModelMessage] = attrs.field(factory=list)
-    """Messages of the last successful model call."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

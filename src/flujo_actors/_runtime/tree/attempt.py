@@ -264,7 +264,7 @@ class AttemptRunner:
                 return self._not_updated(step, changed.error, output)
             context = changed.value
         if isinstance(step, Step) and step.remembers and assembly is not None:
-            remembered = await guarded(_remembered, step, context, assembly)
+            remembered = await guarded(_remembered, step, context, self.state)
             if isinstance(remembered, Error):
                 return self._not_updated(step, remembered.error, output)
             context = remembered.value
@@ -299,8 +299,8 @@ async def _undone(transaction: OpenTransaction, ended: AttemptFailed | AttemptSt
     return lost if isinstance(ended, AttemptFailed) and escalating(ended.error) is None else None
 
 
-async def _remembered(step: Step, context: object, assembly: AssembledInput) -> object:
-    return calls.remembered(step, context, assembly)
+async def _remembered(step: Step, context: object, state: StepState) -> object:
+    return calls.remembered(step, context, state.new_messages)
 
 
 async def _updated(context: object, output: object, step_name: str) -> object:

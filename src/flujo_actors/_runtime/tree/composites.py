@@ -31,7 +31,6 @@ from ..run.run_environment import Run
 from ..run.step_results import budget_for, recall_usage
 from ..run.user_functions import ask, failure_of, given, with_context_copy
 from .step_supervisor import (
-    FED,
     KINDS,
     WRAPPERS,
     StepSupervisor,
@@ -353,7 +352,7 @@ async def fan_out(
                 children.feed(stream.fill)
             while children.waiting:
                 report = await children.next()
-                if report is FED:
+                if report is None:
                     continue
                 reports.add(report)
                 if stops_siblings(report, patient=patient):

@@ -22,8 +22,8 @@ from ..._core.error_info import message_of
 from ..._core.outcomes import Failure, Success
 from ..._core.policies.selection import Vote, Votes, confidence_in, elect, field_of
 from ..._dsl.call_plan import plan_callable
-from ..._dsl.confidence_options import DEFAULT_FIELD
 from ..._dsl.declared_step import Declared
+from ..._dsl.selection_step import DEFAULT_FIELD
 from ..._dsl.step_declaration import Step
 from ...errors import LowConfidence
 from ..run.messages import AttemptInput, StepSettled, StepState, work_of

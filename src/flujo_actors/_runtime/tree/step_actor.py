@@ -508,7 +508,15 @@ def _completed(state: StepState, outcome: Success, context: object) -> Completed
     changed = None if context is state.context else context
     made = None if state.aftermath is None else state.aftermath.input
     data = state.data if made is None else made[0]
-    return CompletedStep(state.request, data, own(outcome.step_result.output), state.attempts, changed)
+    return CompletedStep(
+        step=state.step,
+        name=state.name,
+        path=state.path,
+        input=data,
+        output=own(outcome.step_result.output),
+        attempts=state.attempts,
+        context=changed,
+    )
 
 
 def _spelled_out(undo: tuple[ToUndo | CompletedStep, ...]) -> tuple[ToUndo, ...]:

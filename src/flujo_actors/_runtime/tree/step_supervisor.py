@@ -20,7 +20,7 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import attrs
 import trio
@@ -55,9 +55,6 @@ WRAPPERS = PartTable("part")
 _starts = itertools.count()
 """Start numbers of all children; a later start has the larger number."""
 
-
-FED = StepSettled(index=-1, outcome=Aborted(reason="no further steps are spawned"), context=None, cut_short=True)
-"""Report of the task that spawned steps from a stream: it has ended."""
 
 LONGEST_RUN = 1024
 """Maximum number of consecutive reports read without a scheduling round."""
@@ -100,7 +97,7 @@ class StepSupervisor:
 
     def __init__(self, performer: StepGate, bill: UsageTotal) -> None:
         self._performer, self._bill = performer, bill
-        self._send, self._receive = trio.open_memory_channel[StepSettled](math.inf)
+        self._send, self._receive = trio.open_memory_channel[StepSettled | None](math.inf)
         self._manager = trio.open_nursery()
         self._spawned = self._read = 0
         self._stopped = False
@@ -137,7 +134,7 @@ class StepSupervisor:
         self._nursery.start_soon(self._actor, request, next(_starts), name=request.path)
 
     def feed(self, fill: Callable[[Callable[[StepRequest], None]], Awaitable[None]]) -> None:
-        """Start a task that spawns further steps; `FED` reports its end."""
+        """Start a task that spawns further steps; `None` reports its end."""
         self._spawned += 1
         self._nursery.start_soon(self._fed, fill)
 
@@ -145,15 +142,15 @@ class StepSupervisor:
         try:
             await fill(self.spawn)
         finally:
-            self._send.send_nowait(FED)
+            self._send.send_nowait(None)
 
     def one(self, request: StepRequest) -> Awaitable[StepSettled]:
         """Start one step actor and await its report, for sequential parents."""
         self._nursery.start_soon(self._actor, request, next(_starts), name=request.path)
-        return self._receive.receive()
+        return cast("Awaitable[StepSettled]", self._receive.receive())
 
-    async def next(self) -> StepSettled:
-        """Return the next report of any child."""
+    async def next(self) -> StepSettled | None:
+        """Return the next report of any child, `None` for a task of `feed`."""
         try:
             settled = self._receive.receive_nowait()
             if not self._read % LONGEST_RUN:
@@ -179,7 +176,7 @@ class StepSupervisor:
             while True:
                 settled = self._receive.receive_nowait()
                 self._read += 1
-                if settled is not FED:
+                if settled is not None:
                     yield settled
 
     def _count_the_rest(self) -> None:
