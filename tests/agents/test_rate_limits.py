@@ -144,8 +144,8 @@ def test_a_wait_beyond_the_limit_fails_the_step() -> None:
     flujo = Flujo(Step("a", agent) >> Step("b", agent, input="y"), store=store)
     result = run(flujo)
     assert isinstance(result.error, RateLimited)
-    assert str(result.error) == "rate limit 'openai': 995 s until 1,000 tokens are free, and max_wait_s is 600"
-    assert store.rates()[0].free_at == 1000.0
+    assert str(result.error) == "rate limit 'openai': 1000 s until 1,000 tokens are free, and max_wait_s is 600"
+    assert store.rates()[0].free_at == 1005.0  # a new bucket has no burst
 
 
 def test_a_refusal_of_the_provider_blocks_the_bucket(store: Any) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import multiprocessing
 import os
 import random
+import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,9 @@ from pydantic import BaseModel
 from test_durability_sleeps import Wall, client, store, wall, work_once  # noqa: F401 (fixtures)
 
 from flujo_actors import DeclarationError, Flujo, InvalidEvent, RunClient, Sent, Step, WaitTimeout
-from flujo_actors.stores import SqliteStore, Store
+from flujo_actors.stores import Store
+from kit.durable_places import AN_HOUR_LATER, ON_TIME, LateClock
+from kit.other_processes import KILLED, ended, forked, in_another_process
 
 HOUR = 3600.0
 
@@ -297,17 +298,17 @@ def test_an_impossible_start_is_refused(store: Store, given: Any, text: str) -> 
     assert list(client(store).list()) == []
 
 
-SENDS, WAITS = 30, 60
+SENDS, WAITS = 60, 240
 
 
-def _send_all(path: str, first: int) -> None:
-    sender = RunClient(SqliteStore(path, synchronous="OFF"), allow_blocking=True)
+def _send_all(place: Any, first: int) -> None:
+    sender = RunClient(place.open(), allow_blocking=True)
     for number in range(first, first + SENDS):
         sender.send("go", key=f"k{number}", data=number, id=f"id{number}")
 
 
-def _receive(path: str) -> None:
-    flujo = Flujo(_waiting(), store=SqliteStore(path, synchronous="OFF"), settings={"durability": {"lease_s": 60.0}})
+def _receive(place: Any) -> None:
+    flujo = Flujo(_waiting(), store=place.open(), settings={"durability": {"lease_s": 60.0}})
 
     async def work() -> None:
         async with flujo.worker(look_s=0.05) as worker:
@@ -321,32 +322,55 @@ def _waiting() -> Any:
 
 
 @pytest.mark.slow
-def test_no_event_is_lost_between_processes_that_are_killed(tmp_path: Path) -> None:
+def test_no_event_is_lost_between_processes_that_are_killed(place: Any) -> None:
     """Senders and receivers race, workers are killed, each event is consumed once."""
-    path, context = str(tmp_path / "runs.db"), multiprocessing.get_context("spawn")
-    flujo = Flujo(_waiting(), store=SqliteStore(path, synchronous="OFF"))
+    flujo = Flujo(_waiting(), store=place.open())
     for number in range(WAITS):
         flujo.submit_sync(number, run_id=f"run{number}")
-    senders = [context.Process(target=_send_all, args=(path, first)) for first in range(0, WAITS, SENDS)]
-    workers = [context.Process(target=_receive, args=(path,)) for _ in range(2)]
-    for process in (*senders, *workers):
-        process.start()
-    runs, deadline = RunClient(flujo.store or path, allow_blocking=True), time.monotonic() + 240
-    kills = 3
+    senders = [forked(lambda first=first: _send_all(place, first)) for first in range(0, WAITS, SENDS)]
+    workers = [forked(lambda: _receive(place)) for _ in range(2)]
+    runs, deadline = RunClient(place.open(), allow_blocking=True), time.monotonic() + 240
+    kills = 6
     try:
         while len(runs.list("completed")) < WAITS and time.monotonic() < deadline:
             time.sleep(0.3)
             if kills:
                 kills -= 1
-                place = random.randrange(len(workers))
-                os.kill(workers[place].pid or 0, 9)
-                workers[place].join()
-                workers[place] = context.Process(target=_receive, args=(path,))
-                workers[place].start()
+                victim = random.randrange(len(workers))
+                _kill(workers[victim])
+                workers[victim] = forked(lambda: _receive(place))
+        assert [ended(sender) for sender in senders] == [0] * 4
     finally:
-        for process in (*senders, *workers):
-            process.kill()
-            process.join()
+        for worker in workers:
+            _kill(worker)
     outputs = {info.run_id: runs.state(info.run_id).output for info in runs.list("completed")}
     assert outputs == {f"run{number}": number for number in range(WAITS)}
     assert {info.status for info in runs.events(limit=1000)} == {"delivered"}
+
+
+@pytest.mark.slow
+def test_a_delivered_event_is_recalled_after_a_kill(place: Any) -> None:
+    """The worker dies between the delivery and the end of the step after it."""
+
+    def flujo(clock: LateClock = ON_TIME) -> Flujo[Any, Any, Any]:
+        return Flujo(_waiting() >> Step("next", _die_in_a_fork), store=place.open(clock))
+
+    assert flujo().run(7, run_id="r").status == "sleeping"
+    assert RunClient(place.open()).send("go", key="k7", data="paid").status == "delivered"
+    assert in_another_process(lambda: flujo().recover()) == KILLED
+    assert [result.output for result in flujo(AN_HOUR_LATER).recover()] == ["paid"]
+    assert [info.status for info in RunClient(place.open()).events()] == ["delivered"]
+
+
+TESTS = os.getpid()
+
+
+def _die_in_a_fork(data: Any) -> Any:
+    if os.getpid() != TESTS:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return data
+
+
+def _kill(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    ended(child)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -34,7 +35,6 @@ from flujo_actors._core.cron import cron_instants
 from flujo_actors._core.policies.schedule_rules import utc_text
 from flujo_actors._core.telemetry_events import ScheduleFired, ScheduleSkipped
 from flujo_actors.telemetry import MemorySink
-from kit.durable_places import SqlitePlace
 from kit.other_processes import ended, forked
 
 NEW_YEAR = dt.datetime(2026, 1, 1, tzinfo=dt.UTC).timestamp()
@@ -358,37 +358,74 @@ def test_four_workers_run_a_year_exactly_once(memory: MemoryStore, now: Now) -> 
 
 
 @pytest.mark.slow
-def test_killed_workers_fire_each_second_once(sqlite_place: SqlitePlace) -> None:
+def test_killed_workers_run_a_year_exactly_once(place: Any) -> None:
+    """Four processes are killed at random over both changes of the clocks: 365 runs, none twice."""
+    clock = multiprocessing.get_context("fork").Value("d", NEW_YEAR)
+
+    def flujo() -> Flujo[Any, Any, Any]:
+        return Flujo(Step("s", answer), store=place.open(wall=lambda: clock.value))
+
+    flujo().schedule(
+        "nightly", cron="30 2 * * *", zone="Europe/Madrid", overlap="allow", missed="all", missed_within_s=30 * DAY
+    )
+    client, chance = RunClient(place.open(wall=lambda: clock.value)), random.Random(5)
+    children = [forked(lambda: _serve(flujo(), look_s=0.02)) for _ in range(4)]
+    try:
+        while clock.value < NEW_YEAR + 365 * DAY:
+            clock.value += chance.uniform(1, 14) * DAY
+            if chance.random() < 0.5:
+                _replace(children, chance.randrange(4), lambda: _serve(flujo(), look_s=0.02))
+            _until(lambda: client.schedule("nightly").late_s == 0)
+    finally:
+        _kill(children)
+    found = [run_id for run_id in ids(place.open()) if run_id < "nightly@2027"]
+    assert found == [
+        f"nightly@{utc_text(each)}"
+        for each in _between("30 2 * * *", "Europe/Madrid", NEW_YEAR - 1, NEW_YEAR + 365 * DAY)
+    ]
+
+
+@pytest.mark.slow
+def test_killed_workers_fire_each_second_once(place: Any) -> None:
     """Four processes are killed at random: the ids are exactly the instants."""
 
     def flujo() -> Flujo[Any, Any, Any]:
-        return Flujo(Step("s", answer), store=sqlite_place.open())
+        return Flujo(Step("s", answer), store=place.open())
 
     flujo().schedule("often", every_s=1, overlap="allow")
     begun = time.time()
     children = [forked(lambda: _serve(flujo())) for _ in range(4)]
     chance = random.Random(3)
-    while time.time() < begun + 8:
-        time.sleep(chance.uniform(0.2, 0.6))
-        victim = chance.randrange(4)
-        os.kill(children[victim], signal.SIGKILL)
-        ended(children[victim])
-        children[victim] = forked(lambda: _serve(flujo()))
-    client = RunClient(sqlite_place.open())
-    _until(lambda: client.schedule("often").late_s < 1)
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-        ended(child)
-    found = ids(sqlite_place.open())
+    client = RunClient(place.open())
+    try:
+        while time.time() < begun + 8:
+            time.sleep(chance.uniform(0.2, 0.6))
+            _replace(children, chance.randrange(4), lambda: _serve(flujo()))
+        _until(lambda: client.schedule("often").late_s < 1)
+    finally:
+        _kill(children)
+    found = ids(place.open())
     last = dt.datetime.fromisoformat(found[-1].partition("@")[2]).timestamp()
     first = dt.datetime.fromisoformat(found[0].partition("@")[2]).timestamp()
     assert found == [f"often@{utc_text(first + each)}" for each in range(int(last - first) + 1)]
     assert last - first >= 7
 
 
-def _serve(flujo: Flujo[Any, Any, Any]) -> None:
+def _replace(children: list[int], victim: int, work: Callable[[], None]) -> None:
+    """Kill a child and start another one."""
+    _kill([children[victim]])
+    children[victim] = forked(work)
+
+
+def _kill(children: list[int]) -> None:
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        ended(child)
+
+
+def _serve(flujo: Flujo[Any, Any, Any], **options: Any) -> None:
     async def serve() -> None:
-        async with flujo.worker():
+        async with flujo.worker(**options):
             await trio.sleep_forever()
 
     trio.run(serve)

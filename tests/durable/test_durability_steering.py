@@ -301,9 +301,10 @@ trio.run(main)
 
 
 @pytest.mark.slow
-def test_messages_outlive_the_owner(tmp_path: Path) -> None:
+def test_messages_outlive_the_owner(place: Any) -> None:
     """The owner of 100 runs is killed between the messages and the next turn; each is delivered once, in order."""
-    url, here = f"sqlite:///{tmp_path / 'runs.db'}", str(Path(__file__).parent)
+    url = getattr(place, "url", None) or f"sqlite:///{place.path}"
+    here = str(Path(__file__).parent)
     assert subprocess.run([sys.executable, "-c", SCRIPT, url, here], check=False).returncode == 9
     agent = Traveler(lambda: "booked")
     flujo = Flujo(Step.granular("s", agent.agent), store=url)

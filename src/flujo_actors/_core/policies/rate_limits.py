@@ -8,7 +8,9 @@ Rules:
    grant. A reservation that had to wait longer than `max_wait_s` is refused, and nothing is reserved.
 3. Unused seconds of a reservation are refunded: `free_at` moves back, and `refunded` counts them. A waiting request
    starts earlier by the refunds since its grant.
-4. A provider that answers 429 blocks the bucket: no request of any process starts before `blocked_until`.
+4. A new bucket of tokens has no burst yet: its first calls have guessed sizes, and the burst of a starting fleet would
+   exceed the rate of any short window. A bucket of requests starts with its burst.
+5. A provider that answers 429 blocks the bucket: no request of any process starts before `blocked_until`.
 """
 
 from __future__ import annotations
@@ -84,6 +86,8 @@ class RateReservation:
     seconds: float
     burst_s: float
     max_wait_s: float
+    opening_s: float = 0.0
+    """Seconds of the rate that are in use in a new bucket (rule 4)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -170,7 +174,8 @@ class RateTable:
 
     def reserve(self, wanted: RateReservation, now: float) -> RateGrant:
         """Reserve an amount, or refuse it."""
-        bucket = self._buckets.setdefault((wanted.name, wanted.resource), RateBucket())
+        key = (wanted.name, wanted.resource)
+        bucket = self._buckets.get(key) or self._buckets.setdefault(key, RateBucket(free_at=now + wanted.opening_s))
         return bucket.reserve(wanted, now, self._blocked.get(wanted.name, 0.0))
 
     def settle(self, name: str, resource: str, seconds: float, only_at: float | None) -> None:

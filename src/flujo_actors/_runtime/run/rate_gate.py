@@ -300,6 +300,7 @@ class RateGate:
             seconds=amount * 60.0 / rate,
             burst_s=limit.burst_s,
             max_wait_s=limit.max_wait_s,
+            opening_s=limit.burst_s if resource == "tokens" else 0.0,
         )
         store = self._store
         grant = await self._call(lambda: store.reserve(wanted))

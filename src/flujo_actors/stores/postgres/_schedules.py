@@ -153,7 +153,8 @@ _RESERVE: LiteralString = f"""
     WITH t AS (SELECT {_NOW} AS now, {_BLOCKED} AS blocked)
     INSERT INTO flujo_rates AS r (name, resource, free_at, granted, asked_at)
     SELECT %(name)s, %(resource)s,
-        CASE WHEN greatest(blocked - now, 0) <= %(max_wait_s)s THEN now + %(seconds)s::float8 ELSE now END,
+        now + %(opening_s)s::float8
+            + CASE WHEN greatest(blocked - now, 0) <= %(max_wait_s)s THEN %(seconds)s::float8 ELSE 0 END,
         greatest(blocked - now, 0) <= %(max_wait_s)s, now FROM t
     ON CONFLICT (name, resource) DO UPDATE SET
         granted = greatest(greatest(r.free_at, excluded.asked_at) - %(burst_s)s, {_BLOCKED}, excluded.asked_at)
@@ -214,6 +215,7 @@ class PostgresRates(ABC):
         """Reserve an amount, or refuse it, in one statement."""
         asked = {**self._today(), "name": storable(wanted.name), "resource": wanted.resource}
         asked |= {"seconds": wanted.seconds, "burst_s": wanted.burst_s, "max_wait_s": wanted.max_wait_s}
+        asked |= {"opening_s": wanted.opening_s}
         [(granted, free_at, refunded, blocked, now)] = self._connections.write(
             lambda db: (db.ask(_RESERVE, asked), _repeatable)
         )

@@ -128,7 +128,8 @@ _STARTS = f"max(max(free_at, :now) - :burst_s, {_BLOCKED}, :now)"
 
 _RESERVE = f"""
     INSERT INTO flujo_rates (name, resource, free_at, granted)
-    VALUES (:name, :resource, CASE WHEN max({_BLOCKED} - :now, 0) <= :max_wait_s THEN :now + :seconds ELSE :now END,
+    VALUES (:name, :resource,
+        :now + :opening_s + CASE WHEN max({_BLOCKED} - :now, 0) <= :max_wait_s THEN :seconds ELSE 0 END,
         max({_BLOCKED} - :now, 0) <= :max_wait_s)
     ON CONFLICT (name, resource) DO UPDATE SET
         granted = {_STARTS} - :now <= :max_wait_s,
@@ -168,10 +169,9 @@ class SqliteRates:
         """Reserve an amount, or refuse it, in one statement."""
         now = self._wall()
         named = {"name": storable(wanted.name), "resource": wanted.resource, "now": now, "seconds": wanted.seconds}
+        named |= {"burst_s": wanted.burst_s, "max_wait_s": wanted.max_wait_s, "opening_s": wanted.opening_s}
         with self._connections.writing() as db:
-            [(granted, free_at, refunded, blocked)] = db.execute(
-                _RESERVE, {**named, "burst_s": wanted.burst_s, "max_wait_s": wanted.max_wait_s}
-            ).fetchall()
+            [(granted, free_at, refunded, blocked)] = db.execute(_RESERVE, named).fetchall()
         begin = free_at - wanted.seconds if granted else max(free_at, now)
         return RateGrant(
             granted=bool(granted),
