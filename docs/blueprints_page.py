@@ -14,7 +14,7 @@ from flujo_actors._blueprint.templates.template_filters import FILTERS, TESTS
 
 PAGE = Path(__file__).with_name("blueprints.md")
 
-INTRODUCTION = """# Blueprints
+INTRODUCTION = """# Blueprint schema
 
 <!-- Written by docs/blueprints_page.py from the table of fields: change that, and run `make docs`. -->
 

@@ -25,18 +25,20 @@ ROOT = Path(__file__).parents[1]
 SITE = runpy.run_path(str(ROOT / ".ci" / "site.py"))
 PACKAGES = ["", "actors", "page", "stores", "structured", "telemetry", "telemetry.otel", "terminal", "testing"]
 FIELD_WORDS = {
-    "migrate": ["stores.html", "migrate/langgraph.html", "migrate/flujo.html", "migrate/pydantic-ai.html"],
+    "migrate": ["migrate/langgraph.html", "migrate/flujo.html", "migrate/pydantic-ai.html", "stores.html"],
     "upgrade": ["upgrade.html"],
     "retention": ["production/retention.html"],
-    "retry": ["how-to/retries-and-fallbacks.html"],
+    "retry": ["how-to/retries-and-fallbacks.html", "production/resume-and-recover.html"],
     "checkpoint": ["glossary.html", "durability.html", "migrate/langgraph.html"],
     "rate limit": ["rate-limits.html"],
     "interrupt": ["how-to/approvals.html"],
     "kubernetes": ["production/reference-architecture.html"],
     "pgbouncer": ["production/postgres.html", "stores.html", "help/faq.html"],
     "backup": ["production.html", "production/postgres.html"],
-    "webhook": ["how-to/approve-by-webhook.html", "operating.html", "examples/webhook-callback.html"],
-    "jupyter": ["help/faq.html", "how-to/asyncio-trio-sync.html"],
+    "webhook": ["how-to/approve-by-webhook.html", "how-to/send-webhooks.html", "examples/webhook-callback.html"],
+    "jupyter": ["help/faq.html", "how-to/asyncio-trio-sync.html", "examples/notebook.html"],
+    "cancel": ["how-to/cancel-a-run.html"],
+    "versioning": ["production/deploy-a-changed-pipeline.html", "help/faq.html", "version-policy.html"],
 }
 """Words of the field, each with the pages that answer it: one of them is among the first three hits."""
 REFERRED = re.compile(r"^::: flujo_actors\.(\S+)$", re.MULTILINE)
@@ -71,9 +73,17 @@ def test_every_document_has_a_place_in_the_navigation() -> None:
     """A page that nobody is led to is not read; the decisions are in the table of theirs."""
     said = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     pages = {SITE["page_of"](each) for each in (ROOT / "docs").rglob("*.md")} | set(SITE["BESIDE"].values())
-    examples = {SITE["page_of"](each) for each in (ROOT / "examples").glob("*.py")}
     listed = {page for page in pages if re.match(r"decisions/\d", page)}
-    assert sorted(in_the_navigation(said)) == sorted((pages - listed) | examples)
+    assert sorted(in_the_navigation(said)) == sorted(pages - listed)
+
+
+def test_every_example_has_a_page_that_links_to_its_program() -> None:
+    """A page has the purpose, the command and the output of a program; the gallery lists the page."""
+    gallery = (ROOT / "docs" / "examples" / "index.md").read_text(encoding="utf-8")
+    for program in sorted((ROOT / "examples").glob("*.py")):
+        page = ROOT / "docs" / "examples" / f"{program.stem.replace('_', '-')}.md"
+        assert f"](../../examples/{program.name})" in page.read_text(encoding="utf-8")
+        assert f"({page.name})" in gallery
 
 
 def test_the_summary_for_language_models_leads_to_pages() -> None:
@@ -117,12 +127,52 @@ def test_a_page_has_the_title_of_its_navigation_label() -> None:
     assert [(page, label) for page, label in shown if title(document_of(page)) != label] == []
 
 
-def test_a_link_to_the_next_page_has_its_title() -> None:
-    """The last line of a page names the following pages by their titles."""
-    for document in sorted((ROOT / "docs").rglob("*.md")):
-        lines = [line for line in document.read_text(encoding="utf-8").splitlines() if line.startswith("Next:")]
-        for text, target in re.findall(r"\[([^\]]+)\]\(([^)#]+\.md)\)", "".join(lines)):
-            assert (document.name, text) == (document.name, title(document.parent / target))
+def page_links(document: Path) -> Iterator[tuple[str, Path]]:
+    """Links of a document to whole pages: text and file."""
+    prose = "".join(text for text, outside in SITE["prose"](document.read_text(encoding="utf-8")) if outside)
+    for text, target in re.findall(r"(?<!!)\[([^\]]+)\]\((?!https?:)([^)#]+\.md)\)", prose):
+        yield text, document.parent / target
+
+
+def test_a_link_that_names_a_page_has_its_title() -> None:
+    """A link text in capitals is a title; a word of a sentence may be a link, too."""
+    named = [
+        (document.name, text, title(target))
+        for document in sorted((ROOT / "docs").rglob("*.md"))
+        for text, target in page_links(document)
+        if text[0].isupper() and not re.match(r"\d", target.name)
+    ]
+    assert len(named) > 300
+    assert [each for each in named if each[1].lower() != each[2].lower()] == []
+
+
+GUIDES = {"Get started", "Evaluate", "How-to: build", "How-to: integrate", "How-to: test and debug"}
+GUIDES |= {"Production", "Migrate"}
+
+
+def guides() -> list[Path]:
+    entries = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    return [document_of(page) for entry in entries for page in in_the_navigation([entry]) if {*entry} & GUIDES]
+
+
+@pytest.mark.parametrize("document", guides(), ids=lambda path: path.stem)
+def test_a_guide_opens_with_code_and_ends_with_the_next_pages(document: Path) -> None:
+    """A reader sees what can be done and how, and where to continue."""
+    lines = document.read_text(encoding="utf-8").rstrip().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.lstrip().startswith(("```", "|", "![")))
+    assert first < 20
+    assert lines[-1].startswith("Next: ")
+    assert 2 <= lines[-1].count("](") <= 4
+
+
+SCREEN = 65
+"""Lines of a document that a screen shows, roughly."""
+
+
+@pytest.mark.parametrize("document", sorted((ROOT / "docs" / "how-to").glob("*.md")), ids=lambda path: path.stem)
+def test_a_how_to_page_has_at_most_two_screens(document: Path) -> None:
+    """One problem, one page; mechanism belongs to the explanations."""
+    assert len(document.read_text(encoding="utf-8").splitlines()) <= 2 * SCREEN
 
 
 def test_the_table_of_step_options_has_every_option() -> None:
@@ -190,7 +240,7 @@ def test_the_site_is_read_and_searched_from_a_folder(place: Path) -> None:
         page.on("request", lambda request: asked.append(request.url))
         page.goto((place / "site" / "index.html").as_uri())
         page.get_by_role("link", name="Explanation", exact=True).first.click()
-        page.get_by_role("heading", name="Architecture", level=1).wait_for()
+        page.get_by_role("heading", name="How a run works", level=1).wait_for()
         page.get_by_role("button", name="Search").first.click()
         box = page.get_by_placeholder("Search").last
         expect(box).to_be_focused()
