@@ -144,6 +144,28 @@ def test_a_question_and_the_end_are_reported_and_signed(stored: Any, receiver: R
     assert RunClient(store).webhooks() == []
 
 
+@pytest.mark.parametrize("here", [True, False])
+def test_a_deferred_question_is_reported_again(stored: Any, receiver: Receiver, here: bool) -> None:
+    """Its token is another; a client without the pipeline defers it, too."""
+    store, _ = stored
+    one = hook(receiver, content=True)
+    flujo = Flujo(Step.approval("boss", "Pay 900?", to="ada"), store=store, webhooks=[one])
+    token = str(flujo.run(900, run_id="r", labels={"tenant": "7"}).state_token)
+    if here:
+        flujo.resume(token, "defer")
+    else:
+        RunClient(store).answer(token, "defer")
+    trio.run(sender(store, flujo).flush)
+    first, again = sorted(receiver.bodies, key=lambda body: body["token"] != token)
+    [asked] = RunClient(store).questions()
+    assert (first["token"], again["token"]) == (token, asked.state_token)
+    assert first["id"] != again["id"]
+    same = ("type", "run_id", "pipeline", "labels", "state", "to", "schema", "message")
+    assert [first[name] for name in same] == [again[name] for name in same]
+    assert again["schema"] == asked.schema
+    assert flujo.resume(again["token"], "approve").status == "completed"
+
+
 def test_a_run_that_sleeps_asks_no_question(receiver: Receiver) -> None:
     """A wait for a time is no question."""
     store = MemoryStore()

@@ -12,6 +12,10 @@ import psycopg
 import pytest
 import trio
 from fleet_waiting import until
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from pydantic_ai import Agent
 
 from flujo_actors import (
     AbortRun,
@@ -25,6 +29,8 @@ from flujo_actors import (
     Step,
     UsageLimitExceededError,
 )
+from flujo_actors.telemetry.otel import OtelSink
+from flujo_actors.testing import scripted_model
 from kit.postgres_server import session_server
 
 pytestmark = pytest.mark.slow
@@ -96,6 +102,32 @@ def test_a_remote_step_reads_the_labels_of_its_run(url: str) -> None:
     client = RunClient(url, allow_blocking=True)
     assert [info.run_id for info in client.list(labels={"tenant": "7"})] == ["root"]
     assert rows(url, "SELECT name, value FROM flujo_labels") == [("tenant", "7")]
+
+
+def test_metrics_of_a_remote_step_have_the_labels_of_its_run(url: str) -> None:
+    """Also where the caller has no telemetry; only the named ones."""
+    reader = InMemoryMetricReader()
+    agent = Agent(scripted_model("yes"))
+    sink = OtelSink(TracerProvider(), MeterProvider([reader]))
+    telemetry = {"telemetry": {"sinks": [sink], "metric_labels": ["tenant"]}}
+
+    def steps() -> Any:
+        return Pipeline([Step("ask", agent, runs_on="gpu")], name="asks")
+
+    caller = make(steps(), url)
+    served = Flujo(steps(), store=url, engine="postgres", settings={**SETTINGS, **telemetry})
+
+    async def main() -> None:
+        async with fleet(served):
+            with trio.fail_after(120):
+                await caller.run_async("hello", labels={"tenant": "7", "user": "ada"})
+
+    trio.run(main)
+    data: Any = reader.get_metrics_data()
+    found = {each.name: each for scope in data.resource_metrics[0].scope_metrics for each in scope.metrics}
+    points = found["gen_ai.client.token.usage"].data.data_points
+    assert {point.attributes.get("flujo.label.tenant") for point in points} == {"7"}
+    assert all("flujo.label.user" not in point.attributes for point in points)
 
 
 def rows(url: str, statement: str) -> list[Any]:

@@ -19,7 +19,9 @@ import psycopg
 import pytest
 import trio
 
-from flujo_actors import DeclarationError, Flujo, PostgresStore, RunClient, Step, StoreError
+from flujo_actors import DeclarationError, Flujo, PostgresStore, RunClient, Step, StoreError, StoreVersionError
+from flujo_actors._api.cli.entry import main
+from flujo_actors.stores.postgres._schema import MIGRATIONS
 
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 
@@ -115,8 +117,32 @@ def test_a_schema_is_used_behind_a_pooler(pooled_url: str) -> None:
             assert db.execute("SHOW search_path").fetchone() == ('"$user", public',)
     store = flujos[0].store
     assert list(store.check()) == []
-    with pytest.raises(StoreError, match="needs a session of its own for the schema 'runs_a'"):
-        store.migrate_now()
+
+
+@needs_pgbouncer
+@pytest.mark.slow
+def test_a_schema_is_migrated_and_vacuumed_behind_a_pooler(pooled_url: str) -> None:
+    """Statements outside of transactions name the schema; no lock and no search path is left in a shared session."""
+    options = "flujo.pooler=transaction&flujo.pool_size=2&flujo.schema=moved"
+    Flujo(steps(), store=f"{pooled_url}?{options}").run(1, run_id="r")
+    needed = len(MIGRATIONS)
+    with psycopg.connect(pooled_url, autocommit=True, prepare_threshold=None) as db:
+        db.execute("DROP INDEX moved.flujo_runs_claimable")
+        db.execute(f"UPDATE moved.flujo_schema SET version = {needed - 1}")
+        with pytest.raises(StoreVersionError, match=f"the store has schema {needed - 1}, this process needs {needed}"):
+            RunClient(f"{pooled_url}?{options}&flujo.migrate=never").list()
+        assert main(["store", "migrate", "--store", f"{pooled_url}?{options}"]) == 0
+        assert main(["store", "migrate", "--store", f"{pooled_url}?{options}"]) == 0
+        assert main(["store", "vacuum", "--store", f"{pooled_url}?{options}"]) == 0
+        assert db.execute("SELECT version FROM moved.flujo_schema").fetchall() == [(needed,)]
+        valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = 'moved.flujo_runs_claimable'::regclass"
+        assert db.execute(valid).fetchall() == [(True,)]
+        counted = "SELECT reltuples FROM pg_class WHERE oid = 'moved.flujo_runs'::regclass"
+        assert db.execute(counted).fetchall() == [(1.0,)]
+        assert db.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'").fetchall() == []
+        for _ in range(8):
+            assert db.execute("SHOW search_path").fetchone() == ('"$user", public',)
+    assert RunClient(f"{pooled_url}?{options}").get("r").status == "completed"
 
 
 @needs_pgbouncer

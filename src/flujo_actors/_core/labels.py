@@ -25,6 +25,8 @@ PARENT = "flujo.parent"
 """Reserved label: id of the evaluation of a case run."""
 CHARGED = "flujo.charged"
 """Reserved label: the run draws on the budget of its parent."""
+TRACED_LABELS = "flujo_actors.labels"
+"""Key of the labels of a remote step's run in the trace context of its worker."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
 

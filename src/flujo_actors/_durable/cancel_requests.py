@@ -95,14 +95,19 @@ def end_as_aborted(store: Store, run_id: RunId, request: CancelRequest) -> None:
         _append(store, Append(lease=lease, records=(note,), status="aborted", release=True, outbox=told))
 
 
+def webhook_admission(store: Store, run: StoredRun, records: Sequence[Record] = ()) -> dict[str, object] | None:
+    """Return the body of an admission that names webhooks, or None. Blocks."""
+    if not hasattr(store, "claim_messages") or run.parent is not None:
+        return None
+    first = records[0] if records else store.record(run.run_id, 1)
+    named = '"webhooks":' in first.body  # not in nearly all runs
+    return record_bodies.read_body(first.body, where="its first record") if named else None
+
+
 def _messages(store: Store, run: StoredRun, records: Sequence[Record]) -> tuple[OutboxMessage, ...]:
     """Return the messages to the webhooks that the admission of a run names."""
-    if not hasattr(store, "claim_messages") or run.parent is not None:
-        return ()
-    first = records[0] if records else store.record(run.run_id, 1)
-    if '"webhooks":' not in first.body:  # as of nearly all runs
-        return ()
-    return _durable.aborted_messages(run, record_bodies.read_body(first.body, where="its first record"))
+    admitted = webhook_admission(store, run, records)
+    return _durable.aborted_messages(run, admitted) if admitted else ()
 
 
 def _append(store: Store, append: Append) -> None:

@@ -20,6 +20,7 @@ import cattrs
 import jsonschema_rs
 from pydantic import ValidationError
 
+from .. import _durable
 from .._core import seams
 from .._core.labels import NO_LABELS
 from .._core.outcomes import RunId
@@ -61,6 +62,7 @@ from ..errors import (
 )
 from ..stores._store_port import Store, required
 from ..structured._stages import as_data
+from .cancel_requests import webhook_admission
 
 # --- Validation of answers to pauses ------------------------------------------------------------------------------
 
@@ -275,7 +277,7 @@ def postponed(store: Store, token: str, decision: Decision) -> None:
     run_id, path = parse_token(token)
     if not hasattr(store, "defer"):
         raise StoreError(f"{type(store).__name__} has no `defer`, so its questions cannot be put off: answer yes or no")
-    pause = waiting_pause(store, token)
+    pause, run = waiting_in_run(store, token)
     body = record_bodies.read_body(pause.body, where=f"the pause at {token!r}")
     question = read_question(body.get("question"))
     assert question is not None
@@ -285,6 +287,8 @@ def postponed(store: Store, token: str, decision: Decision) -> None:
     given = record_bodies.make_body(answer=record_bodies.stored_value(attrs.asdict(decision)))
     records = (Record(kind="answered", path=path, body=given), Record(kind="paused", path=path, body=text))
     asked = attrs.evolve(pause, token=body["token"], body=text, timeout_s=again.timeout_s, due_at=None)
+    if admitted := webhook_admission(store, run):
+        asked = attrs.evolve(asked, outbox=_durable.deferred_messages(run, admitted, asked))
     store.defer(run_id, path, token=token, records=records, pause=asked)
 
 

@@ -218,7 +218,7 @@ class RemoteExecutor:
             await journal.end("failed", feedback=why)
             return []
         set_carried(self.carry, asked.carried)
-        with in_trace(asked.trace):
+        with in_trace(asked.trace, asked.labels):
             now = await self._now(asked)
             requests = [self._request(asked, item, now) for item in asked.items]
             await drawn_on(self.runs.store, asked.run, journal, requests)

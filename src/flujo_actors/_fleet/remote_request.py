@@ -19,7 +19,7 @@ from typing import Any
 
 import attrs
 
-from .._core.labels import NO_LABELS, Labels
+from .._core.labels import NO_LABELS, TRACED_LABELS, Labels
 from .._core.outcomes import RunId
 from .._core.policies.shared_budgets import WindowQuota
 from .._core.quota import Amount, Quota
@@ -236,15 +236,16 @@ def trace_headers() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def in_trace(headers: Mapping[str, str]) -> Iterator[None]:
-    """Run the block in the caller's trace, if any."""
-    if not headers or "opentelemetry.trace" not in sys.modules:
+def in_trace(headers: Mapping[str, str], labels: Labels = NO_LABELS) -> Iterator[None]:
+    """Run the block in the caller's trace, with the labels of its run for metrics."""
+    if not (headers or labels) or "opentelemetry.trace" not in sys.modules:
         yield
         return
     from opentelemetry import context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    token = context.attach(TraceContextTextMapPropagator().extract(dict(headers)))
+    caller = TraceContextTextMapPropagator().extract(dict(headers))
+    token = context.attach(context.set_value(TRACED_LABELS, labels, caller))
     try:
         yield
     finally:

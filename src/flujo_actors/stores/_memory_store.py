@@ -179,6 +179,7 @@ class MemoryStore(MemoryEvents, MemorySchedules, MemoryRates, MemoryCache, Memor
             for record in records:
                 run.add(record, run.updated_at)
             run.ask(pause, run.updated_at)
+            self._outbox.add(run_id, pause.outbox, run.updated_at)
             run.mark_ready(run.updated_at)
 
     def expire(self, *, body: str) -> list[RunId]:

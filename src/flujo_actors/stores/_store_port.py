@@ -228,7 +228,7 @@ class Deadlines(Protocol):
         """Return the seconds until the next pause timeout, or None."""
 
     def defer(self, run_id: RunId, path: StepPath, *, token: str, records: Sequence[Record], pause: OpenPause) -> None:
-        """Consume a pause and open another in one transaction."""
+        """Consume a pause and open another in one transaction, with its `outbox`."""
 
 
 class Wakes(Protocol):

@@ -216,6 +216,8 @@ class OpenPause:
     """Name of the awaited event."""
     key: str | None = None
     """Key of the awaited event."""
+    outbox: tuple[OutboxMessage, ...] = attrs.field(default=(), eq=False)
+    """Messages to webhooks about a deferral; those of an append are its own."""
 
 
 @attrs.frozen(kw_only=True)

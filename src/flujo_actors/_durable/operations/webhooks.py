@@ -10,7 +10,8 @@ Rules:
    failed.
 4. Only the key of a webhook is stored, a hash of its URL. The delivering worker has URL and secret from its own
    declaration; a message without such a worker waits.
-5. The admission of a run names its webhooks, so that a client without the pipeline can report a cancelled run.
+5. The admission of a run names its webhooks, so that a client without the pipeline can report a cancelled run, and a
+   question that it defers: that has another token.
 6. The address is resolved before each delivery, and the connection is made to that address. Addresses that are not
    global are refused unless `allow_private`. Redirects are not followed.
 
@@ -48,9 +49,10 @@ from ..._bridge.user_code_guard import guarded
 from ..._core.error_info import message_of
 from ..._core.labels import Labels, checked_filter, has_labels
 from ..._core.outcomes import PipelineResult, RunId
-from ..._core.policies.approval_policy import answer_schema
+from ..._core.policies.approval_policy import answer_schema, read_question
 from ..._core.records.json_codec import json_of, untagged
-from ..._core.records.records import Admission, OutboxMessage, StoredRun, has_ended
+from ..._core.records.record_bodies import read_body
+from ..._core.records.records import Admission, OpenPause, OutboxMessage, StoredRun, has_ended
 from ..._core.validators import suggests_options
 from ...errors import DeclarationError, NotSerializable
 from ...stores._store_port import Store, required
@@ -166,7 +168,7 @@ class Webhooks:
     def noted(self, admission: Admission) -> Admission:
         """Return an admission that names the webhooks of its run (rule 5)."""
         told = [
-            {"key": each.key, "url": each.shown, "on": list(each.on)}
+            {"key": each.key, "url": each.shown, "on": list(each.on), **({"content": True} if each.content else {})}
             for each in self.hooks
             if has_labels(admission.labels, checked_filter(each.labels))
         ]
@@ -250,14 +252,31 @@ def aborted_messages(run: StoredRun, admitted: Mapping[str, object]) -> tuple[Ou
 
     `admitted` is the body of its admission. The messages have no content.
     """
+    facts = {"state": "aborted", "token": None, "to": None, "schema": None}
+    return tuple(_noted_message(each, "ended", run, facts) for each in _noted(admitted, "ended"))
+
+
+def deferred_messages(run: StoredRun, admitted: Mapping[str, object], pause: OpenPause) -> tuple[OutboxMessage, ...]:
+    """Return the messages about a deferred question, which has a new token."""
+    body = read_body(pause.body, where="a deferred question")
+    schema = answer_schema(read_question(body.get("question")), pause.path, body.get("schema"))
+    facts = {"state": "waiting", "token": pause.token, "to": pause.to, "schema": schema}
+    told = {False: facts, True: {**facts, "message": pause.message}}
+    hooks = _noted(admitted, "question")
+    return tuple(_noted_message(each, "question", run, told[each.get("content") is True]) for each in hooks)
+
+
+def _noted(admitted: Mapping[str, object], event: WebhookEvent) -> list[Mapping[str, object]]:
+    """Return the webhooks of an admission that report an event."""
     noted = admitted.get(_NOTED)
     found = [each for each in noted if isinstance(each, dict)] if isinstance(noted, list) else []
-    facts = {"state": "aborted", "token": None, "to": None, "schema": None}
-    return tuple(
-        _message_to(str(each.get("key")), str(each.get("url")), "ended", run.run_id, run.pipeline, run.labels, facts)
-        for each in found
-        if "ended" in each.get("on", ())
-    )
+    return [each for each in found if event in each.get("on", ())]
+
+
+def _noted_message(
+    hook: Mapping[str, object], event: WebhookEvent, run: StoredRun, facts: Mapping[str, object]
+) -> OutboxMessage:
+    return _message_to(str(hook.get("key")), str(hook.get("url")), event, run.run_id, run.pipeline, run.labels, facts)
 
 
 def _message_to(

@@ -137,12 +137,23 @@ class PostgresConnections:
             time.sleep(_PAUSE_S)
 
     @contextlib.contextmanager
-    def inspecting(self, *, creates: bool = False, session: bool = False) -> Iterator[PostgresSession]:
-        """Yield a connection of any schema, which is not migrated; `session` if one transaction is not enough."""
-        if session and self._pooled and self._schema is not None:
-            raise StoreError(_NEEDS_SESSION.format(schema=self._schema))
+    def inspecting(self, *, creates: bool = False) -> Iterator[PostgresSession]:
+        """Yield a connection of any schema, which is not migrated; behind a pooler in one transaction."""
         try:
             with self._connect() as db, self._in_own_schema(db, creates=creates):
+                yield db
+        except psycopg.Error as error:
+            raise self._failure(error) from error
+
+    @contextlib.contextmanager
+    def commanding(self) -> Iterator[PostgresSession]:
+        """Yield a connection for statements outside of transactions; the others need its `in_schema`."""
+        try:
+            with self._connect() as db:
+                if self._pooled:
+                    db.schema = self._schema
+                elif self._schema is not None:
+                    self._enter_schema(db, self._schema, creates=False)
                 yield db
         except psycopg.Error as error:
             raise self._failure(error) from error
@@ -294,6 +305,8 @@ class PostgresConnections:
 
     def _migrated(self, db: PostgresSession, *, creates: bool) -> int:
         found = 0 if self._migrates else readable(db)
+        if self._pooled and 0 < found < len(MIGRATIONS):  # views of a former schema need a session
+            raise other_schema(found, len(MIGRATIONS))
         if found == 0 and not creates:
             raise _EmptySchema
         if found == 0 and not self._migrates and not self.creates:
@@ -425,10 +438,6 @@ class _PostgresWrite(Generic[T]):
 
 _PREPARED = (pg.DuplicatePreparedStatement, pg.InvalidSqlStatementName)
 
-_NEEDS_SESSION = (
-    "Postgres: this command needs a session of its own for the schema {schema!r}, and a pooler in transaction mode has "
-    "none: pass the URL of the server instead of the pooler's"
-)
 _NEEDS_POOLER = (
     "; a pooler in transaction mode needs PostgresStore(url, pooler='transaction') or ?flujo.pooler=transaction"
 )

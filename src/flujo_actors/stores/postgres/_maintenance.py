@@ -14,7 +14,16 @@ from .._store_status import Migration, StoreStatus, TableSize, name_of, orphan_f
 from . import _statements as sql
 from ._budgets import forget_budgets
 from ._run_queries import delete_labels, hash_of
-from ._schema import MIGRATIONS, index_names, migrate_in_parts, record_format, repeatable, version
+from ._schema import (
+    MIGRATIONS,
+    index_names,
+    migrate,
+    migrate_in_parts,
+    migrating_alone,
+    record_format,
+    repeatable,
+    version,
+)
 
 if TYPE_CHECKING:
     from ._connections import IsThere, PostgresConnections
@@ -210,7 +219,13 @@ class PostgresMaintenance(PostgresOutbox):
 
     def migrate_now(self) -> None:
         self._connections.may_migrate()
-        with self._connections.inspecting(creates=True, session=True) as db:
+        with self._connections.inspecting(creates=True) as db:
+            is_new = version(db) == 0
+            if is_new:
+                migrate(db)
+        if is_new:
+            return
+        with self._connections.commanding() as guard, migrating_alone(guard), self._connections.commanding() as db:
             migrate_in_parts(db)
 
     def finalize(self) -> None:
@@ -235,9 +250,13 @@ class PostgresMaintenance(PostgresOutbox):
 
     def vacuum(self) -> None:
         """Make the space of deleted runs reusable now, and renew statistics."""
-        with self._connections.inspecting(session=True) as db:
-            if version(db):
-                db.execute(sql.VACUUM)
+        with self._connections.inspecting() as db:
+            is_new = version(db) == 0
+        if is_new:
+            return
+        with self._connections.commanding() as db:  # no transaction may contain it, so each table names its schema
+            place = "" if db.schema is None else f'"{db.schema}".'
+            db.execute(sql.VACUUM.replace("flujo_", f"{place}flujo_").encode())
 
 
 _TABLES: LiteralString = """

@@ -56,6 +56,7 @@ def answer(
     insert_records(db, numbered(run, seq, records))
     if again is not None:
         _ask(db, today, run, again)
+        add_messages(db, run, again.outbox, today)
     if marks:
         mark_ready(db, today, [run])
     return None, lambda db: any(pause["answered"] == row[0] for row in db.ask(sql.FIND_PAUSE, pause))

@@ -6,8 +6,10 @@ entry of Postgres cannot be longer than a third of a page, a run id can.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, LiteralString
 
 from ..._core.records.records import PLAIN_VERSION, RECORD_VERSION
@@ -458,35 +460,61 @@ _REPEATABLE = {
 
 def migrate_in_parts(db: PostgresSession) -> None:
     """Migrate statement by statement, next to running workers; repeatable."""
-    if version(db) == 0:
-        migrate(db)
-        return
-    [(taken,)] = db.execute("SELECT pg_try_advisory_lock(%s)", (_COMMAND_LOCK,)).fetchall()
-    if not taken:
-        raise StoreError("Postgres: another process migrates this store now")
-    try:
+    with db.in_schema():
         found = version(db)
-        while found <= MIGRATIONS.index(_STATES) and _backfilled(db) == _BACKFILL_ROWS:
-            pass
-        for statement in repeatable(found):
-            _drop_invalid(db, statement)
-            db.execute(statement.encode())
-        if found < len(MIGRATIONS):
+    while found <= MIGRATIONS.index(_STATES) and _backfilled(db) == _BACKFILL_ROWS:
+        pass
+    for statement in repeatable(found):
+        _drop_invalid(db, statement)
+        _execute(db, statement)
+    if found < len(MIGRATIONS):
+        with db.in_schema():
             _set_version(db)
-    finally:
-        db.execute("SELECT pg_advisory_unlock(%s)", (_COMMAND_LOCK,))
+
+
+@contextlib.contextmanager
+def migrating_alone(db: PostgresSession) -> Iterator[None]:
+    """Hold the lock of the migrating command, or raise `StoreError`.
+
+    The transaction of a second connection has it: behind a pooler, a lock of a session would outlast the command.
+    """
+    with db.transaction():
+        [(taken,)] = db.execute("SELECT pg_try_advisory_xact_lock(%s)", (_COMMAND_LOCK,)).fetchall()
+        if not taken:
+            raise StoreError("Postgres: another process migrates this store now")
+        # After the query: that would keep its snapshot until the next statement, and new indexes wait for snapshots.
+        db.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        yield
 
 
 _COMMAND_LOCK = 4_935_112_608_003
 """Advisory lock of the command that migrates in parts."""
 
 
+def _execute(db: PostgresSession, statement: str) -> None:
+    if "CONCURRENTLY" in statement:  # no transaction may contain it
+        db.execute(placed(statement, db.schema).encode())
+        return
+    with db.in_schema():
+        db.execute(statement.encode())
+
+
+_OBJECT = re.compile(r"(?<= ON )(?=flujo_)|(?<=DROP INDEX CONCURRENTLY )(?=flujo_)|(?<=IF EXISTS )(?=flujo_)")
+
+
+def placed(statement: str, schema: str | None) -> str:
+    """Return a statement about an index that names its schema."""
+    return statement if schema is None else _OBJECT.sub(f'"{schema}".', statement, count=1)
+
+
 def _drop_invalid(db: PostgresSession, statement: str) -> None:
     """Drop an index whose creation was interrupted."""
     found = re.search(r"INDEX CONCURRENTLY IF NOT EXISTS (\w+)", statement)
     invalid = "SELECT 1 FROM pg_index WHERE indexrelid = to_regclass(%s) AND NOT indisvalid"
-    if found and db.execute(invalid, (found[1],)).fetchall():
-        db.execute(f"DROP INDEX CONCURRENTLY {found[1]}".encode())
+    with db.in_schema():
+        is_left = found is not None and db.execute(invalid, (found[1],)).fetchall()
+    if found and is_left:
+        _execute(db, f"DROP INDEX CONCURRENTLY {found[1]}")
 
 
 def _set_version(db: PostgresSession) -> None:
@@ -504,7 +532,7 @@ _BACKFILL: LiteralString = """
 
 def _backfilled(db: PostgresSession) -> int:
     """Set the end of some ended runs; return their number."""
-    with db.transaction():
+    with db.transaction(), db.in_schema():
         db.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
         db.execute("ALTER TABLE flujo_runs ADD COLUMN IF NOT EXISTS ended_at float8")
         return db.execute(_BACKFILL, (_BACKFILL_ROWS,)).rowcount

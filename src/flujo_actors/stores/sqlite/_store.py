@@ -335,6 +335,7 @@ class SqliteStore(
         with self._connections.writing() as db:
             run = record_writes.consume(db, run_id, path, token, records, self._wall())
             record_writes.ask(db, run, pause, self._wall())
+            record_writes.add_messages(db, run, pause.outbox, self._wall())
             self._mark_ready(db, [run])
 
     def retry(self, run_id: RunId, *, number: int, record: Record, queue: str | None) -> None:

@@ -38,7 +38,7 @@ from opentelemetry.trace import (
 from sniffio import AsyncLibraryNotFoundError, current_async_library
 
 from ..._core import telemetry_events as ev
-from ..._core.labels import NO_LABELS
+from ..._core.labels import NO_LABELS, TRACED_LABELS
 from ..._core.step_paths import StepPath, parent_of
 from ..._core.telemetry_events import (
     AgentUsage,
@@ -451,8 +451,10 @@ class OtelSink:
         return conventions.label_attributes({name: labels[name] for name in self._metric_labels & labels.keys()})
 
     def _labels_of_run(self, run_id: str) -> conventions.Attributes:
-        spans = self._runs.get(run_id) if self._metric_labels else None
-        return {} if spans is None else self._labels(spans.labels)
+        """Return the labels for metrics inside a run; a remote step has its caller's."""
+        spans = self._runs.get(run_id)
+        carried = context.get_value(TRACED_LABELS) if spans is None else spans.labels
+        return self._labels(carried) if self._metric_labels and isinstance(carried, Mapping) else {}
 
     def _measure(self, event: ev.Event) -> None:
         match event:
@@ -479,8 +481,7 @@ class OtelSink:
         spans = self._runs.get(event.run_id) or self._guests.get(event.run_id)
         call = spans.get(("model", event.path, event.call_id)) if spans else None
         if call is not None:
-            labels = self._labels_of_run(event.run_id)
-            self._metrics.model_call(event, event.at - call.started_at, labels)
+            self._metrics.model_call(event, event.at - call.started_at, self._labels_of_run(event.run_id))
 
 
 def _refuse_without_sdk() -> None:
