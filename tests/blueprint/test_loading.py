@@ -74,6 +74,15 @@ def test_modules_beside_the_blueprint_are_found_without_a_configuration(place: P
         load_blueprint(path)
 
 
+def test_the_environment_narrows_what_a_file_allows_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration of an earlier load is not used again: its file did not change, but the environment did."""
+    path = write(place, 'steps: [{name: a, uses: "shelf:shout"}]')
+    load_blueprint(path)
+    monkeypatch.setenv("FLUJO_BLUEPRINTS__ALLOW", "other")
+    with pytest.raises(BlueprintError, match="not allowed"):
+        load_blueprint(path)
+
+
 def test_every_limit_that_a_blueprint_says_holds(place: Path) -> None:
     """Also beside those of the configuration, which make none of them larger."""
     (place / "flujo.toml").write_text("[blueprints]\ntotal_tokens_limit = 1000\n")

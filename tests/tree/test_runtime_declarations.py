@@ -10,7 +10,7 @@ import pytest
 from scripted import same
 
 import flujo_actors
-from flujo_actors import Flujo, Pipeline, Step, errors
+from flujo_actors import Backoff, Cache, Flujo, Pipeline, RateLimit, Step, UsageLimits, errors
 from flujo_actors.errors import DeclarationError
 
 A, B = Step("a", same), Step("b", same)
@@ -171,3 +171,25 @@ def test_a_pipeline_from_a_step_is_that_step_in_a_row_of_one() -> None:
     assert Pipeline.from_step(chain) is chain
     assert [step.name for step in (chain >> Step("c", same)).steps] == ["a", "b", "c"]
     assert chain.steps == (A, B)
+
+
+NO_FLOAT = 10**400
+
+DURATIONS: dict[str, Any] = {
+    "timeout_s": lambda: Step("s", same, timeout_s=NO_FLOAT),
+    "approval": lambda: Step.approval("s", "Fine?", timeout_s=NO_FLOAT, on_timeout="reject"),
+    "sleep": lambda: Step.sleep("s", NO_FLOAT),
+    "event": lambda: Step.wait_for("s", "paid", timeout_s=NO_FLOAT),
+    "cache": lambda: Cache(ttl_s=NO_FLOAT),
+    "time limit": lambda: UsageLimits(time_limit_s=NO_FLOAT),
+    "cost limit": lambda: UsageLimits(total_cost_usd_limit=NO_FLOAT),
+    "backoff": lambda: Backoff(first=NO_FLOAT, ceiling=NO_FLOAT),
+    "rate": lambda: RateLimit("r", requests_per_min=NO_FLOAT),
+}
+
+
+@pytest.mark.parametrize("option", sorted(DURATIONS))
+def test_a_whole_number_that_no_float_can_hold_is_refused(option: str) -> None:
+    """It would raise in the clock or in the store, in the middle of a run."""
+    with pytest.raises(DeclarationError):
+        DURATIONS[option]()

@@ -161,3 +161,19 @@ def test_a_blueprint_with_an_unknown_exception_is_refused(tmp_path: Path) -> Non
     )
     with pytest.raises(DeclarationError, match="did you mean `ConnectionError`"):
         load_blueprint(path)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("seconds", [float("inf"), 10**400], ids=["infinite", "no float"])
+async def test_a_retry_after_that_no_clock_can_hold_is_final(seconds: float) -> None:
+    """A provider's number does not raise in the run: it is longer than any accepted wait."""
+    calls: list[int] = []
+
+    async def busy(data: object) -> str:
+        calls.append(1)
+        error = ConnectionError("busy")
+        error.retry_after = seconds  # type: ignore[attr-defined]
+        raise error
+
+    result = await Flujo(Step("s", busy, max_retries=2)).run_async("x")
+    assert (result.status, len(calls)) == ("failed", 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
@@ -49,13 +48,12 @@ def project_of(
     allowed = checked_entries(allow)
     if found is None:
         return Project(root=directory, allow=allowed, resolve=resolve)
-    configured = _configured(found.resolve(), found.stat().st_mtime_ns if found.is_file() else 0)
+    configured = _configured(found.resolve())
     return attrs.evolve(configured, allow=(*configured.allow, *allowed), resolve=resolve)
 
 
-@functools.lru_cache(maxsize=1)  # a hundred files have one configuration
-def _configured(file: Path, changed_at: int) -> Project:
-    """Return a configuration file's blueprint options, cached by change time."""
+def _configured(file: Path) -> Project:
+    """Return the blueprint options of a configuration file and the environment."""
     settings = flujo_actors.load_settings(file=file)
     return Project(
         root=file.parent,

@@ -32,7 +32,7 @@ from .attempt_results import Attempt, AttemptFailed, AttemptStopped, escalating
 from .error_info import cause_of, leaves_of, tried
 from .exit_rules import RestartType, exit_action
 from .outcomes import Aborted, ErrorInfo, Failure, Paused, Success, TerminalOutcome
-from .validators import suggests_options
+from .validators import is_number, suggests_options
 
 
 @suggests_options
@@ -50,13 +50,13 @@ class Backoff:
     def __attrs_post_init__(self) -> None:
         for name in ("first", "factor", "ceiling", "jitter", "longest_retry_after_s"):
             value = getattr(self, name)
-            _require(isinstance(value, int | float) and not isinstance(value, bool), name, value, "a number")
-        _require(0 <= self.first < math.inf, "first", self.first, "a number of seconds, 0 or more")
-        _require(1 <= self.factor < math.inf, "factor", self.factor, "1 or more: waits never shrink")
-        _require(self.first <= self.ceiling < math.inf, "ceiling", self.ceiling, "finite, not below `first`")
+            _require(is_number(value), name, value, "a finite number")
+        _require(self.first >= 0, "first", self.first, "a number of seconds, 0 or more")
+        _require(self.factor >= 1, "factor", self.factor, "1 or more: waits never shrink")
+        _require(self.first <= self.ceiling, "ceiling", self.ceiling, "not below `first`")
         _require(0 <= self.jitter <= 1, "jitter", self.jitter, "a share between 0 and 1")
         longest = self.longest_retry_after_s
-        _require(0 <= longest < math.inf, "longest_retry_after_s", longest, "a number of seconds, 0 or more")
+        _require(longest >= 0, "longest_retry_after_s", longest, "a number of seconds, 0 or more")
 
     @classmethod
     def none(cls) -> Backoff:
@@ -79,7 +79,7 @@ class Backoff:
 
 def _require(holds: bool, field: str, value: float, wanted: str) -> None:
     if not holds:
-        raise DeclarationError(f"Backoff.{field} is {value!r}; it must be {wanted}")
+        raise DeclarationError(f"Backoff.{field} is {value!r:.100}; it must be {wanted}")
 
 
 @attrs.frozen(kw_only=True)
@@ -237,9 +237,10 @@ def retry_after_of(error: BaseException | ErrorInfo | None) -> float:
 def _retry_after(error: BaseException | ErrorInfo) -> float:
     asked = tried(getattr, error, "retry_after", None)
     value = 0.0 if isinstance(asked, Error) else asked.value
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        return 0.0
-    return max(0.0, float(value))
+    if is_number(value):
+        return max(0.0, float(value))
+    is_endless = isinstance(value, int | float) and not isinstance(value, bool) and value > 0  # infinite, or no float
+    return math.inf if is_endless else 0.0
 
 
 # --- Common end of concurrent siblings ----------------------------------------------------------------------------

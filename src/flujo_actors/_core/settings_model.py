@@ -7,7 +7,6 @@ Where the values come from (the constructor, `flujo.toml`, the environment) is d
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,7 +16,7 @@ from ..errors import DeclarationError
 from .default_settings import BACKEND, SYNC_STEP_THREADS, UNDO_GRACE_S, Backend
 from .labels import checked_labels, checked_names
 from .policies.rate_limits import RateLimit
-from .validators import nearest, span_seconds, suggests_options
+from .validators import is_number, nearest, span_seconds, suggests_options
 
 if TYPE_CHECKING:
     from .validators import AttrsField, V
@@ -28,8 +27,8 @@ def _at_least(least: float) -> Any:
         whole = attribute.type in (int, "int")
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
             raise DeclarationError(f"setting {attribute.name} must be a {'whole ' * whole}number, not {value!r}")
-        if not -math.inf < value < math.inf:
-            raise DeclarationError(f"setting {attribute.name} must be a finite number, not {value!r}")
+        if not is_number(value):
+            raise DeclarationError(f"setting {attribute.name} must be a finite number, not {value!r:.100}")
         if value < least:
             raise DeclarationError(f"setting {attribute.name} must be a number of at least {least:g}, not {value!r}")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
 from ..errors import DeclarationError
-from .validators import suggests_options
+from .validators import is_number, suggests_options
 
 if TYPE_CHECKING:
     import datetime
@@ -132,8 +131,8 @@ def less(whole: Usage, part: Usage) -> Usage:
 def _positive(_: object, attribute: AttrsField, value: V) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise DeclarationError(f"UsageLimits.{attribute.name} must be a finite number >= 0 or None, not {value!r}")
+    if not is_number(value) or value < 0:
+        raise DeclarationError(f"UsageLimits.{attribute.name} must be a finite number >= 0 or None, not {value!r:.100}")
 
 
 def _count(_: object, attribute: AttrsField, value: V) -> None:

@@ -3,7 +3,7 @@
 Sections:
 
 - Suggestions for unknown names.
-- Lengths of time that users give.
+- Numbers and lengths of time that users give.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import math
 import re
+import sys
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from ..errors import DeclarationError, UnknownOption
 
@@ -74,12 +75,19 @@ def _refuse_unknown(name: str, init: Any, options: dict[str, object]) -> None:
     raise UnknownOption(f"{name} has no option {wrong!r}: {hint}") from None
 
 
-# --- Lengths of time that users give ------------------------------------------------------------------------------
+# --- Numbers and lengths of time that users give ------------------------------------------------------------------
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether the value is a finite number, in a float's range."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max
 
 
 def span_seconds(text: str) -> float:
@@ -95,6 +103,6 @@ def span_seconds(text: str) -> float:
 
 def checked_seconds(value: float, *, what: str) -> float:
     """Return the value if it is a positive, finite duration."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise DeclarationError(f"{what} must be seconds > 0, not {value!r}")
+    if not is_number(value) or value <= 0:
+        raise DeclarationError(f"{what} must be seconds > 0, not {value!r:.100}")
     return value

@@ -9,7 +9,6 @@ Sections:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -17,7 +16,7 @@ import attrs
 
 from .. import _dsl
 from .._core import policies
-from .._core.validators import nearest, suggests_options
+from .._core.validators import is_number, nearest, suggests_options
 from ..errors import DeclarationError
 from .call_plan import plan_agent
 
@@ -116,8 +115,8 @@ def as_rate_limits(value: RateLimit | Iterable[RateLimit] | None) -> tuple[RateL
 
 
 def _checked_ttl(_: object, attribute: AttrsField, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise DeclarationError(f"Cache: ttl_s must be a finite number > 0, not {value!r}")
+    if not is_number(value) or value <= 0:
+        raise DeclarationError(f"Cache: ttl_s must be a finite number > 0, not {value!r:.100}")
 
 
 def _checked_scope(_: object, attribute: AttrsField, value: str | None) -> None:

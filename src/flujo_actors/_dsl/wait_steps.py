@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, TypeAlias, cast, get_args
 
@@ -19,7 +18,7 @@ from .._core.records.data_models import SCHEMAS, known_to_pydantic
 from .._core.step_paths import ESCALATION, REJECTION, Segment
 from .._core.type_parameters import In, Out
 from .._core.type_registry import register_type
-from .._core.validators import checked_seconds
+from .._core.validators import checked_seconds, is_number
 from ..errors import DeclarationError
 from .call_plan import check_takes_pair
 from .declared_step import EMPTY, Declared, checked_count, frozen_mapping, of_type
@@ -37,10 +36,9 @@ LONGEST_NAME = 200
 
 def checked_delay_s(seconds: object, *, what: str) -> float:
     """Return the seconds of a wait; `ValueError` with the reason for others."""
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not 0 <= cast("float", seconds) < math.inf:
+    if not is_number(seconds) or seconds < 0:
         raise ValueError(f"{what} must be a finite number >= 0, not {seconds!r:.100}")
-    return float(cast("float", seconds))
+    return float(seconds)
 
 
 def epoch_of(instant: object, *, what: str) -> float:
@@ -49,7 +47,7 @@ def epoch_of(instant: object, *, what: str) -> float:
         if instant.utcoffset() is None:
             raise ValueError(f'{what} has no time zone; use datetime(..., tzinfo=ZoneInfo("..."))')
         return instant.timestamp()
-    if isinstance(instant, bool) or not isinstance(instant, int | float) or not math.isfinite(instant):
+    if not is_number(instant):
         raise ValueError(f"{what} must be an aware datetime or seconds since the epoch, not {instant!r:.100}")
     return float(instant)
 

@@ -28,7 +28,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import math
 import random
 import threading
 import time
@@ -45,6 +44,7 @@ from .._core.outcomes import RunId
 from .._core.records.records import StoredRun, has_ended
 from .._core.retry_decisions import Backoff
 from .._core.step_paths import StepPath
+from .._core.validators import is_number
 from .._core.views.record_summaries import RecordSummary
 from ..errors import DeclarationError, FlujoError, StoreError, TransactionLost
 from ..stores._fork_safety import watch_forks
@@ -469,7 +469,7 @@ class RunWatch:
 
 
 def _checked_patience(reconnect_s: float) -> float:
-    if isinstance(reconnect_s, bool) or not isinstance(reconnect_s, int | float) or not 0 <= reconnect_s < math.inf:
+    if not is_number(reconnect_s) or reconnect_s < 0:
         raise DeclarationError(f"watch: reconnect_s must be a finite number of seconds, 0 or more, not {reconnect_s!r}")
     return reconnect_s
 

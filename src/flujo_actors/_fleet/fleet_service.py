@@ -8,7 +8,6 @@ Sections:
 from __future__ import annotations
 
 import functools
-import math
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from .._core.policies.claim_order import checked_key, checked_per_key, checked_p
 from .._core.quota import Amount
 from .._core.records.records import ClaimedRun, StoredRun, poisonous
 from .._core.settings_model import FleetSettings, RetentionSettings, Settings
-from .._core.validators import checked_seconds
+from .._core.validators import checked_seconds, is_number
 from .._dsl.wait_steps import Instant, checked_delay_s, epoch_of
 from .._durable.durable_run_registry import DurableRunRegistry
 from .._durable.fingerprint import Fingerprint
@@ -299,7 +298,7 @@ def _checked_slots(slots: int) -> int:
 
 
 def _checked_grace(grace_s: float) -> float:
-    if isinstance(grace_s, bool) or not isinstance(grace_s, int | float) or not 0 <= grace_s < math.inf:
+    if not is_number(grace_s) or grace_s < 0:
         raise DeclarationError(f"grace_s must be seconds, 0 or more, not {grace_s!r}")
     return grace_s
 

@@ -46,6 +46,7 @@ from .._core.policies.schedule_rules import (
 )
 from .._core.records import record_bodies
 from .._core.records.records import WOKEN, Admission, Lease, StoredRun, StoredStatus, has_ended
+from .._core.validators import is_number
 from .._durable.cancel_requests import cancel
 from .._durable.durable_run_registry import DurableRunRegistry
 from .._durable.store_executor import call_store
@@ -167,7 +168,7 @@ def _epoch(time: dt.datetime | float | None, where: str) -> float | None:
         if time.tzinfo is None:
             raise DeclarationError(f'{where} has no time zone; use datetime(..., tzinfo=ZoneInfo("..."))')
         return time.timestamp()
-    if isinstance(time, bool) or not isinstance(time, int | float) or not math.isfinite(time):
+    if not is_number(time):
         raise DeclarationError(f"{where} must be an aware datetime or epoch seconds, not {time!r}")
     return float(time)
 
@@ -180,11 +181,11 @@ def _check_times(schedule: Schedule, where: str) -> None:
         if wrong is not None:
             raise DeclarationError(f"{where}: cron {schedule.cron!r} is not valid ({wrong}); {FIELDS}")
     zone_named(schedule.zone, where=where)
-    if schedule.every_s is not None and not (_is_number(schedule.every_s) and 1 <= schedule.every_s < math.inf):
+    if schedule.every_s is not None and not (is_number(schedule.every_s) and schedule.every_s >= 1):
         raise DeclarationError(f"{where}: every_s must be a finite number >= 1, not {schedule.every_s!r}")
     for option in ("jitter_s", "missed_within_s"):
         value = getattr(schedule, option)
-        if not (_is_number(value) and 0 <= value < math.inf):
+        if not (is_number(value) and value >= 0):
             raise DeclarationError(f"{where}: {option} must be a finite number >= 0, not {value!r}")
     _check_jitter(schedule, where)
 
@@ -207,10 +208,6 @@ def _check_words(schedule: Schedule, where: str) -> None:
             raise DeclarationError(f"{where}: {option} must be one of {listed}, not {getattr(schedule, option)!r}")
     if isinstance(schedule.priority, bool) or not isinstance(schedule.priority, int) or abs(schedule.priority) > 100:
         raise DeclarationError(f"{where}: priority must be a whole number from -100 to 100, not {schedule.priority!r}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def declare_schedule(store: Store | None, schedule: Schedule, *, paused: bool) -> ScheduleInfo:

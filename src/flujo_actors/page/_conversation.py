@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol, TypeAlias
 
 from .._core.step_paths import StepPath
+from .._core.validators import is_number
 from .._core.views.record_summaries import RecordSummary
 from ._browser_json import dollars_text, seconds_text
 
@@ -94,7 +95,7 @@ def _figures(message: Message) -> str:
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if is_number(value) else 0.0
 
 
 def turns_of(bodies: RecordBodies, path: StepPath) -> list[str]:

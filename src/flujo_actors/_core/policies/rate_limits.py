@@ -15,7 +15,6 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, Protocol, TypeAlias
 
@@ -23,7 +22,7 @@ import attrs
 
 from ...errors import DeclarationError
 from ..records.records import Lease
-from ..validators import suggests_options
+from ..validators import is_number, suggests_options
 
 RateResource: TypeAlias = Literal["requests", "tokens", "at_once"]
 """Resource of a bucket."""
@@ -72,8 +71,7 @@ class RateLimit:
         value = getattr(self, option)
         if value is None:
             return
-        known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not known or value < 0 or (above and value == 0):
+        if not is_number(value) or value < 0 or (above and value == 0):
             raise DeclarationError(f"{self._title}: {option} must be {wanted}, not {value!r}")
 
 

@@ -28,7 +28,7 @@ import attrs
 
 from ...errors import DeclarationError
 from ..usage import Budget, BudgetLevel
-from ..validators import suggests_options
+from ..validators import is_number, suggests_options
 from .loop_detection import canonical
 
 if TYPE_CHECKING:
@@ -157,9 +157,7 @@ class Selector(Protocol):
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+    return float(value) if is_number(value) else None
 
 
 def _checked_prior(_: object, attribute: AttrsField, value: V) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
@@ -23,7 +22,7 @@ import attrs
 from ..._core.labels import checked_filter
 from ..._core.outcomes import RunId
 from ..._core.records.records import AskedPause, RunQuery, StoredRun, StoredStatus, has_ended
-from ..._core.validators import span_seconds
+from ..._core.validators import is_number, span_seconds
 from ...errors import (
     AlreadyAnswered,
     CorruptRecord,
@@ -55,7 +54,7 @@ def moment(given: Moment, *, what: str, now: float) -> float:
         return given.timestamp()
     if isinstance(given, str):
         return now - span_seconds(given)
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+    if not is_number(given):
         raise DeclarationError(f"{what} must be seconds since the epoch, a datetime or a span, not {given!r:.100}")
     return float(given)
 

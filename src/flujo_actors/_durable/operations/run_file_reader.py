@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, cast, get_args
 
@@ -21,6 +20,7 @@ from ..._core.policies.approval_policy import addressed, asked_in
 from ..._core.records import record_bodies
 from ..._core.records.records import RECORD_VERSION, OpenPause, Record, RecordKind, StoredRun, StoredStatus
 from ..._core.step_paths import StepPath
+from ..._core.validators import is_number
 from ...errors import CorruptRecord, DeclarationError, StoreVersionError
 from ...stores._record_rows import questions_and_waits
 
@@ -321,7 +321,7 @@ def _time(data: Mapping[str, object], name: str, *, optional: bool) -> float | N
 
 
 def _cost(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if not is_number(value) or value < 0:
         raise ValueError(f"cost_usd must be a number of at least 0, not {value!r:.40}")
     return float(value)
 
