@@ -26,7 +26,7 @@ PARENT = "flujo.parent"
 CHARGED = "flujo.charged"
 """Reserved label: the run draws on the budget of its parent."""
 TRACED_LABELS = "flujo_actors.labels"
-"""Key of the labels of a remote step's run in the trace context of its worker."""
+"""Key of a remote step's labels in a trace context."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
 

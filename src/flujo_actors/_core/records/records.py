@@ -217,7 +217,7 @@ class OpenPause:
     key: str | None = None
     """Key of the awaited event."""
     outbox: tuple[OutboxMessage, ...] = attrs.field(default=(), eq=False)
-    """Messages to webhooks about a deferral; those of an append are its own."""
+    """Messages to webhooks about a deferral."""
 
 
 @attrs.frozen(kw_only=True)

@@ -138,7 +138,7 @@ class PostgresConnections:
 
     @contextlib.contextmanager
     def inspecting(self, *, creates: bool = False) -> Iterator[PostgresSession]:
-        """Yield a connection of any schema, which is not migrated; behind a pooler in one transaction."""
+        """Yield a connection of any schema; behind a pooler in one transaction."""
         try:
             with self._connect() as db, self._in_own_schema(db, creates=creates):
                 yield db
@@ -147,7 +147,10 @@ class PostgresConnections:
 
     @contextlib.contextmanager
     def commanding(self) -> Iterator[PostgresSession]:
-        """Yield a connection for statements outside of transactions; the others need its `in_schema`."""
+        """Yield a connection for statements outside of transactions.
+
+        Other statements need its `in_schema`.
+        """
         try:
             with self._connect() as db:
                 if self._pooled:
