@@ -228,7 +228,7 @@ class StoreVersionError(StoreError):
 
 
 class RecordVersionError(StoreVersionError):
-    """A record has a newer format than this code reads; other runs are readable."""
+    """A record has a newer format; other runs are readable."""
 
 
 class FingerprintMismatch(StoreError):
@@ -322,7 +322,7 @@ class NotAwaited(FlujoError, TypeError):
 
 
 class RateLimited(FlujoError):
-    """A request would have to wait longer than the `max_wait_s` of its rate limit."""
+    """A request would exceed the `max_wait_s` of its rate limit."""
 
     name: str
     wait_s: float
@@ -452,11 +452,11 @@ class EvaluationMismatch(FlujoError):
 
 
 class GateError(FlujoError, ValueError):
-    """A gate cannot be parsed, needs a baseline, or names an unknown metric."""
+    """A gate is malformed, lacks a baseline or a known metric."""
 
 
 class Diverged(ControlError):
-    """A replay or rehearsal needed a result that is not recorded; nothing was executed."""
+    """A replay or rehearsal needed an unrecorded result."""
 
     difference: Any = None
     """The `Difference` from the recorded run."""

@@ -96,7 +96,7 @@ def has_tools(agent: Any) -> bool:
 
 
 def toolset_to_connect(agent: Any, options: object) -> str | None:
-    """Return the name of a toolset that connects to list its tools, or None."""
+    """Return a toolset that connects to list its tools, or None."""
     while hasattr(agent, "wrapped"):
         agent = agent.wrapped
     given = options.get("toolsets") or () if isinstance(options, Mapping) else ()

@@ -58,7 +58,7 @@ class CallToApprove:
 
     @property
     def data(self) -> JsonSchema:
-        """Return the call as JSON data; earlier releases read all of its names."""
+        """Return the call as JSON data, which earlier releases can read."""
         return attrs.asdict(self, filter=attrs.filters.exclude("description"))
 
     @property

@@ -334,7 +334,7 @@ class AgentCall:
                 self.settle(reserved, NO_USAGE)
 
     async def _pass_fence_with(self, reserved: tuple[Amount, ...]) -> None:
-        """As `pass_fence`; a refused request gives its reservation back."""
+        """Pass the fence; a refused request returns its reservation."""
         passed = False
         try:
             await self.pass_fence()

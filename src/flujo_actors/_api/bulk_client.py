@@ -231,7 +231,7 @@ class LimitsClient(StoreClient):
     def backfill(
         self, name: str, start: dt.datetime | float, end: dt.datetime | float, *, limit: int = 1000
     ) -> Sequence[str]:
-        """Request runs for the instants in `[start, end)` that have none; return their ids.
+        """Request the missing runs of `[start, end)`; return their ids.
 
         The next worker of the pipeline creates them, oldest first. More than `limit` instants: `ValueError`.
         """

@@ -317,7 +317,7 @@ class RunClient(BulkClient, LimitsClient):
 
     @blocking
     def retry_webhooks(self, ids: Sequence[str] | None = None) -> int:
-        """Make failed messages to webhooks due now, all by default; return their number."""
+        """Retry failed webhook messages now; return their number."""
         required(self._store, "retry_messages", what="retrying webhook messages", port="RunOutbox")
         return self._store.retry_messages(None if ids is None else list(ids))
 
@@ -358,7 +358,7 @@ class RunClient(BulkClient, LimitsClient):
         to: Literal["one", "all"] = "one",
         by: str | None = None,
     ) -> Sent:
-        """Send an event to a run that waits for it, or buffer it.
+        """Send an event to a waiting run, or buffer it.
 
         The oldest open wait with this name and key gets it, else the next one that opens within `events.retain_s`. With
         `to="all"` every open wait gets it, and none later. A second event with the same `id` changes nothing. Raise
@@ -521,7 +521,7 @@ class RunClient(BulkClient, LimitsClient):
 
     @blocking
     def import_runs(self, file: RunFile, *, if_exists: IfExists = "raise") -> ImportReport:
-        """Create the runs of an exported file; each completely or not at all.
+        """Create the runs of an exported file, each one atomically.
 
         They have no owner: open runs can be answered under their tokens, claimed and resumed. `RunExists` if an id is
         used, unless it is skipped. A cut, changed or redacted file is a `DeclarationError`, one of a newer version a

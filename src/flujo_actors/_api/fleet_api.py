@@ -78,7 +78,7 @@ class ScheduleApi:
         ends_at: dt.datetime | float | None = None,
         paused: bool = False,
     ) -> ScheduleInfo:
-        """Create or update a schedule; workers of the pipeline submit its runs. Blocks.
+        """Create or update a schedule, whose runs workers submit. Blocks.
 
         `cron` has five fields, in `zone`; `every_s` counts from the epoch or from `starts_at`. A function as `input` is
         called with the scheduled time by the worker. `overlap` handles an instant while an earlier run has not ended,

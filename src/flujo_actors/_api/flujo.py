@@ -1,4 +1,4 @@
-"""`Flujo`: a pipeline with everything it needs to run, recover and submit runs."""
+"""`Flujo`: a pipeline that can run, recover and submit runs."""
 
 from __future__ import annotations
 

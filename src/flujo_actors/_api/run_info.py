@@ -217,7 +217,7 @@ def run_infos(store: Store, runs: Sequence[StoredRun]) -> list[RunInfo]:
 def found_runs(
     store: Store, query: RunQuery, states: Sequence[RunStateName] | None = None
 ) -> list[tuple[StoredRun, Standing]]:
-    """Return the runs of a query with their states, in its order. Blocks.
+    """Return a query's runs with their states, in order. Blocks.
 
     The state of an open run is not stored: runs with its facts are read in pages until the limit is reached.
     """
@@ -232,7 +232,7 @@ _SMALLEST_PAGE = 100
 
 
 def _pages(store: Store, query: RunQuery, states: Sequence[RunStateName]) -> Iterator[list[StoredRun]]:
-    """Yield the runs that may be in one of the states, in the order of the query."""
+    """Yield the runs that may have a state, in query order."""
     statuses = [each for each in stored_statuses(states) if query.status in (None, each)]
     facts = facts_of(states) if hasattr(store, "groups") else ()
     size = None if query.limit is None or not hasattr(store, "scan") else max(query.limit, _SMALLEST_PAGE)
@@ -274,7 +274,7 @@ def queue_infos(store: Store) -> list[QueueInfo]:
 
 
 def _ready_keys(store: Store) -> dict[str, dict[str, int]]:
-    """Return the number of ready runs by queue and key, the largest first."""
+    """Return ready runs by queue and key, largest number first."""
     if not hasattr(store, "ready_keys"):
         return {}
     counts: dict[str, dict[str, int]] = {}
@@ -437,7 +437,7 @@ class ChangedRuns:
 
 
 class RunsWatch:
-    """Changes of many runs: `async for info in …`; leaving the loop ends it."""
+    """Changes of many runs: `async for info in …`."""
 
     def __init__(self, store: Store, where: RunFilter, every_s: float) -> None:
         self._changes, self._every_s = ChangedRuns(store, where), every_s

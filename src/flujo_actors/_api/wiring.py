@@ -81,7 +81,7 @@ def _derive(pipeline: Pipeline) -> None:
 
 
 def load_for_attempts() -> None:
-    """Load the attempts of a run that was resumed or is to be stopped."""
+    """Load the attempt loop of a resumed or stopping run."""
     _load([f"{_TREE}.attempt_loop"])
 
 
@@ -172,7 +172,7 @@ def searches_of(
 
 
 def refuse_without_store(pipeline: Pipeline) -> None:
-    """Refuse steps that need a store: with a transaction, or waiting for events."""
+    """Refuse transactions and event waits without a store."""
     for each in walk_steps(pipeline):
         if each.kind == "wait_for":
             raise DeclarationError(f"step {each.name!r} waits for an event, and events need a store")
@@ -213,7 +213,7 @@ def _declared_limits(given: UsageLimits | Sequence[UsageLimits] | None, pipeline
 def windows_of(
     given: UsageLimits | Sequence[UsageLimits] | None, pipeline: Pipeline, store: Store | None
 ) -> WindowBudgets | None:
-    """Return the budgets of windows that a `Flujo`'s runs draw on, if any."""
+    """Return the window budgets of a `Flujo`'s runs, if any."""
     for step in walk_steps(pipeline):
         if step is not pipeline and step.usage_limits is not None and step.usage_limits.window is not None:
             raise DeclarationError(f"step {step.name!r}: limits with a window hold for whole runs: pass them to Flujo")

@@ -451,7 +451,7 @@ class Compiler:
         )
 
     def _tool(self, said: str | Mapping[str, AgentEntry]) -> Any:
-        """Return a tool of an agent, with approval if it asks for that."""
+        """Return a tool of an agent, with its declared approval."""
         if isinstance(said, str):
             return import_object(self._project, said)
         function = import_object(self._project, said["uses"].value)

@@ -573,7 +573,7 @@ def _is_plain(compensate: object) -> bool:
 
 
 def _function_of(step: object) -> object:
-    """Return the function that a step was made from, if it is nothing else."""
+    """Return the function of a plain function step, or None."""
     if not isinstance(step, Step) or not isinstance(step.agent, FunctionType):
         return None
     made = step_of(step.agent)

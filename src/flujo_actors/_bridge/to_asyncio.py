@@ -373,7 +373,7 @@ _waiting: list[object] = []
 
 @contextlib.contextmanager
 def waiting_on_trio() -> Iterator[None]:
-    """Mark a call whose asyncio code waits for a time of the trio clock."""
+    """Mark a call whose asyncio code waits for the trio clock."""
     _waiting.append(None)
     try:
         yield
@@ -382,7 +382,7 @@ def waiting_on_trio() -> Iterator[None]:
 
 
 def calls_in_flight() -> int:
-    """Return the number of open calls to other loops that do not wait for trio."""
+    """Return the number of open calls that do not wait for trio."""
     return max(0, len(_under_way) - len(_waiting))
 
 

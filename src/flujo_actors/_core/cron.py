@@ -81,7 +81,7 @@ def local_time(instant: float, zone: str) -> dt.datetime:
 
 
 def is_ambiguous(cron: str, zone: str) -> bool:
-    """Return whether an expression names an hour that a zone's change of clock concerns."""
+    """Return whether a zone's change of clock affects an expression."""
     hours = _MACROS.get(cron.strip().lower(), cron).split()[1]
     found = zone_named(zone, where="a schedule")
     start = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -42,7 +42,7 @@ def missing_extra(error: ModuleNotFoundError, *, extra: str, needed_by: str) -> 
 
 
 def leave_out(names: list[str], of_extra: set[str], *, without: str) -> None:
-    """Remove the names of an extra from `__all__` if its package is not installed."""
+    """Remove the names of a missing extra from `__all__`."""
     try:
         found = importlib.util.find_spec(without)
     except (ImportError, ValueError):  # ValueError: `sys.modules[without] = None`

@@ -93,7 +93,7 @@ class Ledger:
             self.leaves += not left
 
     def forget(self, path: StepPath) -> None:
-        """Forget a step that settled lately, and its nested steps: it never starts again."""
+        """Forget a settled step and its nested steps."""
         self._settled.pop(path, None)
         inside, newest = f"{path}/", itertools.islice(reversed(self._settled), 8 * len(self._open) + 16)
         for nested in [each for each in newest if each.startswith(inside)]:

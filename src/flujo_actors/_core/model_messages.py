@@ -1,4 +1,4 @@
-"""Type of a model agent's messages: known to type checkers, by the stub next to this file.
+"""Type of a model agent's messages, for type checkers.
 
 The core loads no pydantic-ai, so that at run time it is any object.
 """

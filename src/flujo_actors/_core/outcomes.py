@@ -124,7 +124,7 @@ class StoredResults(Sequence["StepResult"]):
 
 @attrs.frozen
 class ItemRange:
-    """Consecutive items of a map, or turns of a loop, by their parent path."""
+    """Consecutive items of a map, or turns of a loop."""
 
     parent: StepPath
     first: int

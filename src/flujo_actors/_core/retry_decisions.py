@@ -60,7 +60,7 @@ class Backoff:
 
     @classmethod
     def none(cls) -> Backoff:
-        """No waiting at all."""
+        """Return a backoff without delays."""
         return cls(first=0.0, ceiling=0.0, jitter=0.0)
 
     def delay(self, attempt: int, rng: Callable[[], float]) -> float:
@@ -266,7 +266,7 @@ class ChildReport(Protocol):
 
 @attrs.frozen(kw_only=True)
 class ContinueWith:
-    """They may continue: contexts of successful siblings are merged."""
+    """Permission to continue: contexts of successful siblings are merged."""
 
     ignored: dict[str, str | None]
     """Ignored failures by name."""

@@ -31,7 +31,7 @@ class CallObserver(Protocol):
     """Observer of calls of user code."""
 
     def __call__(self, run_id: str, path: str, key: str | None = None) -> None:
-        """Note the next call of a step or a unit, with its key."""
+        """Note a step's or unit's next call with its key."""
 
 
 StartThread: TypeAlias = Callable[[Callable[[], Any], Callable[[Any], object]], None]

@@ -184,7 +184,7 @@ def _sinks(value: object) -> tuple[object, ...]:
 
 
 def _label_names(value: object) -> tuple[str, ...]:
-    """Return names of labels from a list, or from a text with commas."""
+    """Return label names from a list or a comma-separated text."""
     named = [each.strip() for each in value.split(",") if each.strip()] if isinstance(value, str) else value
     if not isinstance(named, Iterable):
         raise DeclarationError(f"setting telemetry.metric_labels must be a list of names, not {value!r}")

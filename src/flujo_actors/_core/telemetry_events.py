@@ -132,7 +132,7 @@ class RateWaited(InRun):
 
 @attrs.frozen(kw_only=True)
 class RateBlocked(InRun):
-    """A provider refused a request with 429: its rate limit is blocked for all processes."""
+    """Provider refusal (429) that blocks a rate limit for all processes."""
 
     kind: ClassVar[Literal["rate.blocked"]] = "rate.blocked"
     name: str

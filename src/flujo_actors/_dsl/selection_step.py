@@ -1,4 +1,4 @@
-"""Step that selects one of several agents by a policy, and confidence options.
+"""Step that selects one of several agents, and confidence options.
 
 Sections:
 

@@ -121,7 +121,7 @@ class GovernedKinds:
         beliefs: str | None = None,
         **config: Any,
     ) -> SelectAgent[Any, Any]:
-        """Return a step that selects one of several agents, by default by Thompson sampling."""
+        """Return a step that selects an agent, by default by Thompson sampling."""
         rule: dict[str, Any] = {} if by is None else {"by": by}
         return _dsl.SelectAgent(name, arms, **rule, category=category, reward=reward, beliefs=beliefs, **config)
 

@@ -1,4 +1,4 @@
-"""Steps that wait: for a time, an event or the decision of a person."""
+"""Steps that wait for a time, an event or a decision."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def webhook_admission(store: Store, run: StoredRun, records: Sequence[Record] = 
 
 
 def _messages(store: Store, run: StoredRun, records: Sequence[Record]) -> tuple[OutboxMessage, ...]:
-    """Return the messages to the webhooks that the admission of a run names."""
+    """Return the messages to the webhooks of a run's admission."""
     admitted = webhook_admission(store, run, records)
     return _durable.aborted_messages(run, admitted) if admitted else ()
 

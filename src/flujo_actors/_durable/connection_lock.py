@@ -161,7 +161,7 @@ class _Queues:
             return queue
 
     def before_fork(self) -> None:
-        """Nothing to do: the child begins with no queues."""
+        """Do nothing: the child begins with no queues."""
 
     def after_fork_in_parent(self) -> None:
         """Do nothing: the parent keeps its queues."""

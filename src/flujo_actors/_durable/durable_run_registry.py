@@ -491,7 +491,7 @@ class RunHolder(LeaseHold):
 
 
 def _reported_by_store(lost: LeaseLost) -> None:
-    """Nothing is done yet, and the first write will be refused."""
+    """Report no loss yet; the first write will be refused."""
 
 
 def _last_fresh(retries: Sequence[RetryRecord]) -> int:

@@ -262,7 +262,7 @@ def _prompts(agent: object, named: Callable[..., str]) -> list[str]:
 
 
 def system_texts(step: AnyStep, stored: Facts) -> list[str]:
-    """Return the fixed prompts of a step's agent if they have not changed since."""
+    """Return the fixed prompts of a step's agent, if unchanged."""
     if not isinstance(step, Step) or _facts(step).get("prompt") != stored.get("prompt") or "prompt" not in stored:
         return []
     agent = _bare(step.agent)

@@ -235,7 +235,7 @@ class JournalWriter:
             self._arrived(batch.waits, Value([Error(_copied(error)) for _ in batch.waits]))
 
     def _arrived(self, waits: list[StoreExecutor | _Unheard], got: Outcome[list[Answer]]) -> None:
-        """In the thread: the answers go back to the loop's."""
+        """Pass the answers from the writer thread to the loop."""
         self._post(functools.partial(self._finish, waits, got))
 
     def _take(self) -> _Batch:

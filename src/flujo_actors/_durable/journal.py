@@ -322,7 +322,7 @@ class RaisedLimits:
         self._raised: dict[str, dict[str, Any]] = {}
 
     def of(self, owner: str) -> Mapping[str, Any]:
-        """Those of the run, of the step at a path, or of a window."""
+        """Return the raised limits of a run, a step or a window."""
         return self._raised.get(owner, {})
 
     def take(self, answered: PauseAnswer) -> None:

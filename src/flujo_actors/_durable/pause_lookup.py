@@ -97,7 +97,7 @@ def checked_verdict(answer: object, question: QuestionSpec, *, step_name: str) -
 
 
 def checked_choice(answer: JsonObject, kind: QuestionKind, schema: JsonSchema, *, step_name: str) -> object:
-    """Return the plain form of a choice about limits, a loop or an uncertain call."""
+    """Return the plain form of an answer to the run's own question."""
     chosen = {name: _plain(each) for name, each in answer.items() if name != "by"}
     found = problems_in(as_data(chosen), schema)
     if not found and chosen["option"] in NEEDED and NEEDED[chosen["option"]] not in chosen:
@@ -142,7 +142,7 @@ def _unexpected(place: tuple[str, ...], name: str, known: Sequence[str]) -> str:
 
 
 def _properties_at(schema: JsonObject, way: Iterable[object]) -> list[str]:
-    """Return the declared names of an object inside a schema, as far as known."""
+    """Return the known property names of an object in a schema."""
     part: Any = schema
     for name in way:
         part = part.get("items", {}) if isinstance(name, int) else part.get("properties", {}).get(name, {})
@@ -258,7 +258,7 @@ def give_answer(store: Store, token: str, answer: object, *, by: str | None = No
 
 
 def accepted(answer: object, question: QuestionSpec | None, path: StepPath, schema: object, *, step_name: str) -> Any:
-    """Return an answer in the form that its step reads, or raise `InvalidAnswer`.
+    """Return an answer as its step reads it, or raise `InvalidAnswer`.
 
     `schema` is that of the plain form: an `input_schema`, or the one of a specification.
     """

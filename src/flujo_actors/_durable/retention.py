@@ -129,13 +129,13 @@ def delete_in_batches(
 
 
 def next_size(size: int, took_s: float) -> int:
-    """Return the size of the next batch, at most twice that of the last one."""
+    """Return the next batch's size, at most twice the last one."""
     fitting = size * BATCH_S / took_s if took_s > 0 else MOST_IN_BATCH
     return int(max(1, min(fitting, 2 * size, MOST_IN_BATCH)))
 
 
 def pages_of(store: Store, query: RunQuery, limit: int = MOST_IN_BATCH) -> Iterator[list[StoredRun]]:
-    """Yield all matching runs in pages; deleted runs do not shift them. Blocks."""
+    """Yield all matching runs in stable pages. Blocks."""
     most = limit if hasattr(store, "scan") else None  # a store without it has no cursors
     found = store.find(attrs.evolve(query, limit=most))
     while found:
@@ -173,7 +173,7 @@ class DeletedBatch:
 
 
 def doomed_runs(store: Store, settings: RetentionSettings, *, now: float) -> Iterator[list[RunId]]:
-    """Yield the runs that the settings delete, in pages of a batch. Blocks."""
+    """Yield the runs to delete, in pages of a batch. Blocks."""
     rules = rules_of(settings)
     for rule in rules:
         kept: dict[str, frozenset[RunId]] = {}

@@ -275,7 +275,7 @@ class MemoryJournal:
     settled_items = nested
 
     def forget(self, result: StepResult) -> None:
-        """Nothing is kept by result."""
+        """Do nothing: no result is kept."""
 
     async def begin(self, step_name: str) -> OpenTransaction:
         raise StoreError(f"step {step_name!r} asks for a transaction, but the run has no store")

@@ -114,7 +114,7 @@ def queue_of(run: StoredRun) -> str:
 
 
 def standings(store: Store, runs: Sequence[StoredRun], *, within_s: float) -> list[tuple[StoredRun, Standing]]:
-    """Return runs with their states; the live workers are read once, if a state depends on them. Blocks."""
+    """Return runs with their states, reading live workers once. Blocks."""
     unknown = any(_known_state(run) is None for run in runs)
     workers = live_workers(store, within_s=within_s) if unknown else []
     return [(run, standing_of(run, workers)) for run in runs]
@@ -264,7 +264,7 @@ class StateCounts:
 
 
 def _count_runs(store: Store, labels: LabelFilter, *, within_s: float) -> tuple[Counter[RunStateName], int]:
-    """Return the numbers of runs with labels, of each status up to a limit. Blocks."""
+    """Return the number of labeled runs by status, bounded. Blocks."""
     queries = [RunQuery(status=each, labels=labels, limit=MOST_COUNTED) for each in get_args(StoredStatus)]
     found = [run for query in queries for run in store.find(query)]
     counts = Counter(now.state for _, now in standings(store, found, within_s=within_s))

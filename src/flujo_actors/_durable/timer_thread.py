@@ -73,10 +73,10 @@ class TimerThread:
             return None
 
     def before_fork(self) -> None:
-        """Nothing to do: the child sets its own alarms."""
+        """Do nothing: the child sets its own alarms."""
 
     def after_fork_in_parent(self) -> None:
-        """Nothing to do: the thread lives on."""
+        """Do nothing: the thread lives on."""
 
     def after_fork_in_child(self) -> None:
         self._reset()

@@ -329,10 +329,10 @@ class _Watchers:
                 watcher.poke()
 
     def before_fork(self) -> None:
-        """Nothing to do: the thread stays with the parent."""
+        """Do nothing: the thread stays with the parent."""
 
     def after_fork_in_parent(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def after_fork_in_child(self) -> None:
         self._reset()

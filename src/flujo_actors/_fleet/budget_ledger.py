@@ -121,7 +121,7 @@ class BudgetLedger:
     def enter_windows(
         self, quotas: Sequence[WindowQuota], *, holder: StepPath, raised: Callable[[str], Mapping[str, Any]]
     ) -> None:
-        """Share budgets of windows that this run declares, with limits that answers have raised."""
+        """Share the run's window budgets, with limits raised by answers."""
         self.enter(quotas, holder=holder, home=True)
         for quota in quotas:
             known = {name: value for name, value in raised(quota.key).items() if name in RAISABLE and value is not None}
@@ -169,7 +169,7 @@ class BudgetLedger:
         self._draw(quotas)
 
     def write_warnings(self) -> None:
-        """Draw on windows whose share `warn_at` is spent, as far as known here; blocks."""
+        """Draw on windows whose `warn_at` share is spent; blocks."""
         with QUOTA_LOCK:
             due = [quota for quota, entry in list(self._entries.items()) if _warns(quota, entry)]
         if due:
@@ -316,7 +316,7 @@ class BudgetLedger:
 
 
 def _warns(quota: Quota, entry: _Entry) -> bool:
-    """Return whether a warning may be due that no draw has looked for."""
+    """Return whether an unchecked warning may be due."""
     return isinstance(quota, WindowQuota) and entry.opened and not entry.warned and quota.warns
 
 
@@ -333,7 +333,7 @@ class SharingWriter:
     book: BudgetLedger
 
     async def write(self, append: Append, speaker: CommitWaiter | None, then: T) -> T:
-        """As the writer's own."""
+        """Write the append with the changed shares."""
         shares = await self._shares()
         return await self.writer.write(attrs.evolve(append, shares=shares) if shares else append, speaker, then)
 
@@ -347,11 +347,11 @@ class SharingWriter:
         raise AssertionError("a shielded scope is not left")
 
     def expect(self, run: Expected) -> None:
-        """As the writer's own."""
+        """Announce a write of the run."""
         self.writer.expect(run)
 
     def newest_message(self, lease: Lease) -> int:
-        """As the writer's own."""
+        """Return the number of the newest message to the run."""
         return self.writer.newest_message(lease)
 
 
@@ -416,7 +416,7 @@ class WindowBudgets:
     title: str
 
     async def opened(self, run: Run, quota: Quota) -> tuple[Quota, ...]:
-        """Return the quotas of a run: its own one and those of windows."""
+        """Return the quotas of a run: its own and its windows'."""
         journal = run.journal
         assert isinstance(journal, StoreJournal)
         now = await call_store(self.store.now)
@@ -463,7 +463,7 @@ def warn(run: Run, quota: WindowQuota) -> None:
 
 
 def window_budgets(store: Store | None, windows: Sequence[UsageLimits], title: str) -> WindowBudgets:
-    """Return the budgets of a pipeline; raise `DeclarationError` if they cannot be kept."""
+    """Return the budgets of a pipeline, or raise `DeclarationError`."""
     if store is None:
         raise DeclarationError("usage_limits with a window need a store: pass `store` to Flujo")
     missing = [name for name in ("draw", "now", "window_budgets") if not hasattr(store, name)]

@@ -107,7 +107,7 @@ class BatchPlay(Protocol):
         """Execute a claimable run; blocks, never raises."""
 
     def begin(self, run_ids: Sequence[str], done: Callable[[], None]) -> None:
-        """Execute a run per ticket; call `done` at each end, in any thread."""
+        """Execute a run per ticket; call `done` from any thread."""
 
 
 class TicketPlay:

@@ -95,7 +95,7 @@ class Fleet:
         start: Start,
         once: SubmitOnce | None = None,
     ) -> str:
-        """Submit a run from inside a loop of any library; return its id."""
+        """Submit a run from inside any event loop; return its id."""
         hand_in = self._submission(run_id, data, context, place, labels, start, once)
         host = await current_host()
         return await host.enter(call_store, hand_in)
@@ -271,7 +271,7 @@ class Fleet:
 
 
 def _checked_start(start: Start) -> tuple[float | None, float | None]:
-    """Return start time and delay of an admission; neither for a start now."""
+    """Return the start time and delay of an admission, if any."""
     at, delay_s = start
     if at is not None and delay_s is not None:
         raise DeclarationError("submit: give either at or delay_s")

@@ -1,4 +1,4 @@
-"""Status reports of a worker: to its store, and to liveness and readiness probes.
+"""Status reports of a worker, for its store and for probes.
 
 `/health` answers 200 while the worker's loop is running. `/ready` answers 200 while it claims runs and its store
 answers, and 503 otherwise. A file is the alternative: it exists while the worker lives, and its age shows whether the

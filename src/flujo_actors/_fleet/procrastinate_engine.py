@@ -285,7 +285,7 @@ class _TicketQueue:
         self._looks_at = min(self._looks_at, at)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for a notice, a run's end, the next look, or the timeout."""
+        """Wait for a notice, a run's end, or a timeout."""
         if self._deliveries.free > 0:
             timeout_s = min(timeout_s, max(0.0, self._looks_at - time.monotonic()))
         ready = {key.fileobj for key, _ in self._ready.select(timeout_s)}

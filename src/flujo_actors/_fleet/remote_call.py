@@ -42,7 +42,7 @@ class SeenJournal(StoreJournal):
     """Journal of a remote step; writes are kept in memory."""
 
     def started(self, path: StepPath, name: str, of: int = 0) -> None:
-        """Nothing begins."""
+        """Do nothing: the step does not start here."""
 
     async def settled(self, path: StepPath, record: Recorded) -> Recorded:
         return record

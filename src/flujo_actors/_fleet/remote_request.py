@@ -237,7 +237,7 @@ def trace_headers() -> dict[str, str]:
 
 @contextlib.contextmanager
 def in_trace(headers: Mapping[str, str], labels: Labels = NO_LABELS) -> Iterator[None]:
-    """Run the block in the caller's trace, with the labels of its run for metrics."""
+    """Run the block with the caller's trace and metric labels."""
     if not (headers or labels) or "opentelemetry.trace" not in sys.modules:
         yield
         return

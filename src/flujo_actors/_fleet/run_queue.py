@@ -112,7 +112,7 @@ class Counter:
     def submit(
         self, admission: Admission, *, fingerprint: str, priority: int = 0, once: SubmitOnce | None = None
     ) -> RunId:
-        """Create the run and notify workers; return its id; `RunExists` if used. Blocks.
+        """Create the run, notify workers, return its id; `RunExists`. Blocks.
 
         From the admission on the run will be executed, with or without its ticket: workers poll the store, too.
         """

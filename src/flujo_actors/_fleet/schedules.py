@@ -308,7 +308,7 @@ Changed = Callable[[StoredSchedule, Progress], Progress]
 
 
 def _change(store: Store, name: str, changed: Changed) -> None:
-    """Change the progress of a schedule, again after each change of another process."""
+    """Change a schedule's progress; repeat after concurrent changes."""
     while True:
         row = _existing(store, name)
         schedule, progress = schedule_of(row), changed(row, progress_of(row))
@@ -352,7 +352,7 @@ def _with_requests(progress: Progress, requests: Iterable[RequestedRun]) -> Prog
 def backfill_schedule(
     store: Store, name: str, start: dt.datetime | float, end: dt.datetime | float, *, limit: int = 1000
 ) -> list[str]:
-    """Request the instants in `[start, end)` without a run; return their ids. Blocks."""
+    """Request the missing runs of `[start, end)`; return ids. Blocks."""
     begin, until = _epoch(start, "backfill: start"), _epoch(end, "backfill: end")
     assert begin is not None
     assert until is not None

@@ -512,7 +512,7 @@ class Worker:
                 await self._looked.wait()
 
     async def _hear_commits(self) -> None:
-        """Claim runs soon after commits of any process, where the store notices them."""
+        """Claim runs soon after commits of other processes."""
         listen = getattr(self._post.store, "commit_notices", None)
         notices: Notices | None = listen() if listen is not None and self._post.engine is None else None
         if notices is None or self._post.take_next is None:

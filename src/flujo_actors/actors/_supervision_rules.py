@@ -114,7 +114,7 @@ class SupervisorState:
 
 @attrs.frozen(kw_only=True)
 class NoAction:
-    """Nothing to do (rules 2 and 4)."""
+    """Action of rules 2 and 4: none."""
 
 
 @attrs.frozen(kw_only=True)

@@ -143,7 +143,7 @@ class Guard:
         return None if request.method in ("GET", "HEAD") else _no(405, f"nothing here takes a {request.method}")
 
     async def entry(self, request: Request) -> Response | None:
-        """Return the refusal of a request that `auth` does not admit, or None."""
+        """Return the refusal of a request by `auth`, or None."""
         match self.auth:
             case None:
                 return refused_by_machine(request)

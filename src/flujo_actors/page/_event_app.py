@@ -150,7 +150,7 @@ async def send_from_page(store: Store, request: Request) -> Response:
 
 
 async def steer_from_page(store: Store, request: Request) -> Response:
-    """Send the message of a form of the run page to an agent."""
+    """Send a form's message from the run page to an agent."""
     body = await request.json()
     steer = partial(
         RunClient(store, allow_blocking=True).steer,
@@ -168,7 +168,7 @@ async def steer_from_page(store: Store, request: Request) -> Response:
 
 
 async def woken_run(store: Store, request: Request) -> StoredRun | None:
-    """End the sleep of the run that a form of the run page names."""
+    """End the sleep of the run named by a form."""
     run_id = RunId(str((await request.json()).get("run") or ""))
     client = RunClient(store, allow_blocking=True)
     woken = await anyio.to_thread.run_sync(client.wake, run_id)

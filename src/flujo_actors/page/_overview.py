@@ -416,7 +416,7 @@ _EVENT_STATES = {"delivered": "completed", "refused": "failed"}
 
 
 def limits_of(store: Store) -> dict[str, object]:
-    """Return rate limits, current budgets and queues by key, with their tables. Blocks."""
+    """Return rate limits, budgets and keyed queues as tables. Blocks."""
     client, now = RunClient(store, allow_blocking=True), store.now()
     rates = client.rates() if hasattr(store, "rates") else ()
     budgets = client.budgets() if hasattr(store, "window_budgets") else ()
@@ -495,7 +495,7 @@ def listed_runs(
 
 
 def _is_case(store: Store, run_id: RunId, evaluations: dict[str, bool]) -> bool:
-    """Return whether a run is a case of an evaluation; the map remembers evaluations."""
+    """Return whether a run is an evaluation's case, with a cache."""
     parent = run_id.rpartition("/")[0]
     if parent and parent not in evaluations:
         try:

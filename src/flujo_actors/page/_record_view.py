@@ -254,7 +254,7 @@ def declared_steps(store: Store, run_id: RunId) -> list[tuple[StepPath, str, str
 
 
 def prompts_at(store: Store, run_id: RunId, pipeline: Pipeline, path: StepPath) -> list[str]:
-    """Return the system prompts of a step, if the known pipeline still has them. Blocks."""
+    """Return a step's system prompts in the known pipeline. Blocks."""
     step = step_at(pipeline, path)
     try:
         stored = read_fingerprint(json.loads(store.record(run_id, 1).body).get("fingerprint"))
@@ -446,7 +446,7 @@ def part_of(store: Store, run_id: RunId, seq: int, part: str, clean: Clean) -> s
 
 
 def two_texts(store: Store, asked: Mapping[str, str], clean: Clean) -> list[str]:
-    """Return the texts that a request compares: of two steps, or two turns. Blocks."""
+    """Return the two texts that a request compares. Blocks."""
     runs = [RunId(asked.get(name, "")) for name in ("a", "b")]
     numbers = [int(text) if (text := asked.get(name, "0")).isdecimal() else 0 for name in ("one", "other")]
     if "step" in asked:

@@ -264,12 +264,12 @@ class _Agent:
         return f"{seq}.{self._signed(run_id, said)}" + (f".{said}" if said else "")
 
     def _signed(self, run_id: str, about: str) -> str:
-        """Return the signature of a run id, with a key of its own for each `about`."""
+        """Return the signature of a run id for a purpose."""
         key = hmac.digest(self.key, about.encode(), "sha256") if about else self.key
         return hmac.new(key, run_id.encode("utf-8", "surrogatepass"), "sha256").hexdigest()[:32]
 
     def _seen(self, request: Request, run_id: str) -> tuple[int, str] | None:
-        """Return a reconnecting client's position and last message; `None` if new or forged."""
+        """Return a reconnecting client's position; `None` if new or forged."""
         number, _, rest = (given := request.headers.get("last-event-id", "")).partition(".")
         if not number.isdecimal() or len(number) > 15:
             return None
@@ -279,7 +279,7 @@ class _Agent:
         return (int(number), said) if is_ours else None
 
     def _sleeper(self, token: str) -> str | None:
-        """Return the run of a sleep's token (rule 8); `None` for other tokens."""
+        """Return the run of a sleep's token, or None (rule 8)."""
         about, _, rest = token.partition(".")
         signed, _, run_id = rest.partition(".")
         is_ours = about == "sleeping" and hmac.compare_digest(signed.encode(), self._signed(run_id, about).encode())
@@ -369,7 +369,7 @@ class _Agent:
         return self.flujo.run_async(data, run_id=asked.run_id, started=True, tools=True, chunks=self.chunks, **given)
 
     async def _reconnect(self, run_id: str, said: Iterable[UserMessage] = ()) -> _Begun:
-        """Continue a returning client's run, here or from its records; deliver later messages."""
+        """Continue a returning client's run, here or from its records."""
         await refuse_foreign(self.flujo, run_id)
         for message in said:
             await _in_thread(functools.partial(self._client().steer, run_id, _text_of(message), id=message.id))
@@ -453,7 +453,7 @@ class _Agent:
         return [*events, RunFinishedEvent(**finished, outcome=outcome)]
 
     def _asleep(self, result: PipelineResult) -> RunFinishedInterruptOutcome | None:
-        """Return the outcome of a run that waits for a time or an event (rule 8)."""
+        """Return the outcome of a sleeping run (rule 8)."""
         if result.status != "sleeping":
             return None
         token = f"sleeping.{self._signed(result.run_id, 'sleeping')}.{result.run_id}"
@@ -493,7 +493,7 @@ async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
 
 
 def _said(asked: RunAgentInput) -> str:
-    """Return a short name of a request's last user message; empty without one."""
+    """Return a digest of a request's last user message, if any."""
     ids = [message.id for message in asked.messages if isinstance(message, UserMessage)]
     return _name_of(ids[-1]) if ids else ""
 

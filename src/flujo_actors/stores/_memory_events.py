@@ -46,7 +46,7 @@ class MemoryEvents:
         return self._talks
 
     def talked(self, write: ConversationWrite | None) -> ConversationMoved | None:
-        """Write new messages of a conversation; return the refusal if another writer was faster."""
+        """Write a conversation's new messages; return a conflict, if any."""
         if write is None or self._talks.write_conversation(write.row, write.entries, expected=write.expected):
             return None
         return ConversationMoved(write.row.id)

@@ -280,7 +280,7 @@ def storable(text: str) -> str:
 
 
 def owner_notice(cancel: str | None, steered: int | None) -> OwnerNotice:
-    """Return the news for the owner of a run, of which a cancel request comes first."""
+    """Return the notices for a run's owner, cancel requests first."""
     if cancel is not None:
         return CancelRequest(reason=restored(cancel))
     assert steered is not None
@@ -632,7 +632,7 @@ def _columns(row: ConversationRow) -> dict[str, object]:
 
 
 def _key(name: str) -> str:
-    """Return a name as an indexed text; index entries of Postgres are short."""
+    """Return a name as an indexed text of bounded length."""
     short = storable(name)
     if len(short) <= _LONGEST_KEY:
         return short

@@ -142,7 +142,7 @@ def in_order(runs: Iterable[StoredRun], order: ListOrder, limit: int | None) -> 
 
 
 def searched(sql: Dialect, found: Sequence[int], count: Callable[[str], int]) -> str:
-    """Return the condition of a search that found these runs (rule 4); `count` executes a query."""
+    """Return the condition of a search, given its count (rule 4)."""
     if not found:
         return sql.in_pipeline
     if len(found) <= MOST_BY_PREFIX:
@@ -151,14 +151,14 @@ def searched(sql: Dialect, found: Sequence[int], count: Callable[[str], int]) ->
 
 
 def _next_with_prefix(sql: Dialect) -> str:
-    """Return the query of the number of the next runs with the prefix."""
+    """Return the query that counts runs with the prefix."""
     seen = sql.parameter("after_key")
     runs = f"SELECT run_id FROM flujo_runs WHERE parent IS NULL AND id < {seen} ORDER BY id DESC LIMIT {NEXT_RUNS}"
     return f"SELECT count(*) FROM ({runs}) AS next WHERE {sql.in_prefix}"
 
 
 def parts(query: RunQuery, sql: Dialect, *, search: str | None, labelled: Labelled) -> list[ListingPart]:
-    """Return the statements that answer a query together (rules 1, 2 and 6)."""
+    """Return the statements of a query (rules 1, 2 and 6)."""
     common = _conditions(query, sql, search)
     if labelled.keys is not None:
         return [_part_by_keys(query, sql, common)]
@@ -408,7 +408,7 @@ def _created_part(query: RunQuery, sql: Dialect, common: Sequence[str], column: 
 
 
 def _sorted_part(conditions: Sequence[str], sql: Dialect) -> ListingPart:
-    """Return the newest runs of a condition, whose keys are read by its index and sorted."""
+    """Return the newest runs of a condition, sorted by key."""
     where, limit = _part(conditions, "").where, sql.parameter("limit")
     return _part([f"id IN (SELECT id FROM flujo_runs {where} ORDER BY {sql.order_unindexed} LIMIT {limit})"], "id DESC")
 

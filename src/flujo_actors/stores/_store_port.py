@@ -136,7 +136,7 @@ class RunQueue(Protocol):
         """
 
     def standing(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
-        """Those of these runs that are there, in any order."""
+        """Return the existing runs among these, in any order."""
 
     def requeue(self, run_ids: Sequence[RunId]) -> None:
         """Make parked remote steps claimable again, and drop their cancel requests."""
@@ -376,7 +376,7 @@ class RunInbox(Protocol):
         """Return the numbers of runs and of open pauses, in one query."""
 
     def groups(self, *, ended: bool = True) -> list[StateGroup]:
-        """Return all runs grouped by status, and open ones by the facts of their state, in one query."""
+        """Return all runs grouped by status and state, in one query."""
 
     def asked(self, query: QuestionQuery) -> list[AskedPause]:
         """Return a page of open questions, without those of remote steps."""

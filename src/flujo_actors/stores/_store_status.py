@@ -86,7 +86,7 @@ def _record_findings(run_id: RunId, row: Sequence[Any]) -> Iterator[str]:
 
 
 def orphan_finding(table: str, count: int) -> list[str]:
-    """Return a line for rows of a table whose run does not exist."""
+    """Return a line about a table's rows without a run."""
     return [f"{count} rows of {table} have no run"] if count else []
 
 

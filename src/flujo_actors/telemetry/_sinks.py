@@ -79,7 +79,7 @@ class Telemetry:
         self.emit(EVENT_TYPES[kind](**facts))
 
     def span_of(self, run_id: str) -> str | None:
-        """Return the open span of a run, from a sink that has spans."""
+        """Return the open span of a run from a tracing sink."""
         asked = (self._guarded(sink, sink.span_of, run_id) for sink in self.sinks if hasattr(sink, "span_of"))
         return next((span for span in asked if span is not None), None)
 

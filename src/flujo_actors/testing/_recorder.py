@@ -159,7 +159,7 @@ class _LoopClock(trio.abc.Clock):
         self._loop = loop
 
     def start_clock(self) -> None:
-        """Nothing to do: the loop's time is there already."""
+        """Do nothing: the loop's time is there already."""
 
     def current_time(self) -> float:
         return self._loop.time()

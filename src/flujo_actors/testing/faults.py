@@ -34,7 +34,7 @@ class FaultKind:
 
 
 def crash(p: float = 0.03) -> FaultKind:
-    """Process crash before or after a write, an effect or a model call."""
+    """Process crash around a write, an effect or a model call."""
     return FaultKind("crash", p, ("write", "effect", "model"))
 
 

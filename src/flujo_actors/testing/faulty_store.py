@@ -125,7 +125,7 @@ class FaultyStore:
             self._store.defer(run_id, path, token=token, records=records, pause=pause)
 
     def expire(self, *, body: str) -> list[RunId]:
-        """Not counted: it is polled by time."""
+        """Pass through without counting: it is polled by time."""
         return self._store.expire(body=body)
 
     def next_due_s(self) -> float | None:
@@ -164,7 +164,7 @@ class FaultyStore:
             return self._store.record(run_id, seq)
 
     def look(self, run_ids: Sequence[RunId]) -> dict[RunId, StoredRun]:
-        """Not counted: it is polled by time."""
+        """Pass through without counting: it is polled by time."""
         return self._store.look(run_ids)
 
     def admit_fork(
@@ -195,15 +195,15 @@ class FaultyStore:
             return self._store.delete(run_ids)
 
     def wanting(self, *, pipeline: str, queues: Sequence[str], host: str, limit: int) -> list[StoredRun]:
-        """Not counted, as all that workers ask by the clock."""
+        """Pass through without counting: workers poll it."""
         return self._store.wanting(pipeline=pipeline, queues=queues, host=host, limit=limit)
 
     def orphans(self, *, pipeline: str, host: str, updated_before: float, limit: int) -> list[StoredRun]:
-        """Not counted, as above."""
+        """Pass through without counting: workers poll it."""
         return self._store.orphans(pipeline=pipeline, host=host, updated_before=updated_before, limit=limit)
 
     def standing(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
-        """Not counted."""
+        """Pass through without counting."""
         return self._store.standing(run_ids)
 
     def requeue(self, run_ids: Sequence[RunId]) -> None:
@@ -219,15 +219,15 @@ class FaultyStore:
             return self._store.children(run_id)
 
     def sign_on(self, worker: WorkerNote) -> None:
-        """Not counted."""
+        """Pass through without counting."""
         self._store.sign_on(worker)
 
     def sign_off(self, name: str) -> None:
-        """Not counted."""
+        """Pass through without counting."""
         self._store.sign_off(name)
 
     def signed_on(self, *, within_s: float) -> list[WorkerNote]:
-        """Not counted."""
+        """Pass through without counting."""
         return self._store.signed_on(within_s=within_s)
 
     @contextmanager

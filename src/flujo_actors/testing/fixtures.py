@@ -45,7 +45,7 @@ def mock_clock_run() -> Callable[..., PipelineResult]:
 
 
 def test_from_run(path: str | os.PathLike[str], flujo: Any) -> Callable[[], None]:
-    """Return a test that replays a run file and fails with the first difference.
+    """Return a test that replays a run file until a difference.
 
     `test_refund = test_from_run("runs/refund.flujo.jsonl", flujo)`: the path is relative to the calling file.
     `flujo` is a `Flujo`, or a function that returns one.
@@ -60,7 +60,7 @@ def test_from_run(path: str | os.PathLike[str], flujo: Any) -> Callable[[], None
 
 
 def tests_from_runs(folder: str | os.PathLike[str], flujo: Any) -> Callable[[Path], None]:
-    """Return one test of all run files of a folder, parametrized by file name."""
+    """Return one test per run file of a folder, by name."""
     where = _beside_caller(folder)
     files = sorted(where.rglob("*.flujo.jsonl"))
     if not files:

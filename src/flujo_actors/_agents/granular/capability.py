@@ -287,7 +287,7 @@ def policy_of(tool: ToolsetTool[Any], default: OnUncertain) -> OnUncertain:
 
 
 def rehearse_of(tool: ToolsetTool[Any]) -> Rehearse:
-    """Return the handling of a tool in rehearsals: its metadata, or its record."""
+    """Return a tool's handling in rehearsals, from its metadata or record."""
     found: Rehearse = (tool.tool_def.metadata or {}).get(REHEARSE_KEY, "recorded")
     if found not in get_args(Rehearse):
         raise DeclarationError(

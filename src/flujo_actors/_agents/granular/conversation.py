@@ -228,7 +228,7 @@ class GranularCall:
         return await self._heard(self.journal.recall(key))
 
     async def recall_call(self, key: UnitKey, request: ToolRequest) -> RecordedUnit | RunAgain | None:
-        """Return the recorded result of a rehearsed tool call, or None for a live one."""
+        """Return a rehearsed tool call's recorded result; None for a live call."""
         await self._require_running()
         assert self.rehearsed is not None
         return await self._heard(self.rehearsed.recall_call(key, request))

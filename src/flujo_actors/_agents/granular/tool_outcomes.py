@@ -209,7 +209,7 @@ def unwrap(outcome: ToolOutcome) -> object:
 
 
 def with_messages(outcome: str, pending: Sequence[Any]) -> str:
-    """Return an outcome as JSON text, with the messages that its tool enqueued."""
+    """Return an outcome and its tool's enqueued messages as JSON text."""
     if not pending:
         return outcome
     enqueued = [

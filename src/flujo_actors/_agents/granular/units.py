@@ -108,7 +108,7 @@ class UnitSteering(Protocol):
     """Messages from outside to one conversation."""
 
     async def accepted(self, key: UnitKey) -> Sequence[SteeringMessage]:
-        """Return the messages known before a model turn; of a recorded turn, its own."""
+        """Return the messages before a model turn, or those of its record."""
 
 
 class RehearsedUnits(Protocol):

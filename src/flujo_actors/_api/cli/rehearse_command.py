@@ -179,7 +179,7 @@ def _found(
 
 
 def _flujo(call: Invocation, target: str, store: str | None) -> Flujo:
-    """Return the `Flujo` of a target on a store that is only read."""
+    """Return the `Flujo` of a target on a read-only store."""
     found = target_of(target, config=call.config)
     url = store or call.settings().store
     if isinstance(found, Flujo):

@@ -1,4 +1,4 @@
-"""`flujo-actors run` and `eval`: one run of a pipeline, or one per case.
+"""Commands `run` and `eval`: one run, or one per case.
 
 Sections:
 

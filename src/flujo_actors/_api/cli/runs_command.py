@@ -148,7 +148,7 @@ def submit(
     store: str | None,
     **options: Any,
 ) -> int:
-    """Submit a run for workers, and print its id; TARGET as for `run`."""
+    """Submit a run of TARGET for workers, and print its id."""
     limits: Any = {"store": store_url(call, store), "allow": allow, "limit_usd": None, "limit_tokens": None}
     flujo = flujo_of(call, target, limits)
     named: dict[str, Any] = {"context": assignments(context) or None, "labels": new_labels(labels)}
@@ -555,7 +555,7 @@ def check(
     as_json: bool,
     **wanted: Unpack[FilterOptions],
 ) -> int:
-    """Check whether TARGET can resume its open runs; exit code 1 if not.
+    """Check whether TARGET can resume its open runs (exit code).
 
     Nothing is executed or written. With --mode compat, runs that resume only in that mode are accepted. In a store of
     several pipelines, --pipeline selects the runs of one.
@@ -572,7 +572,7 @@ def check(
 
 
 def _reading(call: Invocation, target: str, store: str | None) -> Flujo:
-    """Return the `Flujo` of a target on a store that is not migrated."""
+    """Return the `Flujo` of a target without migrating its store."""
     found = target_of(target, config=call.config)
     if isinstance(found, Flujo) and store is None and found.store is not None:
         return found
@@ -620,7 +620,7 @@ def _interrupted() -> Iterator[None]:
 
 
 def _answered_here(call: Invocation, client: RunClient, run_id: str) -> int | None:
-    """Ask for the answer to a run's question; return its last record, or None."""
+    """Prompt for the answer to a run; return its last record."""
     token = client.get(run_id).state_token
     value = (
         "" if token is None else click.prompt("answer, or nothing to leave", default="", show_default=False, err=True)

@@ -501,7 +501,7 @@ def send(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Send an event to the run that waits for it, or buffer it."""
+    """Send an event to a waiting run, or buffer it."""
     given = None if data is None else from_json_text(content(data), what="the data")
     client = client_of(call, store)
     sent = client.send(name, key=key, data=given, id=event_id, to="all" if to_all else "one")

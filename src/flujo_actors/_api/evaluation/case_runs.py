@@ -357,7 +357,7 @@ class Judge:
     quotas: tuple[Quota, ...] = ()
 
     async def judged(self, context: EvaluatorContext[object, object, object]) -> dict[str, Any]:
-        """Return the results, or the failure, and the spend (rules 6 to 9)."""
+        """Return results or failure, and the spend (rules 6 to 9)."""
         call = AgentCall(caller=self.name, pricing=Pricing(self.prices), quotas=self.quotas)
         results: list[tuple[str, str, object, str | None]] = []
         failure, stopped = None, False

@@ -167,7 +167,7 @@ def lint_schemas(analysis: Analysis) -> None:
 
 
 def _distrust(analysis: Analysis, entry: AgentEntry) -> None:
-    """Nothing follows from a schema that is none."""
+    """Ignore an invalid schema in later rules."""
     for agent in analysis.model.agents.values():
         agent.broken = agent.broken or entry in agent.entries.values()
     for step in analysis.model.all_steps():

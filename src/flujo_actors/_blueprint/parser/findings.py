@@ -68,7 +68,7 @@ class Finding:
 
 
 def at_least(findings: Iterable[Finding], severity: Severity) -> list[Finding]:
-    """Those of this severity or a graver one."""
+    """Return the findings of at least this severity."""
     least = SEVERITIES.index(severity)
     return [each for each in findings if SEVERITIES.index(each.severity) >= least]
 

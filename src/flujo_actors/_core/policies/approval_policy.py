@@ -410,7 +410,7 @@ def _tool_schema(parameters: object) -> JsonSchema:
 
 
 def _moved(part: object) -> object:
-    """Return a part of a schema whose references to itself follow its move."""
+    """Return a moved part of a schema, with its references adapted."""
     if isinstance(part, Mapping):
         itself = part.get("$ref") == "#"
         return {

@@ -1,4 +1,4 @@
-"""Rate limits of providers, shared by all processes of a store. Pure: the clock is an argument.
+"""Rate limits of providers, shared by all processes of a store.
 
 Rules:
 
@@ -37,7 +37,7 @@ LOOK_S = 0.25
 @suggests_options
 @attrs.frozen
 class RateLimit:
-    """Limit of a provider, shared by all processes of a store by name."""
+    """Named limit of a provider, shared by all processes of a store."""
 
     name: str
     requests_per_min: float | None = attrs.field(default=None, kw_only=True)
@@ -77,7 +77,7 @@ class RateLimit:
 
 @attrs.frozen(kw_only=True)
 class RateReservation:
-    """Amount of one resource that a request needs, in seconds of its rate."""
+    """A request's amount of one resource, in seconds of its rate."""
 
     name: str
     resource: str
@@ -119,13 +119,13 @@ class RateInfo:
 
 @attrs.define(kw_only=True)
 class RateBucket:
-    """One resource of a rate limit, as a store in memory keeps it."""
+    """One resource of a rate limit, for in-memory stores."""
 
     free_at: float = 0.0
     refunded: float = 0.0
 
     def reserve(self, wanted: RateReservation, now: float, blocked_until: float) -> RateGrant:
-        """Reserve, or refuse a wait that is too long (rules 1 and 2)."""
+        """Reserve, or refuse an excessive wait (rules 1 and 2)."""
         begin = max(self.free_at, now)
         starts_at = max(begin - wanted.burst_s, blocked_until, now)
         granted = starts_at - now <= wanted.max_wait_s
@@ -152,7 +152,7 @@ PUT_AWAY_S = 5.0
 
 
 class RateWait(Exception):
-    """A request waits so long for its rate that its run is put away."""
+    """A request whose rate wait releases its run."""
 
     def __init__(self, name: str, facts: Mapping[str, object], paused: object = None) -> None:
         super().__init__(f"waits for the rate limit {name!r}")
@@ -221,7 +221,7 @@ class RateTable:
 
 
 def block_s(retry_after: float, streak: int) -> float:
-    """Return the length of a block: as asked, or doubled per 429 in a row."""
+    """Return a block's length: as requested, or doubled per consecutive 429."""
     return retry_after if retry_after > 0 else min(LONGEST_BLOCK_S, 2.0 ** (max(1, streak) - 1))
 
 
@@ -258,7 +258,7 @@ class Rates(Protocol):
         """Let no request of the bucket start for this time."""
 
     def slots(self, lease: Lease, name: str, holder: str, *, limit: int | None) -> bool:
-        """Take a slot under a lease if fewer than `limit` are in use.
+        """Acquire a leased slot if fewer than `limit` are in use.
 
         Slots of ended leases are free. Without a limit, the holder's slot is released.
         """

@@ -1,4 +1,4 @@
-"""Schedules: declaration, progress, and decisions about due instants. Pure: the clock is an argument.
+"""Schedules: declaration, progress, and decisions about due instants.
 
 Rules:
 
@@ -137,7 +137,7 @@ class StoredSchedule:
 
 
 def schedule_of(row: StoredSchedule) -> Schedule:
-    """Return the declaration of a stored row; unknown fields of later versions are ignored."""
+    """Return a stored row's declaration, ignoring fields of later versions."""
     return Schedule(**_known(Schedule, json.loads(row.declared)))
 
 
@@ -154,7 +154,7 @@ def _known(kind: type, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def row_of(schedule: Schedule, progress: Progress, instants: Instants, *, version: int = 0) -> StoredSchedule:
-    """Return the row of a schedule with the time of its next look."""
+    """Return a schedule's row with the time of its next check."""
     return StoredSchedule(
         name=schedule.name,
         pipeline=schedule.pipeline,
@@ -167,7 +167,7 @@ def row_of(schedule: Schedule, progress: Progress, instants: Instants, *, versio
 
 
 def due_at(schedule: Schedule, progress: Progress, instants: Instants) -> float | None:
-    """Return the time of the next look; 0 if requests or queued runs wait."""
+    """Return the next check's time; 0 if requests or runs wait."""
     if progress.requests or progress.queued is not None or progress.watermark is None:
         return 0.0
     if progress.paused:
@@ -177,7 +177,7 @@ def due_at(schedule: Schedule, progress: Progress, instants: Instants) -> float 
 
 @attrs.frozen(kw_only=True)
 class DueInstants:
-    """Instants to fire in order, the number of missed ones, and the new watermark."""
+    """Due instants in order, number of missed ones, new watermark."""
 
     fire: tuple[float, ...]
     missed: int
@@ -253,7 +253,7 @@ OverlapAction: TypeAlias = Literal["start", "queue", "skip"]
 
 
 def overlap_action(schedule: Schedule, progress: Progress) -> OverlapAction:
-    """Return the handling of the next instant, given the open runs (rule 4)."""
+    """Return the next instant's handling, given open runs (rule 4)."""
     if schedule.overlap == "allow" or not (progress.open or progress.queued is not None):
         return "start"
     return "skip" if schedule.overlap == "skip" or progress.queued is not None else "queue"

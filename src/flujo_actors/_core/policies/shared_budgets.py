@@ -195,7 +195,7 @@ WINDOW_PREFIX = "budget:"
 
 @attrs.frozen(kw_only=True)
 class StoredBudget:
-    """Budget of a window in a store, with the sum of its shares."""
+    """Stored budget of a window, with the sum of its shares."""
 
     key: str
     limits: UsageLimits | None
@@ -241,7 +241,7 @@ def budget_info(stored: StoredBudget) -> BudgetInfo | None:
 
 
 def budget_infos(stored: Sequence[StoredBudget], name: str | None, scope: str | None) -> list[BudgetInfo]:
-    """Return stored budgets for readers: all, of a name, or of a scope value."""
+    """Return stored budgets, optionally of one name or scope value."""
     found = [info for each in stored if (info := budget_info(each)) is not None]
     chosen = [each for each in found if name in (None, each.name) and scope in (None, each.scope)]
     return sorted(chosen, key=lambda each: (each.name, each.scope, each.window, each.starts_at))
@@ -254,7 +254,7 @@ def _resources(amount: Amount) -> Resources:
 
 
 def window_at(limits: UsageLimits, now: float) -> tuple[float, float]:
-    """Return start and end of the window of a time, in its zone."""
+    """Return start and end of a time's window, in its zone."""
     import datetime  # only for windows
 
     zone = zone_of(limits.zone)
@@ -273,7 +273,7 @@ def window_at(limits: UsageLimits, now: float) -> tuple[float, float]:
 
 
 def _hour_at(now: float, zone: datetime.tzinfo) -> tuple[float, float]:
-    """Return start and end of an hour; a clock change of half an hour cuts it."""
+    """Return start and end of an hour, cut by half-hour clock changes."""
     begin = _full_hour(now, zone)
     before, after = _full_hour(begin, zone), _full_hour(begin + 3599, zone)
     return begin if before == begin else before + 3600, begin + 3600 if after <= begin else after
@@ -354,7 +354,7 @@ class WindowQuota(KeyedQuota):
         return window_key(self.name, limits.scope or "pipeline", self.value, limits.window or "", self.starts_at)
 
     def roll(self, now: float) -> WindowQuota | None:
-        """Begin the window of this time; return the quota of the former window."""
+        """Begin the window of this time; return the former window's quota."""
         starts_at, ends_at = window_at(self.declared, now)
         self._behind = now - seams.clock.monotonic()
         if starts_at <= self.starts_at:
@@ -385,7 +385,7 @@ class WindowQuota(KeyedQuota):
             self._former[starts_at].settle(caller, reserved, used)
 
     def take_in(self, used: Usage) -> None:
-        """Leave out usage of remote steps: their sessions have shares of their own."""
+        """Exclude usage of remote steps, whose sessions have own shares."""
 
     def refuses(self, caller: str) -> bool:
         """Return whether a call is refused while the known window lasts."""

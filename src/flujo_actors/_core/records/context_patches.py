@@ -73,7 +73,7 @@ def _list_difference(old: list[Any], new: list[Any]) -> dict[str, Any] | None:
 
 
 def _dropped_items(old: list[Any], new: list[Any]) -> int:
-    """Return the number of items that a sliding window has dropped, or 0."""
+    """Return the number of items dropped by a sliding window."""
     first = (at for at in range(1, len(old)) if new and difference(old[at], new[0]) is None)
     at = next(first, 0)
     return at if _equal_items(old[at:], new) == len(old) - at else 0
@@ -303,7 +303,7 @@ class ContextWriter:
         return part
 
     def full(self, path: StepPath, context: object) -> ContextPart:
-        """Return a full copy, to which later patches refer; older ones may be deleted."""
+        """Return a full copy, the base of later patches."""
         part = _full(self._data(context), short=-1)
         assert part.base is not None
         self._pending[path] = part.base

@@ -282,7 +282,7 @@ def _items_by_reference(
 
 
 def _item_range(path: StepPath, part: Any) -> ItemRange | None:
-    """Return the items that a part of a history refers to, or None."""
+    """Return the items referenced by a part of a history."""
     if isinstance(part, dict):
         return ItemRange(part["items"], part["first"], part["last"]) if "items" in part else None
     way, _, number = part.rpartition("~i")
@@ -302,7 +302,7 @@ def steps_inside(path: StepPath, body: dict[str, object], *, items: bool = True)
 
 
 def _spelled_out(path: StepPath, history: list[Any]) -> Iterator[Any]:
-    """Yield the parts of a history, with a part for each item of a range."""
+    """Yield the parts of a history, one per item of a range."""
     for part in history:
         if isinstance(part, dict) and "items" in part:
             way = f"{part['items'][len(path) :].removeprefix('/')}/~i".removeprefix("/")

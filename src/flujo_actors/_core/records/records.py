@@ -151,7 +151,7 @@ class CancelRequest:
 
 @attrs.frozen(kw_only=True)
 class MessageNotice:
-    """Messages to granular steps, reported to the owner with its next store access."""
+    """Messages to granular steps, delivered with the owner's next store access."""
 
     seq: int
     """Number of the newest one."""

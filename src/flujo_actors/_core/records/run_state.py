@@ -65,7 +65,7 @@ from .records import Compaction, Record
 
 @attrs.frozen(kw_only=True, eq=False)
 class LoopTurns:
-    """State of a loop after a turn, and before it evaluates its condition."""
+    """State of a loop between a turn and its condition."""
 
     loop: StepPath
     """Parent path of the turns."""
@@ -130,7 +130,7 @@ def read_turns(
 
 
 def last_result(path: StepPath, body: dict[str, Any], outcome_at: record_bodies.OutcomeAt, *, where: str) -> StepResult:
-    """Return the result of the turn, with its nested results if they are kept."""
+    """Return the result of the turn, with kept nested results."""
     return _result_at(outcome_at(path)) or record_bodies.read_result_part(body["result"], where=where)
 
 
@@ -139,14 +139,14 @@ def _result_at(outcome: TerminalOutcome | None) -> StepResult | None:
 
 
 def turn_at(loop: StepPath, path: StepPath) -> int | None:
-    """Return the turn of a loop that a path is in, or None."""
+    """Return the loop turn that contains a path, or None."""
     start = f"{loop}/~i"
     number = path[len(start) :].partition("/")[0] if path.startswith(start) else ""
     return int(number) if number.isdigit() else None
 
 
 def forget_turns(known: Sequence[dict[StepPath, Any]], loop: StepPath, *, up_to: int) -> None:
-    """Remove the entries of old turns; a loop's entries are the newest ones."""
+    """Remove the entries of old turns of a loop."""
     start = f"{loop}/"
     for each in known:
         found = []
@@ -522,7 +522,7 @@ class Projector:
                 self._facts["context"] = record_bodies.read_value(self._contexts.data(body), where=where)
 
     def _inner_context(self) -> dict[str, object]:
-        """Return the context inside the innermost open composite, if it differs from the run's (rule 5)."""
+        """Return the innermost open composite's own context, if any (rule 5)."""
         body = self._innermost() if self._facts["status"] in ("running", "paused", "sleeping") else None
         if body is None:
             return {}

@@ -69,7 +69,7 @@ class Steering(Protocol):
     """Optional: messages to granular steps of unfinished runs."""
 
     def steer(self, run_id: RunId, *, record: Record, after: int) -> int | None:
-        """Append a `steered` record and return its number; `None` if the run has ended.
+        """Append a `steered` record; return its number, `None` after the end.
 
         Return 0 and write nothing if the run has a newer message than number `after`. No lease is needed, as for
         `answer`; the owner receives a `MessageNotice`. Raise `RunNotFound` if there is no such run.

@@ -155,7 +155,7 @@ class RunTree:
                 self._end(record)
 
     def _retry(self) -> None:
-        """Keep the attempts of failed steps, to which those of the retry add."""
+        """Keep the attempts of failed steps for the retry's total."""
         self.status, self.retries = "running", self.retries + 1
         for node in self.nodes.values():
             if node.status == "failure":

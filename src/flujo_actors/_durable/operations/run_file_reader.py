@@ -164,7 +164,7 @@ class RunFileReader:
             return run
 
     def _check_records(self, run: StoredRun) -> int:
-        """Check the records and pauses of a run; return the number of records."""
+        """Check a run's records and pauses; return the number of records."""
         self._advance()
         count, last, gap = 0, 0, RecordGap()
         while self._name == "record":

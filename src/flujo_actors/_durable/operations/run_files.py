@@ -117,7 +117,7 @@ def _changes(redact: bool, content: bool) -> _Change | None:
 
 @contextlib.contextmanager
 def _replacing(path: str) -> Iterator[IO[bytes]]:
-    """Yield a file that replaces the path when it is complete and durable."""
+    """Yield a file that replaces the path once it is durable."""
     part = f"{path}.{os.getpid()}.part"
     try:
         with open(part, "wb") as out:
@@ -430,7 +430,7 @@ def _existing(store: Store, groups: Iterable[RunGroup]) -> set[RunId]:
 
 
 def _only(groups: Sequence[RunGroup], new_id: RunId | None) -> RunGroup:
-    """Return the group of a file's only run, under another id if given."""
+    """Return a file's only run, under another id if given."""
     if len(groups) != 1:
         raise DeclarationError(f"the file has {len(groups)} runs, not one: use import_runs")
     if new_id is None:
@@ -462,7 +462,7 @@ def _opened(file: RunFile) -> Iterator[IO[bytes]]:
 
 
 def _runs(source: IO[bytes], group: RunGroup) -> Iterator[tuple[StoredRun, Iterable[Record]]]:
-    """Yield the runs of a group, under another id if it has one."""
+    """Yield the runs of a group, under its new id."""
     for run, records in RunFileReader(source).runs(group):
         yield (run, records) if group.new_id is None else _renamed(run, records, group.new_id)
 

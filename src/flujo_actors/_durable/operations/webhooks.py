@@ -1,4 +1,4 @@
-"""Webhooks: messages about questions and ended runs, sent to the application's own endpoints.
+"""Webhooks: messages about questions and ended runs to application endpoints.
 
 Rules:
 
@@ -226,7 +226,7 @@ class RunMessages:
         return self._all("question", facts, {"message": pause.paused.message})
 
     def ended(self, result: PipelineResult) -> tuple[OutboxMessage, ...]:
-        """Return the messages about the end of a run; none for a pause."""
+        """Return the messages about a run's end; none for a pause."""
         if not has_ended(result.status):
             return ()
         facts = {"state": result.status, "token": None, "to": None, "schema": None}
@@ -248,7 +248,7 @@ class RunMessages:
 
 
 def aborted_messages(run: StoredRun, admitted: Mapping[str, object]) -> tuple[OutboxMessage, ...]:
-    """Return the messages about a run that a process without its pipeline ends.
+    """Return the messages about a run ended without its pipeline.
 
     `admitted` is the body of its admission. The messages have no content.
     """
@@ -330,7 +330,7 @@ class DeliveryError(Exception):
 
 @attrs.frozen(kw_only=True, eq=False)
 class WebhookSender:
-    """Delivers the messages of a store for one worker; see the module's rules."""
+    """Delivery of a store's messages for one worker; see the rules."""
 
     store: Store
     hooks: Mapping[str, Webhook]

@@ -79,13 +79,13 @@ class RunUnits:
         return RecordedUnit(result=result)
 
     async def recall_call(self, key: UnitKey, request: ToolRequest) -> RecordedUnit | None:
-        """Return the recorded result of a rehearsed call; `None` for a live one."""
+        """Return a rehearsed call's recorded result; `None` for a live one."""
         journal: Any = self.journal
         kept: KeptUnit | None = journal.called(self.place(key), request)
         return None if kept is None else await self._recalled(key, kept)
 
     async def _recalled(self, key: UnitKey, kept: KeptUnit) -> RecordedUnit:
-        """Return a recorded unit; one of another run becomes part of this one."""
+        """Return a recorded unit, adopted from another run if needed."""
         if kept.borrowed is not None:
             await self.intend(key, kept.borrowed)
             await self.commit(key, kept.result, kept.usage)
@@ -113,7 +113,7 @@ class StepSteering:
     inbox: SteeringInbox
 
     async def accepted(self, key: UnitKey) -> Sequence[SteeringMessage]:
-        """Return the messages known before a turn; of a recorded turn, its own."""
+        """Return the messages before a turn, or those of its record."""
         place, journal = self.units.place(key), self.units.journal
         is_recorded = journal.unit(place) is not None
         if not is_recorded:
@@ -188,7 +188,7 @@ Request: TypeAlias = AgentRequest | GranularRequest
 
 @attrs.define(kw_only=True, eq=False)
 class Conversations:
-    """Those of one attempt; see the module's rules."""
+    """Conversations of one attempt; see the module's rules."""
 
     run: Run
     work: AttemptInput

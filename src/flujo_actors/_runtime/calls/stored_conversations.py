@@ -55,16 +55,16 @@ class ConversationRows(Protocol):
         """Return the bodies of records, latest change first."""
 
     def write_conversation(self, row: ConversationRow, entries: Sequence[EntryRow], *, expected: str | None) -> bool:
-        """Replace a record and add entries, durably; false if its revision is another.
+        """Replace a record and add entries durably; false after a conflict.
 
         Also false if its head is no entry.
         """
 
     def delete_conversation(self, conversation_id: str, *, expected: str) -> bool:
-        """Delete a record with its own entries; false if its revision is another."""
+        """Delete a record with its entries; false after a conflict."""
 
     def history(self, head: str, *, limit: int | None) -> list[str]:
-        """Return the bodies of the last entries up to one, in order; `LookupError` for a missing one."""
+        """Return the last entries up to one, in order; `LookupError`."""
 
 
 _records: TypeAdapter[ConversationRecord] = TypeAdapter(ConversationRecord)
@@ -77,7 +77,7 @@ def conversations(store: str | Store) -> ConversationStore:
 
 
 def _rows_of(store: Any) -> ConversationRows:
-    """Return the rows of a store: its own, or those of its database."""
+    """Return the conversation rows of a store or its database."""
     if hasattr(store, "conversation_rows"):
         rows: ConversationRows = store.conversation_rows()
         return rows
@@ -180,7 +180,7 @@ class LoadedConversation:
         return ConversationWrite(row=_row(after), entries=tuple(map(_entry_row, entries)), expected=expected)
 
     def conflict(self) -> ConversationConflict:
-        """Return the error of an attempt whose messages another writer was faster than."""
+        """Return the error of an attempt that lost a write conflict."""
         return ConversationConflict(self.id)
 
 

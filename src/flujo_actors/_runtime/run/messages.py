@@ -102,7 +102,7 @@ def spelled_out(entry: ToUndo | CompletedStep) -> ToUndo:
 
 
 def completed(entry: CompletedStep) -> Undoable:
-    """Return the entry of a completed step with all arguments of its compensation."""
+    """Return a completed step's entry with its compensation's arguments."""
     return Undoable(
         step=entry.step,
         name=entry.name,
@@ -462,7 +462,7 @@ def work_of(
 
 
 def input_of(state: StepState) -> object:
-    """Return a step's input: its data, or the value of its own `input`."""
+    """Return a step's data, or the value of its `input`."""
     aftermath = state.aftermath
     return state.data if aftermath is None or aftermath.input is None else aftermath.input[0]
 

@@ -145,7 +145,7 @@ class HeldRates:
 
 @attrs.define(eq=False)
 class RateLimits:
-    """Rate limits of one `Flujo`, with the sizes of its calls and its waiting requests."""
+    """Rate limits of one `Flujo`, with call sizes and waiters."""
 
     store: Store | None
     by_model: Mapping[str, RateLimit]
@@ -309,7 +309,7 @@ class RateGate:
         return _Part(limit=limit, resource=resource, seconds=wanted.seconds, grant=grant)
 
     async def _wait(self, held: HeldRates, rests: bool, pause: Pause | None) -> None:
-        """Sleep until every reservation starts (rule 2), or put the run away (rule 6)."""
+        """Sleep until all reservations start, or release the run (rules 2, 6)."""
         starts = {id(part): part.grant.starts_at for part in held.parts}
         offset = {id(part): trio.current_time() - part.grant.now for part in held.parts}
 
@@ -365,7 +365,7 @@ class RateGate:
         self.run.emit("run.woken", self.path, step_name=self.state.name, wait_kind="rate", late_s=late_s)
 
     async def _redeem(self, held: HeldRates, found: list[RateLimit], pause: Pause) -> bool:
-        """Use the reservations of an earlier session, unless they are too old (rule 6)."""
+        """Use an earlier session's reservations unless too old (rule 6)."""
         assert pause.question is not None
         facts, store = pause.question.facts, self.limits.store
         assert store is not None
@@ -380,7 +380,7 @@ class RateGate:
         return True
 
     async def _start_of(self, part: _Part) -> float:
-        """Return the start of a reservation after refunds and blocks, by the store's clock."""
+        """Return a reservation's start by the store's clock."""
         store, name = self._store, part.limit.name
         found = {each.resource: each for each in await self._call(lambda: store.rates(name))}
         now = found.get(part.resource)
@@ -481,7 +481,7 @@ def _refusal(limit: RateLimit, resource: str, amount: float, grant: RateGrant) -
 
 
 def is_rate_limited(error: BaseException) -> bool:
-    """Return whether a provider refused a request for its rate, not its quota."""
+    """Return whether a provider refused a request's rate, not quota."""
     names = {kind.__name__ for kind in type(error).__mro__}
     limited = "ModelRateLimitError" in names or getattr(error, "status_code", None) == 429
     return limited and "ModelQuotaExceededError" not in names

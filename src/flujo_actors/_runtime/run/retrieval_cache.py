@@ -172,7 +172,7 @@ class StepCache:
     pipeline: str
 
     async def found(self, run: Run, step: Declared, data: object, context: object) -> tuple[str, Value[object] | None]:
-        """Return the key of a step's entry, and its stored output, if any."""
+        """Return the key and the stored output of a step's entry."""
         assert step.cache is not None
         key = await self._key(run, step, step.cache, data, context)
         text = await call_store(lambda: self.store.cached(key))
@@ -203,7 +203,7 @@ class StepCache:
 
 
 def _details(step: Declared) -> list[object]:
-    """Return the parts of a step that the fingerprint of a run leaves out."""
+    """Return the parts of a step outside the run's fingerprint."""
     agent = getattr(step, "agent", None)
     settings = getattr(agent, "model_settings", None)
     output = getattr(agent, "output_type", None)

@@ -211,7 +211,7 @@ class Run:
 
 
 def put_away_if_idle(run: Run) -> None:
-    """Put the run away if every open step waits, and longer than in process."""
+    """Release the run if every open step waits for long."""
     waits = run.waits
     if len(waits) != run.ledger.leaves or not getattr(run.journal, "puts_away", False):
         return

@@ -377,7 +377,7 @@ SCHEDULED_AT: ContextVar[Any] = ContextVar("flujo.scheduled_at")
 
 
 def scheduled_at() -> dt.datetime | None:
-    """Return the scheduled time of the current run in its zone, or None."""
+    """Return the current run's scheduled time in its zone, or None."""
     given = SCHEDULED_AT.get(None)
     return None if given is None else _core.local_time(*given)
 

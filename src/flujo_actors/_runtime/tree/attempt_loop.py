@@ -190,7 +190,7 @@ class AttemptLoop:
         return await self._tried(resolved.value, continued, earlier)
 
     async def _from_cache(self, cache: StepCache, data: object) -> Attempt:
-        """Return the stored output of an earlier run, or execute and store it."""
+        """Return an earlier run's stored output, or execute and store."""
         state, step = self.state, self.step
         looked = await guarded(cache.found, self.run, step, data, state.context)
         if isinstance(looked, Error):

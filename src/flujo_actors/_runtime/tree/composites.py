@@ -237,7 +237,7 @@ STREAMED = 100
 
 
 class ItemStream:
-    """Items of a map from an async iterator, which is read while there is room."""
+    """Items of a map from an async iterator, read with backpressure."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class ItemStream:
         """Failure of the iterator; items before it are executed."""
 
     async def fill(self, spawn: Callable[[StepRequest], None]) -> None:
-        """Spawn a step per item, until the iterator ends or the stream is stopped."""
+        """Spawn a step per item until the iterator or stream ends."""
         with self._scope:
             async for index, item in self._read():
                 if index in self._settled:
@@ -420,7 +420,7 @@ class Reports:
             recall_usage(work.quotas, settled.usage)
 
     def add(self, settled: StepSettled) -> None:
-        """Take a report; most of a large stored map are reduced to their output."""
+        """Add a report, reduced to its output in large stored maps."""
         if len(self.listed) < HELD or not self._is_plain(settled):
             self.listed[settled.index] = settled
             return
@@ -480,13 +480,13 @@ def _ranges(outputs: list[object], parent: StepPath) -> Iterator[ItemRange]:
 
 
 def forget_settled(run: Run, path: StepPath, result: StepResult) -> None:
-    """Release the memory of a nested step whose result is read from the store."""
+    """Release the memory of a nested step with a stored result."""
     run.journal.forget(result)
     run.ledger.forget(path)
 
 
 def _count_turn(run: Run, work: AttemptInput, turn: int, settled: StepSettled) -> None:
-    """Count a turn; of a long stored loop, later results are read from the store."""
+    """Count a turn; results of long stored loops stay stored."""
     read = run.journal.nested(work.span) if turn > HELD and settled.success is not None else None
     if read is None or settled.success is None:
         work.state.include(settled.result)

@@ -42,7 +42,7 @@ class Windows(Protocol):
     """Budgets of windows, shared with other runs."""
 
     async def opened(self, run: Run, quota: Quota) -> tuple[Quota, ...]:
-        """Return the quotas of a run: its own one and those of windows."""
+        """Return the quotas of a run: its own and its windows'."""
 
     async def close(self, run: Run) -> None:
         """Emit due warnings while the run has its lease."""

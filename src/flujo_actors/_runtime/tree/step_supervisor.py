@@ -150,7 +150,7 @@ class StepSupervisor:
         return cast("Awaitable[StepSettled]", self._receive.receive())
 
     async def next(self) -> StepSettled | None:
-        """Return the next report of any child, `None` for a task of `feed`."""
+        """Return any child's next report; `None` ends a `feed` task."""
         try:
             settled = self._receive.receive_nowait()
             if not self._read % LONGEST_RUN:

@@ -66,7 +66,7 @@ async def _worked(run: Run, state: StepState, work: Ended) -> Attempt:
 
 
 async def _stopped_earlier(run: Run, state: StepState) -> Attempt | None:
-    """Apply the answer to a pause about limits, or continue the wait; count earlier usage."""
+    """Apply the answer to a limit pause, or continue the wait."""
     answered = run.journal.answered(state.path)
     pause = run.journal.waiting(state.path) if answered is None else answered.pause
     if pause is None or not pause.is_about_limits:
@@ -87,7 +87,7 @@ async def _stopped_earlier(run: Run, state: StepState) -> Attempt | None:
 async def _until_next_window(
     actors: PausingSupervisor, state: StepState, asked: AttemptStopped, spec: QuestionSpec
 ) -> AttemptStopped | None:
-    """Commit the wait of a refused step, and wait; return its end if the run is put away."""
+    """Commit a refused step's wait, and wait for the window."""
     assert isinstance(asked.outcome, Paused)
     paused = await actors.pause(state, asked.outcome, state.path, spec)
     woken = await WRAPPERS["passed"](actors.run, state, spec)

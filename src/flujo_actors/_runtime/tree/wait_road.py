@@ -1,4 +1,4 @@
-"""Waits of steps: sleep until a time, wait for an event, a rate or a window of a budget.
+"""Waits of steps: for a time, event, rate or budget window.
 
 Rules:
 
@@ -57,7 +57,7 @@ class WaitRecords(Protocol):
         """Return the end of a wait and the seconds left, or None."""
 
     async def refused_events(self, event: str, key: str) -> list[EventInfo]:
-        """Return the events that waits of the run refused since the last call."""
+        """Return the events refused by waits since the last call."""
 
     async def ended_wait(self, path: StepPath, *, due: bool) -> PauseAnswer | None:
         """Return the end of a wait in the store, or None.

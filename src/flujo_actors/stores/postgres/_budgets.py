@@ -201,7 +201,7 @@ def _told(opened: Any, others: Any) -> BudgetSnapshot:
 
 
 def _decided(db: PostgresSession, claim: BudgetClaim, found: BudgetSnapshot, granted: bool) -> BudgetSnapshot:
-    """Return the answer to a claim; the first draw that has to warn marks the budget."""
+    """Return the answer to a claim; mark a due warning."""
     first = found.warns and warns(found.limits, claim, found.others)
     if first:
         db.execute(_WARN, _named(claim.share))
@@ -333,7 +333,7 @@ def _status(found: Sequence[StoredRun], run_id: RunId) -> StoredStatus:
 
 
 def _hashes(run_ids: Sequence[RunId]) -> list[bytes]:
-    """In the order in which rows are locked."""
+    """Return the hashes in lock order."""
     return sorted(map(_queue_hash, run_ids))
 
 

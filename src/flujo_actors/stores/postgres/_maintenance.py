@@ -137,7 +137,7 @@ def _asking(db: PostgresSession) -> Callable[[str, Mapping[str, object]], Sequen
 def refuse_moved(
     db: PostgresSession, batch: Sequence[Append], leases: Sequence[Mapping[str, object]]
 ) -> dict[int, ConversationMoved]:
-    """Write new messages of conversations; return the appends that another writer was faster than.
+    """Write new messages of conversations; return the conflicting appends.
 
     The run is locked under its lease first: an append that is written now cannot lose it.
     """
@@ -165,7 +165,7 @@ class PostgresMaintenance(PostgresOutbox):
         raise NotImplementedError
 
     def conversation_sql(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return how to read and to write rows of conversations, by statements with `{name}`."""
+        """Return the statements that read and write conversation rows."""
 
         def read(do: Callable[..., Any]) -> Any:
             return self._connections.read(lambda db: do(_asking(db)))

@@ -63,7 +63,7 @@ def answer(
 
 
 def steer(db: PostgresSession, run_id: RunId, record: Record, after: int) -> tuple[int | None, IsThere]:
-    """Append a message to a run that has not ended; return its number."""
+    """Append a message to an open run; return its number."""
     found = db.ask(_STEERABLE, {"hash": hash_of(run_id), "after": after})
     if not found:
         raise record_rows.not_found(run_id)
@@ -374,7 +374,7 @@ def lock_waits(db: PostgresSession, batch: Iterable[Append]) -> None:
 
 
 def write(db: PostgresSession, today: Today, run: int, append: Append) -> None:
-    """Apply the pauses of an append; a wait that opens takes a buffered event."""
+    """Apply an append's pauses; new waits consume buffered events."""
     _write_pauses(db, today, run, append)
     awaited = [pause for pause in append.pauses if pause.event is not None]
     for pause in awaited:

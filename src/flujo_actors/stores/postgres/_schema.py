@@ -440,7 +440,7 @@ def repeatable(found: int) -> list[str]:
 
 
 def _repeatable(statement: str) -> str:
-    """Return a statement that has no effect the second time, and short locks."""
+    """Return an idempotent statement with short locks."""
     if found := _INDEX.match(statement):
         return statement.replace(found[0], f"CREATE {found[1] or ''}INDEX CONCURRENTLY IF NOT EXISTS {found[2]}", 1)
     for old, new in _REPEATABLE.items():

@@ -85,7 +85,7 @@ class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
     _pipelined: Pipeline | None = None
 
     def wait(self, gen: PQGen[R], *args: Any, **options: Any) -> R:
-        """As the driver's own, until the deadline."""
+        """Wait as the driver does, until the deadline."""
         if self.deadline == math.inf:
             return super().wait(gen, *args, **options)
         try:
@@ -272,7 +272,7 @@ class Signals:
             self._changed.wait_for(lambda: not self._is_busy(), timeout_s)
 
     def close(self) -> None:
-        """End the thread after its last messages; another message begins a new one."""
+        """End the thread after its last messages."""
         with self._changed:
             thread, self._closing = self._thread, self._thread is not None
             self._changed.notify_all()
@@ -283,10 +283,10 @@ class Signals:
         return self._thread is not None and self._thread.is_alive() and (self._sending or bool(self._waiting))
 
     def before_fork(self) -> None:
-        """Nothing to do: the thread stays with the parent."""
+        """Do nothing: the thread stays with the parent."""
 
     def after_fork_in_parent(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def after_fork_in_child(self) -> None:
         """Begin anew: the thread is the parent's, and so are its messages."""
@@ -478,10 +478,10 @@ class RunListeners:
             kept.close()
 
     def before_fork(self) -> None:
-        """Nothing to do: the connection stays with the parent."""
+        """Do nothing: the connection stays with the parent."""
 
     def after_fork_in_parent(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def after_fork_in_child(self) -> None:
         if self._kept is not None:

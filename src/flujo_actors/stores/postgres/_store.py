@@ -229,7 +229,7 @@ class PostgresStore(
     PostgresTransfer,
     PostgresMaintenance,
 ):
-    """Runs in a Postgres database, in `schema` or the first of the `search_path`."""
+    """Runs in a Postgres database, in `schema` or by `search_path`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Budgets that the processes of a run, or the runs of a window, share in a SQLite file."""
+"""Budgets shared by processes or runs in a SQLite file."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _opened(db: sqlite3.Connection, claim: BudgetClaim) -> _Opened:
 
 
 def _warned(db: sqlite3.Connection, opened: _Opened, claim: BudgetClaim, others: Held) -> bool:
-    """Return whether this draw has to warn, as the first one of the budget."""
+    """Return whether this draw is the first that must warn."""
     if opened.warned or not warns(opened.limits, claim, others):
         return False
     db.execute(_WARN, (opened.budget,))

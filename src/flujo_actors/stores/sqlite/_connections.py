@@ -129,7 +129,7 @@ class StoreConnection(sqlite3.Connection):
         self.set_authorizer(None)
 
     def __del__(self) -> None:
-        """Close without a warning: a store that is collected closes its files (Python 3.13 warns of it)."""
+        """Close without a resource warning when the store is collected."""
         with contextlib.suppress(sqlite3.Error):
             self.close()
 

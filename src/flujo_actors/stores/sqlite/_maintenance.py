@@ -124,7 +124,7 @@ class SqliteMaintenance(SqliteOutbox):
         raise NotImplementedError
 
     def conversation_sql(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return how to read and to write rows of conversations, by statements with `{name}`."""
+        """Return the statements that read and write conversation rows."""
 
         def read(do: Callable[..., Any]) -> Any:
             with self._connections.reading() as db:

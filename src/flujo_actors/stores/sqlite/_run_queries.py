@@ -307,7 +307,7 @@ DIALECT = run_lists.Dialect(
 
 
 def _keys_with_prefix(db: sqlite3.Connection, query: RunQuery) -> list[int]:
-    """Return the runs whose id begins with the searched text, up to a limit."""
+    """Return runs by id prefix, up to a limit."""
     if query.search is None:
         return []
     wanted = {**run_lists.prefix_range(query.search), "most": run_lists.MOST_BY_PREFIX + 1}
@@ -412,7 +412,7 @@ def delete_labels(db: sqlite3.Connection, run: int) -> None:
 
 
 def reserve_key(db: sqlite3.Connection, admission: Admission) -> SingletonBusy | RunId | None:
-    """Free the key of an admission; return an error or the replaced run."""
+    """Free an admission's key; return an error or the replaced run."""
     if admission.singleton is None or db.execute(_EXISTS, (storable(admission.run_id),)).fetchall():
         return None
     holder = _holder(db, admission.singleton)

@@ -134,7 +134,7 @@ class Metrics:
         self._stages = meter.create_counter("flujo.aros.fallback.stage", "{stage}", "Fallback stages entered.")
 
     def gauges(self, numbers: GaugeValues) -> None:
-        """Write the numbers of a store; a queue that is gone is 0."""
+        """Write the store's metrics; a removed queue is 0."""
         series = {"queue.depth": numbers.depth, "queue.oldest": numbers.oldest_s}
         series |= {"runs": numbers.runs, "workers": numbers.workers}
         for name, values in series.items():
@@ -399,7 +399,7 @@ class OtelSink:
         return len(self._runs)
 
     def measure(self, gauges: GaugeValues) -> None:
-        """Write the numbers of a store, which one worker at a time reports."""
+        """Write the store's metrics, reported by one worker at a time."""
         self._metrics.gauges(gauges)
 
     def span_of(self, run_id: str) -> str | None:
@@ -451,7 +451,7 @@ class OtelSink:
         return conventions.label_attributes({name: labels[name] for name in self._metric_labels & labels.keys()})
 
     def _labels_of_run(self, run_id: str) -> conventions.Attributes:
-        """Return the labels for metrics inside a run; a remote step has its caller's."""
+        """Return a run's metric labels; a remote step has its caller's."""
         spans = self._runs.get(run_id)
         carried = context.get_value(TRACED_LABELS) if spans is None else spans.labels
         return self._labels(carried) if self._metric_labels and isinstance(carried, Mapping) else {}

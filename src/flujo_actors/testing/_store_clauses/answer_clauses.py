@@ -1,4 +1,4 @@
-"""Clauses: a pause is answered once, times out, or waits for a time or an event."""
+"""Clauses of pauses: one answer, timeouts, times and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clauses: budgets and rate limits that several processes share. For stores that have `draw` or `reserve`."""
+"""Clauses of shared budgets and rate limits (`draw`, `reserve`)."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class WindowClauses:
         assert snapshot.others.spent == Amount(requests=2)
 
     def test_raised_limits_hold_for_every_holder(self, windows: Store) -> None:
-        """A field that was raised before stays raised; a larger declared limit wins."""
+        """A raised field stays raised; a larger declared limit wins."""
         one, other = admit(windows, "one"), admit(windows, "other")
         windows.draw(one, [window_claim("one/1", raises={"request_limit": 9})])
         windows.draw(other, [window_claim("other/1", raises={"total_tokens_limit": 5.0})])
@@ -212,7 +212,7 @@ class WindowClauses:
         assert (snapshot.others.reserved, snapshot.others.under_way) == (Amount(), 0)
 
     def test_one_draw_is_asked_to_warn(self, place: StorePlace, windows: Store) -> None:
-        """The first one that finds the share spent, of all that race for it."""
+        """The first of concurrent draws that finds the share spent."""
         stores = [windows, place.open()]
         leases = [admit(windows, f"run {number}") for number in range(8)]
         [early] = windows.draw(leases[0], [window_claim("early", requests=1)])
@@ -331,7 +331,7 @@ class RateClauses:
         assert not rates.reserve(reservation(1, max_wait_s=10)).granted
 
     def test_slots_are_bounded_and_end_with_their_lease(self, place: StorePlace, rates: Store) -> None:
-        """A released slot is free, and so is that of an expired lease."""
+        """A released slot is free; so is an expired lease's."""
         leases = [admit(rates, f"run {number}") for number in range(3)]
         taken = [rates.slots(lease, "r", f"h{number}", limit=2) for number, lease in enumerate(leases)]
         assert taken == [True, True, False]

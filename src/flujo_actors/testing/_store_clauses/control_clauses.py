@@ -180,7 +180,7 @@ class SteeringClauses:
             store.steer(RunId("nobody"), record=_steered("lost"), after=0)
 
     def test_a_message_waits_for_the_next_owner(self, store: Store, place: StorePlace) -> None:
-        """A run without an owner accepts it, and stays as it is otherwise."""
+        """A run without an owner accepts it, otherwise unchanged."""
         put_to_sleep(store, admit(store), pause())
         before = store.get(RUN)
         seq = store.steer(RUN, record=_steered("by train"), after=0)
@@ -217,7 +217,7 @@ class RecoveryClauses:
             pytest.skip("this store claims runs one by one")
 
     def test_left_runs_are_claimed_with_their_records(self, store: Store, place: StorePlace) -> None:
-        """A released run, one whose lease expired, and one of a dead owner; in one call."""
+        """Released, expired and dead owners' runs, in one call."""
         write(store, admit(store, "released"), record("a"), release=True)
         write(store, admit(store, "expired"), record("b"))
         place.advance(LEASE_S + 1)
@@ -508,7 +508,7 @@ class OutboxClauses:
             pytest.skip("this store has no outbox")
 
     def test_a_message_is_claimed_by_one_and_settled(self, store: Store, place: StorePlace) -> None:
-        """It is due again after a failure or a lost claim, and ends as delivered."""
+        """A failed or lost delivery is due again until it is delivered."""
         assert write(store, admit(store), record("x"), outbox=(_message("a"), _message("b", hook="other"))) is None
         other = place.open()
         [claimed] = store.claim_messages(["hook"], owner="me", for_s=60.0, limit=9)

@@ -241,7 +241,7 @@ class TransferClauses:
             store.read_page(RunId("gone"), after=0, limit=1)
 
     def test_long_runs_are_read_in_parts(self, store: Store) -> None:
-        """Records outside items in order, those inside last first, and the steps that have items."""
+        """Records outside items in order, those inside last first."""
         if not hasattr(store, "read_inside"):
             pytest.skip("this store reads runs as a whole")
         places = ["", "all", "all/~i0/x", "all/~i0", "all/~i1", "b/~0i1", "\udc00/~i7/y/~i1", "all"]

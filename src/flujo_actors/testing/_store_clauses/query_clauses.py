@@ -218,7 +218,7 @@ class ScanClauses:
             store.asked(QuestionQuery(cursor="7"))
 
     def test_open_pauses_are_filtered(self, store: Store) -> None:
-        """By addressee, kind, run and deadline; each order has pages of its own."""
+        """Filters by addressee, kind, run and deadline, in pages."""
         for name, to, timeout_s in (("a", "ada", None), ("b", "bob", 50.0), ("c", "ada", 10.0)):
             put_to_sleep(
                 store, admit(store, name), attrs.evolve(pause(name), to=to, kind="approval", timeout_s=timeout_s)
@@ -240,7 +240,7 @@ class ScanClauses:
         assert first.pipeline == store.get(RunId("c")).pipeline
 
     def test_runs_and_open_pauses_are_counted(self, store: Store, place: StorePlace) -> None:
-        """By status; a run whose lease has expired is abandoned, a remote step is not counted."""
+        """Counts by status, with expired leases and without remote steps."""
         put_to_sleep(store, admit(store, "asks"), pause(), pause("b", path=StepPath("other")))
         write(store, admit(store, "done"), record("end"), status="completed", release=True)
         admit(store, "left")
@@ -252,7 +252,7 @@ class ScanClauses:
         assert store.counts().abandoned == 1
 
     def test_runs_are_grouped_by_the_facts_of_their_state(self, store: Store, place: StorePlace) -> None:
-        """Open runs of one group differ in nothing that decides their state; remote steps are not counted."""
+        """Open runs of one group have the same state."""
         for number in range(3):
             put_to_sleep(store, admit(store, f"asks {number}"), pause())
             write(store, admit(store, f"done {number}"), record("end"), status="completed", release=True)
@@ -397,7 +397,7 @@ class LabelClauses:
         assert len(store.set_labels(RUN, {"one": "more"}, remove=["l0"])) == 16
 
     def test_numbers_of_runs_are_read_in_pages(self, store: Store) -> None:
-        """Ended runs in order of their end, open ones in order of creation."""
+        """Ended runs by end, open runs by creation."""
         if not hasattr(store, "figures"):
             pytest.skip("this store has no totals")
         for number in range(5):

@@ -218,7 +218,7 @@ class ClaimClauses:
             pytest.skip("this store has no order of claims")
 
     def test_the_oldest_runs_are_claimed_together(self, store: Store) -> None:
-        """One call claims several runs of one pipeline, with the records of new ones."""
+        """One call claims several runs of one pipeline."""
         for run_id in ("b", "a", "c"):
             enqueue(store, run_id)
         enqueue(store, "foreign", queue="another")
@@ -231,7 +231,7 @@ class ClaimClauses:
         assert next_runs(store) == []
 
     def test_runs_of_tickets_are_claimed_first(self, store: Store) -> None:
-        """Then the oldest ones; a ticket of a run that cannot be claimed counts for nothing."""
+        """The oldest runs follow; tickets of unclaimable runs are skipped."""
         for run_id in ("a", "b", "c", "d"):
             enqueue(store, run_id)
         enqueue(store, "other", pipeline="another")
@@ -247,7 +247,7 @@ class ClaimClauses:
         assert next_runs(store, limit=1, tickets=(RunId("low"),)) == ["high"]
 
     def test_a_released_run_is_claimed_again_without_its_records(self, store: Store) -> None:
-        """A long run is read by its next owner, not by the claim."""
+        """The next owner reads a long run, not the claim."""
         enqueue(store, "run")
         [first] = store.claim_next(order(), owner="me", lease_s=LEASE_S)
         write(store, first.lease, record("mine"), release=True)
@@ -255,7 +255,7 @@ class ClaimClauses:
         assert (again.lease.epoch, again.records, again.run.leased, again.run.last_owner) == (2, (), False, None)
 
     def test_runs_with_an_owner_a_question_or_a_request_are_left_out(self, store: Store, place: StorePlace) -> None:
-        """An expired lease is found by `wanting`: its owner's death is counted there."""
+        """An expired lease is found by `wanting`, which counts deaths."""
         for run_id in ("cancelled", "held", "paused", "left alone"):
             enqueue(store, run_id)
         store.request_cancel(RunId("cancelled"), reason="enough")
@@ -273,7 +273,7 @@ class ClaimClauses:
         assert next_runs(store) == ["first", "second", "low"]
 
     def test_keys_take_turns(self, store: Store) -> None:
-        """A key with one run does not wait for all runs of another key."""
+        """A key with one run does not wait for another key."""
         for number in range(5):
             enqueue(store, f"a{number}", key="a")
         enqueue(store, "b0", key="b")
@@ -313,7 +313,7 @@ class ClaimClauses:
         assert within.take_over(RunId("run"), dead="dead", owner="me", lease_s=LEASE_S, per_key=1).epoch == 2
 
     def test_concurrent_claims_get_different_runs_within_the_limit(self, store: Store) -> None:
-        """The leases of a key are counted in the transaction of the claim."""
+        """The claim's transaction counts the leases of a key."""
         for number in range(12):
             enqueue(store, f"run {number}", key="ab"[number % 2])
         with ThreadPoolExecutor(4) as threads:
@@ -412,7 +412,7 @@ class ScheduleClauses:
         assert schedules.get_all()[0].progress == "first"
 
     def test_a_run_is_created_with_the_progress_or_not_at_all(self, schedules: Store) -> None:
-        """A refused firing creates nothing, and a used id is returned as such."""
+        """A refused firing creates nothing; a used id is returned."""
         schedules.declare(ROW)
         [read] = schedules.get_all()
         answers = schedules.fire(attrs.evolve(read, progress="first"), [instant_run("daily@1")])

@@ -183,7 +183,7 @@ LOOP = StepPath("chat \0 ~")
 
 
 def turns(store: Store, lease: Lease, *numbers: int, keep: int = 2, text: str = "") -> None:
-    """Write turns of a loop, each compacting the ones before the last `keep`."""
+    """Write turns of a loop that compacts all but `keep`."""
     for number in numbers:
         path = item(LOOP, number)
         records = (
@@ -204,7 +204,7 @@ class CompactionClauses:
             pytest.skip("this store does not compact loops")
 
     def test_old_turns_are_deleted_with_a_later_one(self, store: Store) -> None:
-        """Numbers stay; the turn before the kept ones is left as its `compacted` record."""
+        """Numbers stay; the turn before them is a `compacted` record."""
         lease = admit(store)
         write(store, lease, record("outside", path=StepPath("first")), record(path=step_paths.named(LOOP, "~i1")))
         assert store.compacted(RUN) is None

@@ -397,7 +397,7 @@ class ResponsePlan:
 
 @attrs.frozen
 class NoResponse:
-    """Nothing is sent."""
+    """Response that is never sent."""
 
 
 Plan: TypeAlias = ResponsePlan | NoResponse
