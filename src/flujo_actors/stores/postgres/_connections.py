@@ -321,7 +321,7 @@ class PostgresConnections:
 
     @contextlib.contextmanager
     def _in_own_schema(self, db: PostgresSession, *, creates: bool) -> Iterator[None]:
-        """Use the store's schema; behind a pooler for one transaction, since others share the session."""
+        """Use the store's schema, behind a pooler for one transaction."""
         if self._schema is None:
             yield
             return
