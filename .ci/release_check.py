@@ -8,6 +8,8 @@ Rules:
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import os
 import re
@@ -72,8 +74,9 @@ def checks(project: dict, tag: str) -> Iterator[tuple[str, Callable[[], str | No
     yield "sdist and wheel build, twice with equal bytes", built_twice
     yield "twine accepts both", lambda: command(sys.executable, "-m", "twine", "check", "--strict", *artifacts())
     yield f"the wheel has at most {LARGEST_WHEEL / 1e6:g} MB", wheel_size
-    yield "the sdist is complete", sdist_contents
+    yield "the sdist is complete, and `make demo` works in it", sdist_contents
     yield "the wheel installs in an empty environment and runs", installed
+    yield "mypy and pyright accept programs that use the installed wheel", typed
     yield "licenses are compatible, report in dist/licenses.md", licenses
     yield "SBOM in dist/sbom.json", bill_of_materials
 
@@ -87,7 +90,8 @@ def attempt(check: Callable[[], str | None]) -> str | None:
 
 def command(*words: str, **options: object) -> str | None:
     """Run a command; return the end of its output if it fails."""
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, **options)  # type: ignore[call-overload]
+    options = {"cwd": ROOT, **options}
+    done = subprocess.run(words, capture_output=True, text=True, **options)  # type: ignore[call-overload]
     return None if done.returncode == 0 else (done.stdout + done.stderr).strip()[-600:]
 
 
@@ -170,8 +174,12 @@ def sdist_contents() -> str | None:
     (archive,) = DIST.glob("*.tar.gz")
     with tarfile.open(archive) as file:
         names = {name.partition("/")[2] for name in file.getnames()}
-    missing = [name for name in NEEDED_IN_SDIST if name not in names]
-    return f"it lacks {missing}" if missing else None
+    if missing := [name for name in NEEDED_IN_SDIST if name not in names]:
+        return f"it lacks {missing}"
+    with tempfile.TemporaryDirectory() as place:
+        shutil.unpack_archive(archive, place, filter="data")
+        (unpacked,) = Path(place).iterdir()
+        return command("make", "demo", f"PYTHON={sys.executable}", cwd=unpacked)
 
 
 def installed() -> str | None:
@@ -181,11 +189,23 @@ def installed() -> str | None:
     return command(sys.executable, str(ROOT / ".ci" / "wheel.py"))
 
 
+def typed() -> str | None:
+    """Check the programs of tests/typing outside of the sources, against the wheel and its dependencies."""
+    with tempfile.TemporaryDirectory() as place:
+        programs = shutil.copytree(ROOT / "tests" / "typing", Path(place, "programs"))
+        mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", user_environment(), str(programs))
+        pyright = (sys.executable, "-m", "basedpyright", "--level", "error", "--pythonpath", user_environment())
+        return command(*mypy, cwd=place) or command(*pyright, str(programs), cwd=place)
+
+
 # --- dependencies ---
 
 
-def user_environment(place: Path) -> str:
+@functools.cache
+def user_environment() -> str:
     """Install the wheel with its dependencies alone; return the interpreter."""
+    place = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, place)
     venv.create(place, with_pip=False, symlinks=True)
     python = str(place / "bin" / "python")
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python)
@@ -195,9 +215,8 @@ def user_environment(place: Path) -> str:
 
 
 def licenses() -> str | None:
-    with tempfile.TemporaryDirectory() as place:
-        report = (sys.executable, "-m", "piplicenses", "--python", user_environment(Path(place)), "--from=mixed")
-        table = subprocess.run([*report, "--format=markdown"], capture_output=True, text=True, check=True).stdout
+    report = (sys.executable, "-m", "piplicenses", "--python", user_environment(), "--from=mixed")
+    table = subprocess.run([*report, "--format=markdown"], capture_output=True, text=True, check=True).stdout
     (DIST / "licenses.md").write_text(table, encoding="utf-8")
     rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in table.splitlines()[2:]]
     wrong = [f"{name} ({license_})" for name, _, license_ in rows if not COMPATIBLE.search(license_)]
@@ -205,12 +224,10 @@ def licenses() -> str | None:
 
 
 def bill_of_materials() -> str | None:
-    with tempfile.TemporaryDirectory() as place:
-        python = user_environment(Path(place))
-        return command(
-            sys.executable, "-m", "cyclonedx_py", "environment", python,
-            "--output-reproducible", "--output-format", "JSON", "--output-file", str(DIST / "sbom.json"),
-        )  # fmt: skip
+    return command(
+        sys.executable, "-m", "cyclonedx_py", "environment", user_environment(),
+        "--output-reproducible", "--output-format", "JSON", "--output-file", str(DIST / "sbom.json"),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

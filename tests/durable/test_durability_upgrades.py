@@ -14,7 +14,7 @@ from flujo_actors.stores.postgres import _schema as postgres_schema
 from flujo_actors.stores.sqlite import _schema as sqlite_schema
 from kit.durable_places import Place, PostgresPlace
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.empty_database]
 
 RUNS = "SELECT 1 FROM pg_class WHERE relname = 'flujo_runs' AND pg_table_is_visible(oid)"
 

@@ -22,6 +22,8 @@ from flujo_actors.stores.postgres import _schema as postgres_schema
 from flujo_actors.stores.sqlite import _schema as sqlite_schema
 from kit.durable_places import Place, PostgresPlace, SqlitePlace
 
+pytestmark = pytest.mark.empty_database
+
 
 def upper(text: str) -> str:
     return text.upper()

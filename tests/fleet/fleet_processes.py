@@ -51,6 +51,10 @@ class Worker:
     def freeze(self) -> None:
         """Stop it without its knowledge, and end its leases as if their time was over."""
         self.send(signal.SIGSTOP)
+        self.expire()
+
+    def expire(self) -> None:
+        """End its leases as if their time was over."""
         until(lambda: _expired(self.url, self.process.pid))
 
     def ended(self, seconds: float = PATIENCE_S) -> int:

@@ -47,19 +47,19 @@ class Counting(ProcrastinateEngine):
 
 
 def running_children(url: str) -> int:
-    with psycopg.connect(url) as db:
-        if db.execute("SELECT to_regclass('flujo_runs')").fetchall() == [(None,)]:
-            return 0  # the store has not been used yet
-        [(count,)] = db.execute(
-            "SELECT count(*) FROM flujo_runs WHERE parent IS NOT NULL AND status = 'running'"
-        ).fetchall()
-        return int(count)
+    return counted(url, "flujo_runs WHERE parent IS NOT NULL AND status = 'running'")
 
 
 def records(url: str) -> int:
     """How much was done so far."""
+    return counted(url, "flujo_records")
+
+
+def counted(url: str, rows: str) -> int:
     with psycopg.connect(url) as db:
-        [(count,)] = db.execute("SELECT count(*) FROM flujo_records").fetchall()
+        if db.execute("SELECT to_regclass('flujo_records')").fetchall() == [(None,)]:
+            return 0  # the store has not been used yet
+        [(count,)] = db.execute(f"SELECT count(*) FROM {rows}".encode()).fetchall()
         return int(count)
 
 

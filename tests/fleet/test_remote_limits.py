@@ -180,6 +180,7 @@ def test_a_worker_that_dies_inside_a_call_holds_back_nothing(url: str, tmp_path:
 
         def replace() -> None:
             dying.process.wait()
+            dying.expire()
             workers.enter_context(Worker(url, log, *options, **limited))
 
         threading.Thread(target=replace, daemon=True).start()

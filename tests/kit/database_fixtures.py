@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,13 @@ def sqlite_place(tmp_path: Path) -> Iterator[SqlitePlace]:
 
 
 @pytest.fixture
-def postgres_place(postgres_server: SessionServer) -> Iterator[PostgresPlace]:
-    """An empty Postgres schema."""
-    place = PostgresPlace(postgres_server.fresh_url())
-    yield place
-    place.close()
+def postgres_place(postgres_server: SessionServer, request: pytest.FixtureRequest) -> Iterator[PostgresPlace]:
+    """A Postgres schema with the empty tables of a store, or an empty one: with the marker `empty_database`."""
+    is_empty = request.node.get_closest_marker("empty_database")
+    with nullcontext(postgres_server.fresh_url()) if is_empty else postgres_server.store_url() as url:
+        place = PostgresPlace(url)
+        yield place
+        place.close()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

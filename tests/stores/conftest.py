@@ -35,6 +35,7 @@ def sqlite_place(tmp_path):
 
 @pytest.fixture
 def postgres_place(postgres_server):
-    place = PostgresPlace(postgres_server.fresh_url())
-    yield place
-    place.close()
+    with postgres_server.store_url() as url:
+        place = PostgresPlace(url)
+        yield place
+        place.close()

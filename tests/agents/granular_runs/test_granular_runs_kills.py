@@ -19,7 +19,7 @@ from kit.other_processes import KILLED, PointedStore, Points, ended, forked
 pytestmark = pytest.mark.slow
 
 MOST_POINTS = 200
-LEAST_POINTS = {"sqlite": 60, "postgres": 40}
+LEAST_POINTS = 40
 LANES = 4
 
 
@@ -38,13 +38,13 @@ class WorldChanges(Points):
 class Killing:
     """Processes that book in one place, die at their n-th point, and are followed by others that finish."""
 
-    def __init__(self, place: Place, effects: Effects, notes: Path, points: type[Points] = Points) -> None:
-        self.place, self.effects, self._notes, self._points = place, effects, notes, points
+    def __init__(self, place: Place, effects: Effects, notes: Path) -> None:
+        self.place, self.effects, self._notes = place, effects, notes
         self._client = RunClient(place.open())
 
     def begin_to_die(self, number: int) -> int:
         """A process that is killed at the `number`-th point of its run; its id."""
-        points = self._points(number)
+        points = WorldChanges(number)
         return forked(lambda: self._run(f"run-{number}", points, PointedStore(self.place.open(), points)))
 
     def _run(self, run_id: str, points: Points, store: Any) -> None:
@@ -86,14 +86,14 @@ class Killing:
 def test_a_kill_at_any_point_loses_nothing_and_repeats_no_committed_call(
     kind: str, effects: Effects, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Before and after every store call, in the model, and in every tool before and after its effect."""
+    """After every store call, in the model, and in every tool before and after its effect."""
     place: SqlitePlace | PostgresPlace = request.getfixturevalue(f"{kind}_place")
-    killing = Killing(place, effects, tmp_path, Points if kind == "sqlite" else WorldChanges)
+    killing = Killing(place, effects, tmp_path)
     expected = killing.whole()
     assert (expected["status"], len(expected["turns"])) == ("completed", TURNS + 1)
     lanes = [forked(lambda lane=lane: _die_and_go_on(killing, lane, expected)) for lane in range(LANES)]
     assert [ended(lane) for lane in lanes] == [0] * LANES
-    assert sum(killing.noted(f"lane-{lane}") for lane in range(LANES)) > LEAST_POINTS[kind]
+    assert sum(killing.noted(f"lane-{lane}") for lane in range(LANES)) > LEAST_POINTS
     place.check()
 
 
