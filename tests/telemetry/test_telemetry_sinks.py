@@ -48,7 +48,7 @@ def test_telemetry_without_sinks_is_off() -> None:
     """Nobody listens, nothing is paid."""
     assert not SILENT.enabled
     assert not Telemetry().enabled
-    SILENT.tell("run.started", run_id="r", at=0.0)
+    SILENT.report("run.started", run_id="r", at=0.0)
 
 
 def test_silence_hides_what_was_secret_when_it_began() -> None:
@@ -63,7 +63,7 @@ def test_events_have_the_kinds_that_emitters_name() -> None:
     """Emitters name events by kind, and every kind leads to its class."""
     assert set(ev.EVENT_TYPES) == set(get_args(EventKind))
     memory = MemorySink()
-    Telemetry([memory]).tell("run.started", run_id="r", at=0.0)
+    Telemetry([memory]).report("run.started", run_id="r", at=0.0)
     assert memory.events == [ev.RunStarted(run_id="r", at=0.0)]
 
 

@@ -245,7 +245,7 @@ def shortened(messages: Sequence[ModelMessage], keep_last: int | None) -> list[M
     return list(messages) if keep_last is None or not messages else compact_history(messages, keep_last=keep_last)
 
 
-def said_since(messages: Sequence[ModelMessage], history: Sequence[ModelMessage]) -> list[ModelMessage]:
+def messages_since(messages: Sequence[ModelMessage], history: Sequence[ModelMessage]) -> list[ModelMessage]:
     """Return the messages of other runs than the history's.
 
     Not by position: pydantic-ai joins requests that follow one another.

@@ -188,7 +188,7 @@ class AgentCall:
     """Number of responses without a token count."""
     begun: int = 0
     """Number of started requests."""
-    told: Usage = NO_USAGE
+    reported: Usage = NO_USAGE
     """Usage reported to telemetry, in this process or an earlier one."""
     _responses: list[ModelResponse] = attrs.field(factory=list)
     tools: ToolCount = attrs.field(factory=ToolCount)
@@ -295,7 +295,7 @@ class AgentCall:
 
     def unreported_tool_calls(self) -> int:
         """Return the number of tool calls since the last usage report."""
-        return self.run_usage.tool_calls - self.told.tool_calls
+        return self.run_usage.tool_calls - self.reported.tool_calls
 
     def current(self) -> _Current:
         """Make this the call that model requests in this context belong to."""
@@ -517,7 +517,7 @@ class MeteredRequest:
         tools = self.call.unreported_tool_calls()
         agent = self.call.agent_name
         self._tell(AgentUsage, agent_name=agent, requests=1, tool_calls=tools, cost_usd=cost, **tokens)
-        self.call.told += attrs.evolve(used, tool_calls=tools)
+        self.call.reported += attrs.evolve(used, tool_calls=tools)
 
     def _tell(self, kind: object, **facts: object) -> None:
         if self.call.emit is not None:

@@ -77,7 +77,7 @@ class StoreClient:
         """Emit an event to the sinks of the configured telemetry."""
         if self._telemetry is None:
             self._telemetry = telemetry_of(settings_of(self._given), None, None)
-        self._telemetry.tell(kind, at=time.monotonic(), **facts)
+        self._telemetry.report(kind, at=time.monotonic(), **facts)
 
     def _refuse_inside_loop(self, name: str) -> None:
         in_memory = isinstance(self._store, MemoryStore) and name != "wait"

@@ -19,7 +19,7 @@ from .._durable.run_registry import OpenRun, RunRegistry, checked_id
 from .._runtime.context.copies import FirstContext, isolated
 from ..errors import DeclarationError
 from . import rehearsal as _rehearsal
-from .wiring import checked_mode, engine_of, evaluations, fleet_of, limits_of, office_of, once_of
+from .wiring import checked_mode, engine_of, evaluations, fleet_of, limits_of, once_of, remote_steps_of
 
 if TYPE_CHECKING:
     from pydantic_evals import Dataset
@@ -233,7 +233,7 @@ class FleetApi(ScheduleApi, Generic[In]):
             self._settings,
             self._drive,
             make_run=self._make_run,
-            office=self._office,
+            remote=self._remote_steps,
             carry=self._carry,
             telemetry=self._telemetry,
             first_context=self._first_context,
@@ -243,10 +243,10 @@ class FleetApi(ScheduleApi, Generic[In]):
         self._counter = fleet.counter if engine is None else self._counter
         return fleet
 
-    def _office(self) -> RemoteSteps | None:
+    def _remote_steps(self) -> RemoteSteps | None:
         if not self._is_remote or self._engine is None:
             return None
-        return office_of(self, self._runs(), self._engine, self._settings, self._carry)
+        return remote_steps_of(self, self._runs(), self._engine, self._settings, self._carry)
 
 
 # --- evaluations --------------------------------------------------------------------------------------------

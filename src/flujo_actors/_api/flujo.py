@@ -42,13 +42,13 @@ from .wiring import (
     chunks_of,
     compensated_before,
     engine_of,
+    handles_failures,
     hook_reporter,
     hooks_of,
     initial_data,
     limits_of,
     load_for_attempts,
     load_for_steps,
-    minds_failures,
     opened_to_cancel,
     puts_off,
     rate_limits_of,
@@ -162,7 +162,7 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         self._resources, self._limits = resources, limits_of(usage_limits, self.pipeline)
         self._make_hooks = hooks_of(hooks)
         self._configured = settings_of(settings)
-        self._minds_failures = minds_failures(self.pipeline)
+        self._handles_failures = handles_failures(self.pipeline)
         self._undo_grace_s = None if undo_grace_s is None else checked_seconds(undo_grace_s, what="undo_grace_s")
         self._telemetry = telemetry_of(self._configured, self.pipeline, resources)
         self._in_memory = MemoryRunRegistry()
@@ -454,8 +454,8 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         result: PipelineResult | None = None
         set_scheduled(opened.carried)
         try:
-            office = self._office() if self._is_remote and rehearsing is None else None
-            run = self._make_run(opened, host, event_stream=event_stream, office=office)
+            remote = self._remote_steps() if self._is_remote and rehearsing is None else None
+            run = self._make_run(opened, host, event_stream=event_stream, remote=remote)
             limits: UsageLimits | None = self._limits
             windows: Windows | None = self._windows
             if CHARGED in opened.labels and rehearsing is None:
@@ -488,7 +488,7 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         *,
         root: RunId | None = None,
         event_stream: EventStream | None = None,
-        office: RemoteSteps | None = None,
+        remote: RemoteSteps | None = None,
     ) -> Run:
         """Return the run, or part of another run."""
         if opened.resumed or opened.journal.cancelled is not None:
@@ -502,7 +502,7 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
             hooks=self._hooks_of(run_id, host, opened.labels),
             telemetry=self._telemetry,
             event_stream=event_stream,
-            office=office,
+            remote=remote,
             live=None if self._store is None else live_key(self._store, run_id),
             resources=self._resources,
             searches=None if self._make_searches is None else self._make_searches(),
@@ -513,7 +513,7 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
             keyed_as=opened.key_id,
             labels=opened.labels,
             key=opened.key,
-            **(self._undoing(opened) if self._minds_failures else {}),
+            **(self._undoing(opened) if self._handles_failures else {}),
             beliefs=self._beliefs,
             rates=self._rates,
             cache=self._cache,
@@ -523,7 +523,7 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         """Return the state of a run with handlers or compensations."""
         grace_s = self._settings.run.undo_grace_s if self._undo_grace_s is None else self._undo_grace_s
         return {
-            "minds_failures": True,
+            "handles_failures": True,
             "undo_grace_s": grace_s,
             "undone": compensated_before(opened, self.pipeline),
         }

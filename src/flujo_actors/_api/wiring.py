@@ -90,7 +90,7 @@ def _load(modules: Iterable[str]) -> None:
         importlib.import_module(module, __package__)
 
 
-def minds_failures(pipeline: Pipeline) -> bool:
+def handles_failures(pipeline: Pipeline) -> bool:
     """Return whether the pipeline has failure handlers or compensations."""
     return any(step.on_failure or step.compensate is not None for step in walk_steps(pipeline))
 
@@ -299,7 +299,7 @@ def hook_reporter(telemetry: Telemetry | NullTelemetry) -> Callable[[str, HookPa
 
     def report(name: str, payload: HookPayload, error: BaseException) -> None:
         if telemetry.enabled:
-            telemetry.tell(
+            telemetry.report(
                 "hook.failed",
                 run_id=payload.run_id,
                 path=getattr(payload, "path", ""),
@@ -513,13 +513,13 @@ def _is_remote(step: AnyStep) -> bool:
     return getattr(step, "runs_on", None) is not None
 
 
-def office_of(
+def remote_steps_of(
     flujo: object, runs: RunRegistry, engine: Engine, settings: Settings, carry: tuple[ContextVar[object], ...]
 ) -> RemoteSteps:
     """Return the dispatcher of remote steps in this trio run."""
-    from .._fleet.fleet_service import office_for  # the same
+    from .._fleet.fleet_service import dispatcher_for  # the same
 
-    return office_for(flujo, runs, engine, settings.fleet, carry)
+    return dispatcher_for(flujo, runs, engine, settings.fleet, carry)
 
 
 def fleet_of(
@@ -529,7 +529,7 @@ def fleet_of(
     drive: Any,
     *,
     make_run: Any,
-    office: Callable[[], RemoteSteps | None],
+    remote: Callable[[], RemoteSteps | None],
     carry: tuple[ContextVar[object], ...],
     telemetry: Telemetry | NullTelemetry,
     first_context: FirstContext,
@@ -549,7 +549,7 @@ def fleet_of(
             "submit() and worker() need a store, shared by submitters and workers: pass "
             "`store` to Flujo, as in Flujo(pipeline, store='sqlite:///runs.db')"
         )
-    player = player_for(runs, settings, make_run=make_run, office=office, carry=carry)
+    player = player_for(runs, settings, make_run=make_run, remote=remote, carry=carry)
     return Fleet(
         runs=runs,
         engine=engine,

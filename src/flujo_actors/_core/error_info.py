@@ -69,9 +69,9 @@ def message_of(error: BaseException) -> str:
     """
     if not isinstance(error, BaseExceptionGroup):
         return _own_message_of(error)
-    told = "; ".join(text_from(leaf) for leaf in itertools.islice(leaves_of(error), _LEAVES_SHOWN))
+    texts = "; ".join(text_from(leaf) for leaf in itertools.islice(leaves_of(error), _LEAVES_SHOWN))
     others = sum(1 for _ in leaves_of(error)) - _LEAVES_SHOWN
-    return f"{_own_message_of(error)}: {told}" + (f"; and {others} more" if others > 0 else "")
+    return f"{_own_message_of(error)}: {texts}" + (f"; and {others} more" if others > 0 else "")
 
 
 def text_from(error: BaseException) -> str:

@@ -192,8 +192,8 @@ def could_not(undone: Sequence[Undone]) -> str | None:
     failed = [each for each in undone if not each.success]
     if not failed:
         return None
-    told = "; ".join(f"{each.step_name!r}: {each.feedback}" for each in failed)
-    return f"{len(failed)} of {len(undone)} could not be undone: {told}"
+    failures = "; ".join(f"{each.step_name!r}: {each.feedback}" for each in failed)
+    return f"{len(failed)} of {len(undone)} could not be undone: {failures}"
 
 
 @attrs.frozen(kw_only=True)

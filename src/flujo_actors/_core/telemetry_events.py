@@ -190,10 +190,10 @@ def detail_fields(event_type: type[Any]) -> tuple[str, ...]:
 
 def facts(event: Event) -> dict[str, object]:
     """Return the event as a flat mapping, `kind` first, without defaults."""
-    said: dict[str, object] = {"kind": event.kind}
+    facts: dict[str, object] = {"kind": event.kind}
     for name in attrs.fields_dict(type(event)):
-        said |= _fact(name, getattr(event, name))
-    return said
+        facts |= _fact(name, getattr(event, name))
+    return facts
 
 
 def _fact(name: str, value: object) -> dict[str, object]:

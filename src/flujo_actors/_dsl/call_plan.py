@@ -32,7 +32,7 @@ Shape: TypeAlias = Literal["async", "sync", "stream", "model"]
 FORWARDED = frozenset({"context", "resources"})
 """Keywords that `**kwargs` receives."""
 
-TOLD = frozenset({"decision", "confidence"})
+JUDGMENTS = frozenset({"decision", "confidence"})
 """Keywords available in a review or after a rejection."""
 
 _BY_NAME = {
@@ -46,7 +46,7 @@ _BY_NAME = {
     "transaction",
     "undo",
 }
-OFFERED = FORWARDED | TOLD | _BY_NAME
+OFFERED = FORWARDED | JUDGMENTS | _BY_NAME
 """Everything a call may receive by keyword."""
 
 SCOPE = frozenset({"steps", "item", "run_input", "scheduled_at"})

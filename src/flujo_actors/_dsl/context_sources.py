@@ -421,8 +421,8 @@ def _needs_model(step: Step, what: str) -> DeclarationError:
 
 def sources_text(sources: ContextSources) -> str:
     """Return the sources, their order, their budget and their format."""
-    told = [*map(_source, sources.sources), f"max_tokens={sources.max_tokens}", f"format={_named(sources.format)}"]
-    return "; ".join(told)
+    parts = [*map(_source, sources.sources), f"max_tokens={sources.max_tokens}", f"format={_named(sources.format)}"]
+    return "; ".join(parts)
 
 
 def _source(source: Source) -> str:

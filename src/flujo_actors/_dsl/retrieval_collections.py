@@ -124,9 +124,9 @@ def known_citations(output: object, *, assembled: AssembledContext) -> str | Non
     unknown = [cited for text in _texts(output) for cited in cited_in(text, known) if cited not in known]
     if not unknown:
         return None
-    told = ", ".join(f"[{each}]" for each in dict.fromkeys(unknown))
+    listed = ", ".join(f"[{each}]" for each in dict.fromkeys(unknown))
     shown = ", ".join(f"[{each}]" for each in known) or "none at all"
-    return f"it cites {told}, but the passages that were shown are: {shown}"
+    return f"it cites {listed}, but the passages that were shown are: {shown}"
 
 
 def cited_in(text: str, known: Mapping[str, object]) -> Iterator[str]:

@@ -81,18 +81,18 @@ def end_as_aborted(store: Store, run_id: RunId, request: CancelRequest) -> None:
         run = store.get(run_id)
         refuse_if_ended(run)  # it may have ended before the claim
         records = store.read(run_id) if begun and request.undoes else []
-        told = _messages(store, run, records)
+        messages = _messages(store, run, records)
     except (NotPaused, StoreError):
         give_up(store, lease)
         raise
     if _compensates_steps(records):
-        _append(store, _left_to_compensate(lease, run, request.told, records))
+        _append(store, _left_to_compensate(lease, run, request.given_reason, records))
         if hasattr(store, "request_cancel"):  # shown as `cancelling` until a process with the pipeline has undone it
             store.request_cancel(run_id, reason=_first_reason(records) or request.reason)
     else:
-        ended = record_bodies.make_body(status="aborted", feedback=request.told)
+        ended = record_bodies.make_body(status="aborted", feedback=request.given_reason)
         note = Record(kind="ended", path=ROOT, body=ended)
-        _append(store, Append(lease=lease, records=(note,), status="aborted", release=True, outbox=told))
+        _append(store, Append(lease=lease, records=(note,), status="aborted", release=True, outbox=messages))
 
 
 def webhook_admission(store: Store, run: StoredRun, records: Sequence[Record] = ()) -> dict[str, object] | None:

@@ -487,7 +487,7 @@ class RunHolder(LeaseHold):
 
     def _end(self, request: CancelRequest) -> None:
         assert self.halt is not None
-        self.halt.now(self._redact(request.told), undoes=request.undoes)
+        self.halt.now(self._redact(request.given_reason), undoes=request.undoes)
 
 
 def _reported_by_store(lost: LeaseLost) -> None:

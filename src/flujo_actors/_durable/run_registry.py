@@ -71,7 +71,7 @@ class StopRequest:
         self._undoes = True
 
     @property
-    def told(self) -> str | None:
+    def given_reason(self) -> str | None:
         """Return the reason to end and compensate the run, or None."""
         return self._reason if self._undoes else None
 
@@ -103,13 +103,13 @@ class StopRequest:
 class Questions:
     """Pauses and answers of an in-memory run."""
 
-    __slots__ = ("answers", "pauses", "raised", "told")
+    __slots__ = ("answered", "answers", "pauses", "raised")
 
     def __init__(self) -> None:
         self.raised = RaisedLimits()
         self.pauses: dict[StepPath, Pause] = {}
         self.answers: dict[StepPath, PauseAnswer] = {}
-        self.told: Counter[StepPath] = Counter()
+        self.answered: Counter[StepPath] = Counter()
 
     def drop(self, path: StepPath) -> None:
         """Close the pauses inside a step that settled or failed an attempt."""
@@ -234,7 +234,7 @@ class MemoryJournal:
         return self.questions.answers.get(path)
 
     def times_answered(self, path: StepPath) -> int:
-        return self.questions.told[path]
+        return self.questions.answered[path]
 
     def waiting(self, path: StepPath) -> Pause | None:
         return self.questions.pauses.get(path)
@@ -310,7 +310,7 @@ class MemoryJournal:
         book = self.questions
         book.answers[path] = PauseAnswer(pause=book.pauses.pop(path), answer=answer)
         book.raised.take(book.answers[path])
-        book.told[path] += 1
+        book.answered[path] += 1
 
     def expire(self, now: float) -> bool:
         """End the timed-out pauses; return whether there were any."""

@@ -32,7 +32,7 @@ from .._durable.retention import DeletedBatch, RetentionWorker, deletes_anything
 from .._durable.run_registry import OpenRun, RunRegistry
 from .._durable.store_executor import call_store
 from .._runtime.context.copies import FirstContext
-from .._runtime.run.run_environment import RemoteSteps as AnyOffice
+from .._runtime.run.run_environment import RemoteSteps as AnyDispatcher
 from .._runtime.run.step_results import SCHEDULED_AT
 from ..errors import DeclarationError
 from ..stores._store_port import Store, required
@@ -236,7 +236,7 @@ class Fleet:
 
     def _report(self, deleted: DeletedBatch) -> None:
         if self.telemetry.enabled:
-            self.telemetry.tell("retention.deleted", run_id="", at=trio.current_time(), **attrs.asdict(deleted))
+            self.telemetry.report("retention.deleted", run_id="", at=trio.current_time(), **attrs.asdict(deleted))
 
     async def play(
         self, run_id: RunId, host: Host, claimed: ClaimedRun | None = None, per_key: int | None = None
@@ -259,7 +259,7 @@ class Fleet:
 
     def _tell(self, run: StoredRun) -> None:
         since = run.created_at if run.unclaimed else run.updated_at
-        self.telemetry.tell(
+        self.telemetry.report(
             "run.taken",
             run_id=run.run_id,
             at=trio.current_time(),
@@ -307,23 +307,23 @@ def _checked_grace(grace_s: float) -> float:
 
 
 _offices: trio.lowlevel.RunVar[weakref.WeakKeyDictionary[Any, RemoteDispatcher]] = trio.lowlevel.RunVar(
-    "flujo_actors offices"
+    "flujo_actors dispatchers"
 )
 
 
-def office_for(
+def dispatcher_for(
     flujo: object, runs: RunRegistry, engine: Engine, settings: FleetSettings, carry: tuple[ContextVar[object], ...]
 ) -> RemoteDispatcher:
-    """Return the office of a `Flujo` in the current trio run."""
+    """Return the remote dispatcher of a `Flujo` in the current trio run."""
     try:
-        offices = _offices.get()
+        dispatchers = _offices.get()
     except LookupError:
-        offices = weakref.WeakKeyDictionary()
-        _offices.set(offices)
-    office = offices.get(flujo)
-    if office is None:
+        dispatchers = weakref.WeakKeyDictionary()
+        _offices.set(dispatchers)
+    remote = dispatchers.get(flujo)
+    if remote is None:
         assert isinstance(runs, DurableRunRegistry)
-        office = offices[flujo] = RemoteDispatcher(
+        remote = dispatchers[flujo] = RemoteDispatcher(
             runs=runs,
             counter=Counter(runs.store, engine),
             version=Fingerprint.of(runs.pipeline).digest(),
@@ -331,7 +331,7 @@ def office_for(
             carry=carry,
             signals=_signals_of(runs.store),
         )
-    return office
+    return remote
 
 
 def player_for(
@@ -339,7 +339,7 @@ def player_for(
     settings: Settings,
     *,
     make_run: MakeRun,
-    office: Callable[[], AnyOffice | None],
+    remote: Callable[[], AnyDispatcher | None],
     carry: tuple[ContextVar[object], ...],
 ) -> RemoteExecutor:
     """Return the executor of remote steps for a worker."""
@@ -348,7 +348,7 @@ def player_for(
         runs=runs,
         version=Fingerprint.of(runs.pipeline).digest(),
         make_run=make_run,
-        office=office,
+        remote=remote,
         settings=settings.fleet,
         signals=_signals_of(runs.store),
         carry=carry,

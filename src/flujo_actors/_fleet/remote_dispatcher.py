@@ -323,7 +323,7 @@ class RemoteDispatcher:
             attempt = await attempt_in(run, state, journal, call.end)
             if attempt is None:
                 call.journal = None
-        if attempt is not None and run.minds_failures and is_undoable(state.step):
+        if attempt is not None and run.handles_failures and is_undoable(state.step):
             await self._look_at(run, state, journal).after(attempt)
         if attempt is not None and call.reader is not None:
             await call.reader.rest()
@@ -339,7 +339,7 @@ class RemoteDispatcher:
     # --- compensation ---
 
     def _look_at(self, run: Run, state: StepState, journal: SeenJournal) -> ViewOptions:
-        return ViewOptions(run=run, state=state, journal=journal, pipeline=self.runs.pipeline, office=self)
+        return ViewOptions(run=run, state=state, journal=journal, pipeline=self.runs.pipeline, remote=self)
 
     async def _left(self, run: Run, state: StepState, closing: str) -> Attempt:
         """Return a remote step's end and entries, for a stopped run."""
@@ -359,7 +359,7 @@ class RemoteDispatcher:
 
     async def _leave_cancelled(self, run: Run, state: StepState, call: RemoteCall) -> None:
         """Leave a cancelled remote step's entries for compensation, if readable."""
-        if not call.begun or not run.minds_failures or not is_undoable(state.step):
+        if not call.begun or not run.handles_failures or not is_undoable(state.step):
             return
         with trio.move_on_after(STOP_S, shield=True):
             got = await guarded(self._look_into, run, state, call)

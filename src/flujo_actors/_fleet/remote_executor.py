@@ -171,7 +171,7 @@ class RemoteExecutor:
     runs: DurableRunRegistry
     version: str
     make_run: MakeRun
-    office: Callable[[], RemoteSteps | None]
+    remote: Callable[[], RemoteSteps | None]
     settings: FleetSettings
     signals: Signals | None
     carry: tuple[ContextVar[object], ...]
@@ -247,11 +247,11 @@ class RemoteExecutor:
             event_stream.close()
 
     def _run(self, opened: OpenRun, asked: RemoteRequest, host: Host, event_stream: EventStream | None) -> Run:
-        office = self.office()
+        remote = self.remote()
         here = frozenset(item.path for item in asked.items)
-        away = None if office is None else NestedRemoteSteps(office=office, here=here)
+        away = None if remote is None else NestedRemoteSteps(remote=remote, here=here)
         labelled = attrs.evolve(opened, labels=asked.labels)
-        return self.make_run(labelled, host, root=asked.run, event_stream=event_stream, office=away)
+        return self.make_run(labelled, host, root=asked.run, event_stream=event_stream, remote=away)
 
     def _quotas(self, asked: RemoteRequest, item: RemoteItem, now: float) -> tuple[Quota, ...]:
         known = self._sizes.of(asked.run) if item.limits else {}

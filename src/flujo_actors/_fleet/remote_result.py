@@ -151,20 +151,20 @@ def _answers_below(journal: StoreJournal, path: StepPath) -> list[PauseAnswer]:
 class NestedRemoteSteps:
     """Dispatcher for nested steps of a remote step on other workers."""
 
-    office: RemoteSteps
+    remote: RemoteSteps
     here: frozenset[StepPath]
 
     def takes(self, request: StepRequest) -> bool:
         """Return whether a step is remote; this worker's own request stays local."""
-        return request.path not in self.here and self.office.takes(request)
+        return request.path not in self.here and self.remote.takes(request)
 
     def spread(
         self, run: Run, step: MapOver, requests: Iterator[StepRequest]
     ) -> tuple[Iterator[StepRequest], int | None, int]:
-        return self.office.spread(run, step, requests)
+        return self.remote.spread(run, step, requests)
 
     async def attempt(self, run: Run, state: StepState) -> Attempt:
-        return await self.office.attempt(run, state)
+        return await self.remote.attempt(run, state)
 
 
 # --- Compensations of an unfinished remote step -------------------------------------------------------------------
@@ -191,7 +191,7 @@ class ViewOptions:
     state: StepState
     journal: SeenJournal
     pipeline: Pipeline
-    office: RemoteSteps
+    remote: RemoteSteps
 
     async def after(self, attempt: Attempt) -> None:
         """Take in compensations and remaining entries after the end of the step."""
@@ -244,7 +244,7 @@ class ViewOptions:
         return attrs.evolve(
             self.run,
             journal=self.journal,
-            office=NestedRemoteSteps(office=self.office, here=frozenset({self.state.path})),
+            remote=NestedRemoteSteps(remote=self.remote, here=frozenset({self.state.path})),
             stopping=reason,
             only_looks=True,
             resumed=True,

@@ -574,14 +574,14 @@ class ScheduleRunner:
             return
         name, at = firing.schedule.name, trio.current_time()
         for instant in firing.fired:
-            self.telemetry.tell(
+            self.telemetry.report(
                 "schedule.fired", run_id=firing.schedule.run_id(instant), at=at, schedule=name, late_s=now - instant
             )
         for instant in firing.skipped:
-            self.telemetry.tell("schedule.skipped", run_id=firing.schedule.run_id(instant), at=at, schedule=name)
+            self.telemetry.report("schedule.skipped", run_id=firing.schedule.run_id(instant), at=at, schedule=name)
         for instant, text in firing.failed:
             run_id = firing.schedule.run_id(instant)
-            self.telemetry.tell("schedule.failed", run_id=run_id, at=at, schedule=name, feedback=text)
+            self.telemetry.report("schedule.failed", run_id=run_id, at=at, schedule=name, feedback=text)
 
 
 @attrs.define(eq=False)

@@ -242,16 +242,18 @@ class _Agent:
             asked = RunAgentInput.model_validate_json(await request.body())
         except ValidationError as error:
             return JSONResponse({"error": f"that is no AG-UI request: {error}"}, status_code=422)
-        telling = EventTranslator(self._run_of(asked), said=_said(asked))
-        return EventSourceResponse(self._sent(self._events(request, asked, telling), telling), sep="\n")
+        translator = EventTranslator(self._run_of(asked), said=_said(asked))
+        return EventSourceResponse(self._sent(self._events(request, asked, translator), translator), sep="\n")
 
     async def _sent(
-        self, events: AsyncGenerator[BaseEvent, None], telling: EventTranslator
+        self, events: AsyncGenerator[BaseEvent, None], translator: EventTranslator
     ) -> AsyncGenerator[ServerSentEvent, None]:
         async with aclosing(events):
             async for event in events:
                 sent = event.model_dump_json(by_alias=True)
-                name = self._event_id(telling.run_id, telling.seq, telling.said) if telling.is_open else None
+                name = (
+                    self._event_id(translator.run_id, translator.seq, translator.said) if translator.is_open else None
+                )
                 yield ServerSentEvent(data=sent, id=name, sep="\n")
 
     def _event_id(self, run_id: str, seq: int, said: str) -> str | None:
@@ -295,55 +297,55 @@ class _Agent:
         return asked.run_id
 
     async def _events(
-        self, request: Request, asked: RunAgentInput, telling: EventTranslator
+        self, request: Request, asked: RunAgentInput, translator: EventTranslator
     ) -> AsyncGenerator[BaseEvent, None]:
         yield RunStartedEvent(thread_id=asked.thread_id, run_id=asked.run_id)
         for event in self._ignored(asked):
             yield event
         try:
-            async with aclosing(self._told(request, asked, telling)) as events:
+            async with aclosing(self._told(request, asked, translator)) as events:
                 async for event in events:
                     yield event
         except FlujoError as error:
-            for event in telling.rest():
+            for event in translator.rest():
                 yield event
             yield RunErrorEvent(message=str(error), code=type(error).__name__)
 
     async def _told(
-        self, request: Request, asked: RunAgentInput, telling: EventTranslator
+        self, request: Request, asked: RunAgentInput, translator: EventTranslator
     ) -> AsyncGenerator[BaseEvent, None]:
         """Yield the run's events, continuing a paused run per answer."""
         result: PipelineResult | None = None
-        for begin in await self._parts(request, asked, telling):
-            telling.paused.clear()
+        for begin in await self._parts(request, asked, translator):
+            translator.paused.clear()
             begun = await begin()
-            telling.is_open = not isinstance(begun, RunHandle)
+            translator.is_open = not isinstance(begun, RunHandle)
             if isinstance(begun, PipelineResult):
                 result = begun
                 continue
             if isinstance(begun, str):
-                async with aclosing(self._steps(begun, telling)) as events:
+                async with aclosing(self._steps(begun, translator)) as events:
                     async for event in events:
                         yield event
                 result = await self._waited(begun)
                 continue
             async with begun as run:
                 async for outcome in run:
-                    telling.is_open = True  # an id that is taken is refused before the first outcome
-                    for event in telling.events(outcome):
+                    translator.is_open = True  # an id that is taken is refused before the first outcome
+                    for event in translator.events(outcome):
                         yield event
                 result = await run
-        for event in telling.rest():
+        for event in translator.rest():
             yield event
         if result is not None:
-            for event in await self._end(asked, telling, result):
+            for event in await self._end(asked, translator, result):
                 yield event
 
-    async def _parts(self, request: Request, asked: RunAgentInput, telling: EventTranslator) -> list[_Begin]:
-        seen = self._seen(request, telling.run_id)
+    async def _parts(self, request: Request, asked: RunAgentInput, translator: EventTranslator) -> list[_Begin]:
+        seen = self._seen(request, translator.run_id)
         if seen is not None:
-            telling.seq, said = seen
-            return [functools.partial(self._reconnect, telling.run_id, _later(asked, said))]
+            translator.seq, said = seen
+            return [functools.partial(self._reconnect, translator.run_id, _later(asked, said))]
         if not asked.resume:
             given = {"context": await self._first_context(request, asked), "labels": await self._labels(request, asked)}
             return [functools.partial(self._begin, asked, given)]
@@ -351,12 +353,12 @@ class _Agent:
             ends = asked.resume[0].status == "cancelled"
             return [functools.partial(self._cancel if ends else self._reconnect, sleeper)]
         open_ = [await self._question(entry.interrupt_id) for entry in asked.resume]
-        telling.announced.update(
-            telling.call_id(str(each.tool["tool_call_id"])) for each in open_ if each.tool is not None
+        translator.announced.update(
+            translator.call_id(str(each.tool["tool_call_id"])) for each in open_ if each.tool is not None
         )
         if any(entry.status == "cancelled" for entry in asked.resume):
             return [functools.partial(self._cancel, str(parse_token(open_[0].token)[0]))]
-        return [functools.partial(self._resume, telling, each.interrupt_id, each.payload) for each in asked.resume]
+        return [functools.partial(self._resume, translator, each.interrupt_id, each.payload) for each in asked.resume]
 
     async def _question(self, token: str) -> Asked:
         await refuse_foreign(self.flujo, str(parse_token(token)[0]))
@@ -379,23 +381,23 @@ class _Agent:
             return run_id
         return self.flujo.resume_async(run_id, started=True, tools=True, chunks=self.chunks)
 
-    async def _steps(self, run_id: str, telling: EventTranslator) -> AsyncGenerator[BaseEvent, None]:
+    async def _steps(self, run_id: str, translator: EventTranslator) -> AsyncGenerator[BaseEvent, None]:
         """Steps of a run that another process executes, until it rests."""
         assert self.flujo.store is not None
-        watch = RunWatch(self.flujo.store, RunId(run_id), after=telling.seq)
+        watch = RunWatch(self.flujo.store, RunId(run_id), after=translator.seq)
         try:
             while (batch := await watch.next_batch()) is not None:
                 for record in batch:
-                    for event in telling.record(record.seq, record.kind, record.path):
+                    for event in translator.record(record.seq, record.kind, record.path):
                         yield event
-                if watch.run is not None and _is_at_rest(watch.run) and telling.seq >= watch.run.records:
+                if watch.run is not None and _is_at_rest(watch.run) and translator.seq >= watch.run.records:
                     return
         finally:
             watch.close()
 
-    async def _resume(self, telling: EventTranslator, token: str, answer: object) -> _Begun:
+    async def _resume(self, translator: EventTranslator, token: str, answer: object) -> _Begun:
         if self.execute == "workers":
-            telling.seq = (await _in_thread(self._client().get, telling.run_id)).records
+            translator.seq = (await _in_thread(self._client().get, translator.run_id)).records
             await _in_thread(self._client().answer, token, answer)
             return str(parse_token(token)[0])
         return self.flujo.resume_async(token, answer, started=True, tools=True, chunks=self.chunks)
@@ -436,20 +438,20 @@ class _Agent:
 
     # --- end ---
 
-    async def _end(self, asked: RunAgentInput, telling: EventTranslator, result: PipelineResult) -> list[BaseEvent]:
+    async def _end(self, asked: RunAgentInput, translator: EventTranslator, result: PipelineResult) -> list[BaseEvent]:
         if result.status == "failed":
             return [RunErrorEvent(message=result.feedback or "the run failed")]
         events: list[BaseEvent] = [StateSnapshotEvent(snapshot=plain(result.final_context))]
-        if result.status == "completed" and self._is_message(telling, result):
-            events.extend(telling.message(as_text(result.output)))
-        questions = await self._questions(telling, result)
+        if result.status == "completed" and self._is_message(translator, result):
+            events.extend(translator.message(as_text(result.output)))
+        questions = await self._questions(translator, result)
         for each in questions:
             if each.tool is not None:
                 events.extend(
-                    telling.announce(str(each.tool["tool_call_id"]), str(each.tool["tool"]), each.tool["arguments"])
+                    translator.announce(str(each.tool["tool_call_id"]), str(each.tool["tool"]), each.tool["arguments"])
                 )
         finished = {"thread_id": asked.thread_id, "run_id": asked.run_id, "result": plain(result.output)}
-        outcome = self._asleep(result) or _outcome(telling, result, questions)
+        outcome = self._asleep(result) or _outcome(translator, result, questions)
         return [*events, RunFinishedEvent(**finished, outcome=outcome)]
 
     def _asleep(self, result: PipelineResult) -> RunFinishedInterruptOutcome | None:
@@ -462,18 +464,18 @@ class _Agent:
             interrupts=[Interrupt(id=token, reason="sleeping", message="the run is asleep", metadata=facts)]
         )
 
-    async def _questions(self, telling: EventTranslator, result: PipelineResult) -> list[Asked]:
+    async def _questions(self, translator: EventTranslator, result: PipelineResult) -> list[Asked]:
         if result.status != "paused":
             return []
-        tokens = [each.state_token for each in telling.paused] or [result.state_token]
+        tokens = [each.state_token for each in translator.paused] or [result.state_token]
         return [await asked_at(self.flujo, token) for token in tokens if token is not None]
 
-    def _is_message(self, telling: EventTranslator, result: PipelineResult) -> bool:
+    def _is_message(self, translator: EventTranslator, result: PipelineResult) -> bool:
         """Return whether the output is still to be shown as a message."""
         if result.output is None or not result.step_history:
             return result.output is not None
         last = result.step_history[-1].name
-        if last in telling.streamed:
+        if last in translator.streamed:
             return False
         return self.chunks is True or not _is_structured(find_step(self.flujo.pipeline, StepPath(last)))
 
@@ -509,22 +511,22 @@ def _later(asked: RunAgentInput, said: str) -> list[UserMessage]:
     return sent[names.index(said) + 1 :] if said in names else []
 
 
-def _outcome(telling: EventTranslator, result: PipelineResult, questions: list[Asked]) -> Any:
+def _outcome(translator: EventTranslator, result: PipelineResult, questions: list[Asked]) -> Any:
     match result.status:
         case "paused":
-            return RunFinishedInterruptOutcome(interrupts=[_interrupt(telling, each) for each in questions])
+            return RunFinishedInterruptOutcome(interrupts=[_interrupt(translator, each) for each in questions])
         case "aborted":
             return RunFinishedCancelledOutcome()
     return RunFinishedSuccessOutcome()
 
 
-def _interrupt(telling: EventTranslator, asked: Asked) -> Interrupt:
+def _interrupt(translator: EventTranslator, asked: Asked) -> Interrupt:
     tool = {} if asked.tool is None else {"tool": asked.tool["tool"], "arguments": plain(asked.tool["arguments"])}
     return Interrupt(
         id=asked.token,
         reason="question" if asked.kind == "input" else asked.kind,
         message=asked.message,
         response_schema=asked.schema,
-        tool_call_id=None if asked.tool is None else telling.call_id(str(asked.tool["tool_call_id"])),
+        tool_call_id=None if asked.tool is None else translator.call_id(str(asked.tool["tool_call_id"])),
         metadata={"kind": asked.kind, **tool},
     )

@@ -255,8 +255,8 @@ def _told(error: BaseException) -> str:
     """Return the message of an error or its first leaf."""
     if isinstance(error, BaseExceptionGroup):
         return _told(error.exceptions[0])
-    said = message_of(error)
-    return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
+    message = message_of(error)
+    return message if isinstance(error, ValueError) else f"{type(error).__name__}: {message}"
 
 
 def _build(name: str, json_schema: dict[str, object], construct: Callable[..., object] | None) -> Schema:

@@ -47,10 +47,10 @@ def undisputed(found: ReadResult | None, readable: str, text: str, schema: Schem
     if found and (_stands_clear(found, readable) or _is_habit(found, readable)):
         return found
     near = [reading for reading in _near(readable, text, schema) if found is None or _covers(reading, found)]
-    said = {to_json(reading.data) for reading in near}
-    if not said or (found and _is_confirmed(found, near)):
+    texts = {to_json(reading.data) for reading in near}
+    if not texts or (found and _is_confirmed(found, near)):
         return found
-    if len(said) == 1 and not (found and found.truncated and not _extends(near[0].data, found.data)):
+    if len(texts) == 1 and not (found and found.truncated and not _extends(near[0].data, found.data)):
         return near[0]
     reason = "the text has several readings: a mark in it is missing, or replaces another"
     raise refusal("parse", reason, text, schema)
@@ -70,9 +70,9 @@ def _stands_clear(found: ReadResult, text: str) -> bool:
 
 def _is_confirmed(found: ReadResult, near: list[ReadResult]) -> bool:
     """Return whether it is the only near or regular reading."""
-    said = {_said(reading) for reading in near}
+    texts = {_said(reading) for reading in near}
     regular = {_said(reading) for reading in near if _is_regular(reading.data)}
-    return _said(found) in said and (found.truncated or len(said) == 1 or regular == {_said(found)})
+    return _said(found) in texts and (found.truncated or len(texts) == 1 or regular == {_said(found)})
 
 
 _HABITS = (
@@ -84,8 +84,8 @@ _HABITS = (
 
 
 def _is_habit(found: ReadResult, text: str) -> bool:
-    said, passes = text[found.span[0] : found.span[1]], set(found.passes)
-    balanced = all(said.count(opener) == said.count(closer) for opener, closer in ("{}", "[]"))
+    part, passes = text[found.span[0] : found.span[1]], set(found.passes)
+    balanced = all(part.count(opener) == part.count(closer) for opener, closer in ("{}", "[]"))
     usual = any(habit <= passes <= habit | more for habit, more in _HABITS)
     return usual and balanced and not found.coercions and _is_regular(found.data)
 
@@ -204,10 +204,10 @@ def says_the_same(text: str, value: object) -> bool:
 
     Brackets, quotes and comments are ignored.
     """
-    written, said = to_json(value).decode(), _COMMENT.sub(" ", text)
+    written, read = to_json(value).decode(), _COMMENT.sub(" ", text)
     if not all(_stands_in(text, leaf) for leaf in _strings(value)):
         return False
-    return _signs(said) == _signs(written) and _is_one_apart(_shape(said), _shape(written))
+    return _signs(read) == _signs(written) and _is_one_apart(_shape(read), _shape(written))
 
 
 def _shape(text: str) -> str:

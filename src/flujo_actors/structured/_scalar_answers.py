@@ -129,10 +129,10 @@ def _typed(answer: str, kind: object) -> object:
 def _text_of(answer: str) -> object:
     """Return the answer's text, decoded from a JSON string."""
     try:
-        said = strict.parse(answer) if answer[:1] == '"' else answer
+        text = strict.parse(answer) if answer[:1] == '"' else answer
     except strict.JsonSyntaxError:
-        said = answer
-    return said if answer and isinstance(said, str) else NOTHING
+        text = answer
+    return text if answer and isinstance(text, str) else NOTHING
 
 
 def _number(answer: str, kind: str) -> Any:

@@ -68,12 +68,12 @@ class SimplifiedSchema:
 
     def restore(self, flat: Mapping[str, object]) -> Any:
         """Return the real value spelled by `flat`, or raise `StructuredOutputError`."""
-        said = repr(dict(flat))
-        with refusing("simplify", said, self.schema):
+        text = repr(dict(flat))
+        with refusing("simplify", text, self.schema):
             value, _ = coerce(self._nested(flat), self.schema, container_in)
             flaws = self.schema.validate(value)
             if flaws:
-                raise refusal("simplify", f"{flaws[0].path}: {flaws[0].message}", said, self.schema, flaws)
+                raise refusal("simplify", f"{flaws[0].path}: {flaws[0].message}", text, self.schema, flaws)
             return self.schema.construct(value)
 
     def _nested(self, flat: Mapping[str, object]) -> object:
@@ -116,9 +116,9 @@ def _slots(
 
 def _slot(part: Mapping[str, object], path: tuple[str, ...], required: bool) -> Slot:
     kind, hint = _kind(part)
-    said = str(part.get("description", "")).strip()
+    text = str(part.get("description", "")).strip()
     name = ".".join(path) or "value"
-    return Slot(name=name, path=path, kind=kind, required=required, hint=f"{said} ({hint})" if said else hint)
+    return Slot(name=name, path=path, kind=kind, required=required, hint=f"{text} ({hint})" if text else hint)
 
 
 def _kind(part: Mapping[str, Any]) -> tuple[str, str]:

@@ -39,7 +39,7 @@ class NullTelemetry:
     def span_of(self, run_id: str) -> None:
         """Return nothing: there is no sink."""
 
-    def tell(self, kind: EventKind, **facts: object) -> None:
+    def report(self, kind: EventKind, **facts: object) -> None:
         """Do nothing: there is no sink."""
 
     def redact(self, text: str) -> str:

@@ -74,7 +74,7 @@ class Telemetry:
         if isinstance(self.redactor, LiveRedactor):
             self.redactor.learn(deps)
 
-    def tell(self, kind: EventKind, **facts: object) -> None:
+    def report(self, kind: EventKind, **facts: object) -> None:
         """Build the event of this kind and emit it to every sink."""
         self.emit(EVENT_TYPES[kind](**facts))
 

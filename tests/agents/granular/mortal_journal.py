@@ -57,7 +57,7 @@ class MortalJournal:
             self.recalled.append(str(key))
         return unit
 
-    async def told(self, key: str) -> None:
+    async def answer(self, key: str) -> None:
         """Nobody answers here."""
 
     async def intend(self, key: UnitKey, intent: str) -> bool:

@@ -287,7 +287,7 @@ class GranularCall:
     def count_recalled(self, usage: Usage) -> None:
         """Count the usage of a recalled unit, already in telemetry."""
         self.count(usage)
-        self.call.told += usage
+        self.call.reported += usage
 
     # --- tool calls ---
 
@@ -311,12 +311,12 @@ class GranularCall:
     async def answer_to(self, call: CallToApprove) -> Any:
         """Return the answer to a deferred tool call, or end the attempt."""
         key = f"{self.turn}:{call.tool_call_id}~{call.hash}"
-        told = await self._heard(self.journal.told(key))
-        if told is None:
+        answered = await self._heard(self.journal.answer(key))
+        if answered is None:
             self.stop(ApprovalNeeded(call, key))
             await self._require_running()
-        assert told is not None
-        return told[0]
+        assert answered is not None
+        return answered[0]
 
     # --- messages from outside ---
 
@@ -387,7 +387,7 @@ class GranularCall:
                 quota.recall(usage, self.call.caller)
             self.call.usage += usage
         self.count(attrs.evolve(usage, cost_usd=0.0))
-        self.call.told += usage
+        self.call.reported += usage
 
     # --- stopping ---
 

@@ -88,13 +88,13 @@ class LoopWatch:
 
     async def _asked(self, found: DetectedLoop, messages: list[ModelMessage]) -> None:
         key = f"loop {self._detections}"
-        told = await self.journal.told(key)
-        if told is None:
+        answered = await self.journal.answer(key)
+        if answered is None:
             raise LoopQuestion(found, key)
-        if told[0] == STOP_LOOP:
+        if answered[0] == STOP_LOOP:
             raise LoopDetected(found.kind, found.cycle, found.times)
-        if told[0] != GO_ON:
-            _hint(messages, str(told[0]))
+        if answered[0] != GO_ON:
+            _hint(messages, str(answered[0]))
 
 
 def hint_for(found: DetectedLoop) -> str:

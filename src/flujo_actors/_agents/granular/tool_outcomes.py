@@ -194,8 +194,8 @@ def _signal_from_plain(plain: dict[str, Any]) -> Signal:
 
 
 def _detail_from_plain(error: dict[str, Any]) -> InitErrorDetails:
-    told = PydanticCustomError(error["type"], "{message}", {"message": error["message"]})
-    return InitErrorDetails(type=told, loc=tuple(error["loc"]), input=error["input"])
+    described = PydanticCustomError(error["type"], "{message}", {"message": error["message"]})
+    return InitErrorDetails(type=described, loc=tuple(error["loc"]), input=error["input"])
 
 
 def unwrap(outcome: ToolOutcome) -> object:

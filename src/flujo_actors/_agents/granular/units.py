@@ -100,7 +100,7 @@ class UnitJournal(Protocol):
     async def commit(self, key: UnitKey, result: str, usage: Usage) -> None:
         """Make the unit's result durable before returning."""
 
-    async def told(self, key: str) -> tuple[Any] | None:
+    async def answer(self, key: str) -> tuple[Any] | None:
         """Return the answer to a pause under this key, or None."""
 
 

@@ -55,7 +55,7 @@ class SilentTelemetry:
     def __init__(self, telemetry: Any) -> None:
         self.redact, self.learn = telemetry.redact, telemetry.learn
 
-    def tell(self, kind: object, **facts: object) -> None:
+    def report(self, kind: object, **facts: object) -> None:
         """Emit nothing."""
 
     def measure(self, gauges: object) -> None:
@@ -82,7 +82,7 @@ class RunRehearsal:
             journal=cast(Journal, RecordedJournal(run.journal, self.oracle)),
             telemetry=cast(Any, SilentTelemetry(run.telemetry)),
             hooks=None,
-            office=None,
+            remote=None,
             live=None,
             beliefs=None,
             cache=None,

@@ -104,14 +104,14 @@ class Evidence:
         return math.inf if self.memory is None else self.memory
 
 
-def learned(belief: Belief, told: Evidence) -> Belief:
+def learned(belief: Belief, evidence: Evidence) -> Belief:
     """Return the statistics with one more outcome, as the stores compute it."""
     count = belief.observations + 1
     return Belief(
-        alpha=belief.alpha * told.keep + told.reward,
-        beta=belief.beta * told.keep + 1.0 - told.reward,
+        alpha=belief.alpha * evidence.keep + evidence.reward,
+        beta=belief.beta * evidence.keep + 1.0 - evidence.reward,
         observations=count,
-        mean_cost_usd=belief.mean_cost_usd + (told.cost_usd - belief.mean_cost_usd) / min(count, told.span),
+        mean_cost_usd=belief.mean_cost_usd + (evidence.cost_usd - belief.mean_cost_usd) / min(count, evidence.span),
     )
 
 
@@ -140,8 +140,8 @@ def is_reward(value: object) -> bool:
 
 def generator(seed: object, run_id: str, path: str) -> random.Random:
     """Return the random generator of one selection, equal in every process."""
-    said = f"{seed}\0{run_id}\0{path}".encode("utf-8", "surrogatepass")
-    return random.Random(int.from_bytes(hashlib.sha256(said).digest()))
+    seed_text = f"{seed}\0{run_id}\0{path}".encode("utf-8", "surrogatepass")
+    return random.Random(int.from_bytes(hashlib.sha256(seed_text).digest()))
 
 
 class Selector(Protocol):

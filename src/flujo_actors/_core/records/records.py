@@ -144,7 +144,7 @@ class CancelRequest:
         return not self.reason.endswith(_WITHOUT_UNDOING)
 
     @property
-    def told(self) -> str:
+    def given_reason(self) -> str:
         """Return the reason as it was given."""
         return self.reason.removesuffix(_WITHOUT_UNDOING)
 

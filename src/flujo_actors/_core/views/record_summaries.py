@@ -249,13 +249,13 @@ def _result(result: object) -> dict[str, Any]:
 
 def success_note(metadata: object, attempts: int) -> str:
     """Return the note of a successful step: retries, fallback, degraded output."""
-    told = metadata if isinstance(metadata, dict) else {}
-    if told.get("fallback_triggered"):
-        return f"fell back: {told.get('original_error')}"
-    if "loops" in told:
-        return f"{told['loops']} turns"
-    if "branch" in told:
-        return f"took branch {told['branch']}"
+    facts = metadata if isinstance(metadata, dict) else {}
+    if facts.get("fallback_triggered"):
+        return f"fell back: {facts.get('original_error')}"
+    if "loops" in facts:
+        return f"{facts['loops']} turns"
+    if "branch" in facts:
+        return f"took branch {facts['branch']}"
     return f"{attempts} attempts" if attempts > 1 else ""
 
 
@@ -268,18 +268,18 @@ def _spent(usage: object) -> dict[str, object]:
 
 def _tool(intent: object) -> str:
     try:
-        told = json.loads(intent) if isinstance(intent, str) else None
+        facts = json.loads(intent) if isinstance(intent, str) else None
     except (ValueError, RecursionError):
         return ""
-    return called(_text(told.get("tool")), told.get("arguments")) if isinstance(told, dict) else ""
+    return called(_text(facts.get("tool")), facts.get("arguments")) if isinstance(facts, dict) else ""
 
 
 def called(tool: str, arguments: object) -> str:
     """Return a tool call in one line: `book(city=Oslo)`."""
     if not tool or not isinstance(arguments, dict):
         return tool
-    said = (f"{name}={value if isinstance(value, str) else _write(value)}" for name, value in arguments.items())
-    return f"{tool}({', '.join(said)})"
+    shown = (f"{name}={value if isinstance(value, str) else _write(value)}" for name, value in arguments.items())
+    return f"{tool}({', '.join(shown)})"
 
 
 def _text(value: object) -> str:
@@ -348,16 +348,16 @@ class LightOutcomes:
         return self._new(kind=kind, path=place, at=at, name=call.tool_call_id, note=note)
 
     def _settled(self, path: str, result: StepResult | None, status: str, note: str, at: float) -> RecordSummary:
-        told = StepResult(name="") if result is None else result
+        shown = StepResult(name="") if result is None else result
         return self._new(
             kind="settled",
             path=StepPath(path),
             at=at,
-            name=told.name,
+            name=shown.name,
             status=status,
-            latency_s=told.latency_s,
-            tokens=told.token_counts,
-            cost_usd=told.cost_usd,
-            attempts=told.attempts,
+            latency_s=shown.latency_s,
+            tokens=shown.token_counts,
+            cost_usd=shown.cost_usd,
+            attempts=shown.attempts,
             note=note[:NOTE_CHARS],
         )

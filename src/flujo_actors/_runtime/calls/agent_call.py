@@ -36,7 +36,7 @@ from ..._core.outcomes import (
 from ..._core.records.pause_tokens import idempotency_key
 from ..._core.step_paths import known_outside
 from ..._core.usage import NO_USAGE, Usage, believed, counted, dollars
-from ..._dsl.call_plan import BUDGET, LABELS, TOLD, CallPlan
+from ..._dsl.call_plan import BUDGET, JUDGMENTS, LABELS, CallPlan
 from ..._dsl.step_declaration import Step
 from ...errors import MockDetectionError, NotAwaited
 from .. import calls
@@ -221,9 +221,9 @@ def _keywords(run: Run, plan: CallPlan, work: AttemptInput) -> dict[str, object]
         keywords["idempotency_key"] = idempotency_key(run.key_id, known_outside(work.span))
     if "scheduled_at" in plan.named:
         keywords["scheduled_at"] = scheduled_at()
-    if plan.named & TOLD:
-        wanted = plan.named & TOLD & (work.told.keys() | plan.required)
-        keywords |= {name: work.told.get(name) for name in wanted}
+    if plan.named & JUDGMENTS:
+        wanted = plan.named & JUDGMENTS & (work.keywords.keys() | plan.required)
+        keywords |= {name: work.keywords.get(name) for name in wanted}
     if BUDGET in plan.named:
         keywords[BUDGET] = budget_of(work.quotas)
     if LABELS in plan.named:

@@ -67,7 +67,7 @@ from ..run.messages import AssembledInput, AttemptInput
 from ..run.retrieval_cache import RetrievalAnswer, Search
 from ..run.run_environment import Run
 from ..run.step_results import report_left_thread
-from ..run.user_functions import told_of, with_context_copy
+from ..run.user_functions import error_text, with_context_copy
 
 # --- Values of states ---------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class RetrievalCall:
         got = await guarded(self._searched, source, search)
         if isinstance(got, Error):
             if source.on_error == "skip" and _may_be_skipped(got.error):
-                reason = self.run.redact(told_of(self.run, got.error))
+                reason = self.run.redact(error_text(self.run, got.error))
                 return Skipped(source.name, reason)
             raise Unassembled(what, got.error)
         return RetrievalSegment(name, got.value, if_empty=source.if_empty, name=source.name)
@@ -137,19 +137,19 @@ class RetrievalCall:
         """Return the passages of a search, reported, timed and checked."""
         facts = {"collection": search.collection, "source": source.name}
         self._emit("retrieval.started", query=search.query, **facts)
-        said: dict[str, Any] = {"status": "aborted"}
+        facts_of_end: dict[str, Any] = {"status": "aborted"}
         try:
             got = await guarded(self._found, source, search)
-            said = self._told_of(got)
+            facts_of_end = self._facts_of(got)
             return got.unwrap()[0]
         finally:
-            self._emit("retrieval.ended", **said, **facts)
+            self._emit("retrieval.ended", **facts_of_end, **facts)
 
-    def _told_of(self, got: Value[_Found] | Error) -> dict[str, object]:
+    def _facts_of(self, got: Value[_Found] | Error) -> dict[str, object]:
         """Return the telemetry facts of an ended search."""
         if isinstance(got, Error):
-            told = self.run.redact(told_of(self.run, got.error))
-            return {"status": "failure", "feedback": told, "error_type": type(got.error).__name__}
+            text = self.run.redact(error_text(self.run, got.error))
+            return {"status": "failure", "feedback": text, "error_type": type(got.error).__name__}
         found, cached = got.value
         best = max((each.score for each in found), default=None)
         documents = [{"id": each.source_id, "score": each.score} for each in found]
@@ -327,9 +327,9 @@ class ContextAssembly:
             found = await self._all_found()
             context = await self._fitting(found)
         except Unassembled as error:
-            return self._failed(f"{error.what} failed with {told_of(self.run, error.cause)}", error.cause)
+            return self._failed(f"{error.what} failed with {error_text(self.run, error.cause)}", error.cause)
         except FlujoError as error:
-            return self._failed(told_of(self.run, error), error)
+            return self._failed(error_text(self.run, error), error)
         await self._remember(context)
         return self._shown(context, recalled=False)
 

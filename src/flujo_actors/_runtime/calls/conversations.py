@@ -91,7 +91,7 @@ class RunUnits:
             await self.commit(key, kept.result, kept.usage)
         return RecordedUnit(result=kept.result, usage=kept.usage, counted=kept.counted)
 
-    async def told(self, key: str) -> tuple[Any] | None:
+    async def answer(self, key: str) -> tuple[Any] | None:
         """Return the answer to a pause under this key, or None."""
         answered = self.journal.answered(self.place(key))
         return None if answered is None else (answered.answer,)
@@ -193,7 +193,7 @@ class Conversations:
     run: Run
     work: AttemptInput
     resumable: Resumable
-    standing: CallDefaults
+    defaults: CallDefaults
     _last: GranularCall | None = None
     _repairs: int = 0
 
@@ -209,8 +209,8 @@ class Conversations:
             prompt=prompt,
             call=call,
             keeps_messages=keeps_messages,
-            options=self.standing.shortened(options, self.resumable.keep_last),
-            deps=self.standing.deps,
+            options=self.defaults.shortened(options, self.resumable.keep_last),
+            deps=self.defaults.deps,
             max_turns=self.resumable.max_turns,
             guard=self.resumable.guard,
             steered=True,

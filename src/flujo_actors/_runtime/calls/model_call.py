@@ -28,7 +28,14 @@ from ..._agents.agent_cache import SomeAgent
 from ..._agents.agent_options import checked_options
 from ..._agents.agent_request import AgentRequest, prompt_of, refusal_note, with_options
 from ..._agents.approved_tools import CallToApprove, asks_for_approval, defers_calls, question_about, verdict_of
-from ..._agents.compaction import ShownContext, history_options, messages_of, said_since, shortened_history, to_remember
+from ..._agents.compaction import (
+    ShownContext,
+    history_options,
+    messages_of,
+    messages_since,
+    shortened_history,
+    to_remember,
+)
 from ..._agents.output_schema import has_own_validators, promoted_schema, provider_output, schema_of
 from ..._agents.prices import Pricing
 from ..._agents.provider_errors import broke_off, is_about_content, own_refusal, quoted_text, refusal_of, text_of_error
@@ -88,14 +95,14 @@ class CallDefaults:
         return with_options(options, shortened_history(keep_last, after=len(self.history)))
 
 
-def ready_standing(step: Step, work: AttemptInput) -> CallDefaults | None:
+def ready_defaults(step: Step, work: AttemptInput) -> CallDefaults | None:
     """Return an attempt's static deps and history, without calls."""
     made = step.deps_plan is not None or step.message_history is not None or step.context_sources is not None
     made = made or step.agent_options is not None or step.conversation is not None
     return None if made or work.assembly is not None else CallDefaults(deps=step.deps)
 
 
-async def standing_for(run: Run, step: Step, work: AttemptInput) -> CallDefaults | AttemptFailed:
+async def defaults_for(run: Run, step: Step, work: AttemptInput) -> CallDefaults | AttemptFailed:
     """Return deps and history of an attempt, calling the step's functions."""
     deps, history = step.deps, step.message_history
     if deps is not None and step.deps_plan is not None:
@@ -176,11 +183,11 @@ class ToolApprovals:
         if left:
             call = CallToApprove(**left[0], description=batch.get("descriptions", {}).get(left[0]["tool"]))
             return options, True, self._question(call, {})
-        said = ModelMessagesTypeAdapter.validate_json(batch["messages"])
+        messages = ModelMessagesTypeAdapter.validate_json(batch["messages"])
         outside = {call["tool_call_id"] for call in batch["calls"] if call.get("external")}
-        told: dict[str, Any] = {name: verdict_of(verdicts[name]) for name in verdicts.keys() - outside}
-        results = DeferredToolResults(approvals=told, calls={name: verdicts[name] for name in outside})
-        goes_on = {"message_history": said, "deferred_tool_results": results}
+        decided: dict[str, Any] = {name: verdict_of(verdicts[name]) for name in verdicts.keys() - outside}
+        results = DeferredToolResults(approvals=decided, calls={name: verdicts[name] for name in outside})
+        goes_on = {"message_history": messages, "deferred_tool_results": results}
         return {**options, **goes_on}, True, None
 
     def asks(self, requests: DeferredToolRequests, messages: bytes, tools: Mapping[str, Any]) -> AttemptStopped:
@@ -268,7 +275,7 @@ def _emit_tool(
     """Notify the reader; the type of an error is for telemetry alone."""
     assert run.event_stream is not None
     stands: ToolCallStatus = "started" if not ended else "returned" if status in (None, "success") else "failed"
-    told = None if feedback is None else run.redact(feedback)
+    text = None if feedback is None else run.redact(feedback)
     run.event_stream.squeeze_in(
         ToolCalled(
             tool_name=tool_name,
@@ -276,7 +283,7 @@ def _emit_tool(
             status=stands,
             arguments=arguments,
             result=result,
-            feedback=told,
+            feedback=text,
             step_name=work.name,
             attempt=work.attempt,
             path=work.span,
@@ -328,13 +335,13 @@ def spend_rest(run: Run, work: AttemptInput, call: AgentCall) -> None:
     used = call.finish()
     work.state.spend(used)
     if run.telemetry.enabled:
-        _emit_rest(run, work, call, used - call.told)
+        _emit_rest(run, work, call, used - call.reported)
 
 
 def noted(call: AgentCall) -> dict[str, object]:
     """Return the call metadata of a step: answering model, unmetered answers."""
-    said: dict[str, Any] = {"model": call.model_name} if call.model_name else {}
-    return said | ({"unmeasured_responses": call.unmeasured} if call.unmeasured else {})
+    facts: dict[str, Any] = {"model": call.model_name} if call.model_name else {}
+    return facts | ({"unmeasured_responses": call.unmeasured} if call.unmeasured else {})
 
 
 def _emit_rest(run: Run, work: AttemptInput, call: AgentCall, rest: Usage) -> None:
@@ -387,10 +394,10 @@ _MORE_TRIES = (
 
 async def call_model_agent(run: Run, step: Step, work: AttemptInput, agent: SomeAgent) -> Attempt:
     """Call the agent with the step's data; a schema gives a value."""
-    standing = ready_standing(step, work) or await standing_for(run, step, work)
-    if isinstance(standing, AttemptFailed):
-        return standing
-    own = schema_of(standing.given["output_type"]) if "output_type" in standing.given else promoted_schema(agent)
+    defaults = ready_defaults(step, work) or await defaults_for(run, step, work)
+    if isinstance(defaults, AttemptFailed):
+        return defaults
+    own = schema_of(defaults.given["output_type"]) if "output_type" in defaults.given else promoted_schema(agent)
     validates = own is not None and step.processing.schema is None
     schema = own if validates else step.processing.wanted
     if schema is not None and not is_structured(run, step):
@@ -403,9 +410,9 @@ async def call_model_agent(run: Run, step: Step, work: AttemptInput, agent: Some
         schema=schema,
         validates=validates,
         is_typed=own is not None,
-        standing=standing,
-        kept=_conversations(run, step, work, standing),
-        approvals=None if step.resumable is not None else approvals_for(run, work, agent, standing.given),
+        defaults=defaults,
+        kept=_conversations(run, step, work, defaults),
+        approvals=None if step.resumable is not None else approvals_for(run, work, agent, defaults.given),
     )
     ended = await (caller.ask(None) if schema is None else structured_attempt(run, step, work, caller, schema))
     if not isinstance(ended, AttemptFailed) or step.resumable is None:
@@ -415,10 +422,10 @@ async def call_model_agent(run: Run, step: Step, work: AttemptInput, agent: Some
     return ended if heard_out else attrs.evolve(ended, refusal=None)  # it continues, so its beginning must stay
 
 
-def _conversations(run: Run, step: Step, work: AttemptInput, standing: CallDefaults) -> calls.Conversations | None:
+def _conversations(run: Run, step: Step, work: AttemptInput, defaults: CallDefaults) -> calls.Conversations | None:
     if step.resumable is None:
         return None
-    return calls.Conversations(run=run, work=work, resumable=step.resumable, standing=standing)
+    return calls.Conversations(run=run, work=work, resumable=step.resumable, defaults=defaults)
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -432,7 +439,7 @@ class ModelCaller:
     schema: object = None
     validates: bool = False
     is_typed: bool = False
-    standing: CallDefaults
+    defaults: CallDefaults
     """Common arguments of the attempt's calls."""
     kept: calls.Conversations | None = None
     """Conversations recorded by unit, if the step is granular."""
@@ -446,7 +453,7 @@ class ModelCaller:
     _answered_by: Model | None = None
     _result: AgentRunResult[object] | None = None
     """Of the last call that had one."""
-    _said: list[ModelMessage] = attrs.field(factory=list)
+    _messages: list[ModelMessage] = attrs.field(factory=list)
     """Messages of the attempt's conversation so far, with its history."""
     _function_tools: frozenset[str] = frozenset()
     _mending: OutputMending | None = None
@@ -484,12 +491,12 @@ class ModelCaller:
             prompt = None if goes_on else prompt
         request = self._request(prompt, options)
         ended = await self._answered(request, _watched if run.is_seen(work.span) else _unwatched)
-        self._said = request.heard
+        self._messages = request.heard
         # Called when the messages are read or stored: most are never.
-        work.state.transcript = functools.partial(_transcript, self._said or self._result, self.standing.history)
+        work.state.transcript = functools.partial(_transcript, self._messages or self._result, self.defaults.history)
         self._unanswered = isinstance(ended, AttemptFailed) and self.is_about_content(ended)
         if work.assembly is not None and self._result is not None:
-            work.state.new_messages = said_since(self._result.all_messages(), self.standing.history)
+            work.state.new_messages = messages_since(self._result.all_messages(), self.defaults.history)
         if isinstance(ended, AttemptSucceeded):
             self._emit_response(ended.output)
         return ended
@@ -508,11 +515,11 @@ class ModelCaller:
 
         So no finished tool call is repeated. Earlier messages are part of the conversation.
         """
-        said = self._said and said_since(self._said, self.standing.history)
-        if not said or not any(isinstance(message, ModelResponse) for message in said):
+        messages = self._messages and messages_since(self._messages, self.defaults.history)
+        if not messages or not any(isinstance(message, ModelResponse) for message in messages):
             return self._prompt(instruction), options
         refusal = instruction or "The answer was not complete."
-        history = continued(self._said, refusal, self._function_tools)
+        history = continued(self._messages, refusal, self._function_tools)
         return instruction, {**options, "message_history": history, "retries": {"output": 0}}  # those were used up
 
     def _prompt(self, instruction: str | None = None) -> Any:
@@ -527,7 +534,7 @@ class ModelCaller:
             agent=self.agent,
             prompt=prompt,
             call=call,
-            deps=self.standing.deps,
+            deps=self.defaults.deps,
             options=options,
             keeps_messages=keeps,
         )
@@ -549,7 +556,7 @@ class ModelCaller:
         """Validate a repaired value with the agent's own validators."""
         if not has_own_validators(self.agent):
             return AttemptSucceeded(output=value, context=self.work.context)
-        replay = RepairedOutput(agent=self.agent, prompt=self._prompt(), deps=self.standing.deps, value=value)
+        replay = RepairedOutput(agent=self.agent, prompt=self._prompt(), deps=self.defaults.deps, value=value)
         got = await guarded(self.run.host.asyncio().call, replay.judged)
         if isinstance(got, Error):
             return AttemptFailed(error=got.error, feedback=self.run.redact(refusal_of(got.error)))
@@ -557,19 +564,19 @@ class ModelCaller:
 
     def _options(self, *, as_text: bool) -> dict[str, object]:
         """Return arguments of pydantic-ai's `run`, which retries unrepairable answers itself."""
-        standing, self._mending = self.standing.options(), None
+        defaults, self._mending = self.defaults.options(), None
         if self.schema is None:
-            return standing
+            return defaults
         if self.validates and not as_text:
             self._mending = OutputMending(compile_schema(self.schema))
-            standing = with_options(standing, {"capabilities": [self._mending]})
+            defaults = with_options(defaults, {"capabilities": [self._mending]})
         output: Any = None
         if as_text and not has_own_validators(self.agent):
             output = str
         elif self.step.processing.structured_output == "openai_json":
             output = provider_output(self.agent, self.schema)
         never_again = {"retries": {"output": 0}} if self.step.processing.enforcement == "validate" else {}
-        return {**standing, **never_again, **({} if output is None else {"output_type": output})}
+        return {**defaults, **never_again, **({} if output is None else {"output_type": output})}
 
     async def _answered(self, request: Request, how: Any) -> Attempt:
         work, call = self.work, request.call
@@ -622,7 +629,7 @@ def _transcript(
 ) -> list[ModelMessage]:
     """Return the messages of an attempt, without given history and shown context."""
     messages = heard.all_messages() if isinstance(heard, AgentRunResult) else heard or []
-    return list(to_remember(said_since(messages, history)))
+    return list(to_remember(messages_since(messages, history)))
 
 
 def _unwatched(caller: ModelCaller, request: Request) -> Awaitable[AgentRunResult[object]]:

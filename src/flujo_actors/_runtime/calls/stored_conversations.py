@@ -160,11 +160,11 @@ class LoadedConversation:
     """`None` before its first message."""
     messages: list[ModelMessage]
 
-    def written(self, said: Iterable[ModelMessage], usage: Usage) -> ConversationWrite:
+    def written(self, messages: Iterable[ModelMessage], usage: Usage) -> ConversationWrite:
         """Return the write that appends messages to it."""
         before = self.record or ConversationRecord(conversation_id=self.id, head_id=None)
         head, entries = before.head_id, []
-        for message in said:
+        for message in messages:
             entries.append(ConversationEntry(parent_id=head, message=message))
             head = entries[-1].id
         after = ConversationRecord(

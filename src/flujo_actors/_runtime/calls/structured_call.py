@@ -471,8 +471,8 @@ class StructuredStep:
     async def _ask_again(self, instruction: str) -> _Valid | StageFailure | Attempt:
         if not self.caller.can_ask_again:
             return StageFailure(stage="strict_retry", reason=f"{_NOT_REQUESTED}; {self._reason()}")
-        told = None if self._unheard else instruction
-        return await self._read_answer(await self.caller.ask(told), "strict_retry")
+        passed = None if self._unheard else instruction
+        return await self._read_answer(await self.caller.ask(passed), "strict_retry")
 
     async def _ask_simplified(self, instruction: str, flat: Any) -> _Valid | StageFailure | Attempt:
         if not self.caller.can_ask_again:

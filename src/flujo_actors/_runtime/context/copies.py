@@ -72,9 +72,9 @@ def make_context(
 
 def _misses_fields(error: Exception) -> bool:
     """Return whether fields without a value are all that is wrong."""
-    told = getattr(error, "errors", None)
-    if callable(told):
-        return all(each.get("type") == "missing" for each in told())
+    errors = getattr(error, "errors", None)
+    if callable(errors):
+        return all(each.get("type") == "missing" for each in errors())
     return "missing" in str(error) and "required" in str(error)
 
 

@@ -60,8 +60,8 @@ def _hints_of(model: type) -> Mapping[str, object]:
     try:
         return typing.get_type_hints(model, include_extras=True)
     except NameError as error:
-        told = " ".join(str(hint) for each in model.__mro__ for hint in inspect.get_annotations(each).values())
-        if "Annotated" not in told:
+        hints = " ".join(str(hint) for each in model.__mro__ for hint in inspect.get_annotations(each).values())
+        if "Annotated" not in hints:
             return {}
         raise DeclarationError(
             f"the annotations of context_model {model.__name__} cannot be read ({error}), so its reducers are not "

@@ -120,7 +120,7 @@ class Hooks:
     redact: Callable[[str], str]
     labels: Labels = NO_LABELS
 
-    async def tell(self, kind: str, **facts: object) -> Aborted | Failure | None:
+    async def notify(self, kind: str, **facts: object) -> Aborted | Failure | None:
         """Call all interested hooks; return the first veto afterwards."""
         payload: HookPayload = PAYLOAD_TYPES[kind](run_id=self.run_id, **facts)
         veto: Aborted | Failure | None = None
@@ -197,7 +197,7 @@ async def notify_start(run: Run, request: StepRequest) -> None:
         await run.event_stream.put(Started(step_name=request.name, path=request.path, of=request.of))
 
 
-async def tell(run: Run, state: StepState, outcome: TerminalOutcome) -> Aborted | Failure | None:
+async def notify_outcome(run: Run, state: StepState, outcome: TerminalOutcome) -> Aborted | Failure | None:
     """Notify hooks and reader; return a hook's veto."""
     if run.journal.lapsed:
         await run.journal.confirm()
@@ -283,11 +283,11 @@ async def _tell(run: Run, untold: PendingNotification, *, watched: bool = True) 
 async def _notify_hooks(hooks: Hooks, untold: PendingNotification) -> Aborted | Failure | None:
     request, outcome = untold.request, untold.outcome
     where = {"step_name": request.name, "path": request.path}
-    veto = await hooks.tell("post_step", outcome=outcome, **where)
+    veto = await hooks.notify("post_step", outcome=outcome, **where)
     also: Aborted | Failure | None = None
     match outcome:
         case Failure():
-            also = await hooks.tell("on_step_failure", outcome=outcome, **where)
+            also = await hooks.notify("on_step_failure", outcome=outcome, **where)
         case Paused() if untold.pauses:
-            also = await hooks.tell("on_pause", outcome=outcome, **where)
+            also = await hooks.notify("on_pause", outcome=outcome, **where)
     return veto or also

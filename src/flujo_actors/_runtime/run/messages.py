@@ -59,7 +59,7 @@ class Selected:
     result: StepResult | None
 
 
-NOTHING_NOTIFIED: Mapping[str, object] = {}
+NO_KEYWORDS: Mapping[str, object] = {}
 """Keywords outside of reviews and rejections: none."""
 
 
@@ -133,23 +133,23 @@ class UsageTotal:
     """Context after the last successful nested step of a sequence."""
     usage: Usage = NO_USAGE
     history: Sequence[StepResult] = ()
-    aftermath: CompensationState | None = None
+    compensation_state: CompensationState | None = None
     """Compensation state; `None` without entries."""
 
     def leave(self, started: int, undo: tuple[ToUndo | CompletedStep, ...], cause: Cause | None = None) -> None:
         """Keep the entries of a nested step by its start number."""
-        if self.aftermath is None:
-            self.aftermath = CompensationState()
+        if self.compensation_state is None:
+            self.compensation_state = CompensationState()
         if undo:
-            self.aftermath.undo[started] = undo
-        if cause is not None and self.aftermath.cause is None:
-            self.aftermath.cause = cause
+            self.compensation_state.undo[started] = undo
+        if cause is not None and self.compensation_state.cause is None:
+            self.compensation_state.cause = cause
 
     def left_inside(self) -> tuple[ToUndo, ...]:
         """Return the nested compensation entries in start order."""
-        if self.aftermath is None:
+        if self.compensation_state is None:
             return ()
-        return tuple(spelled_out(each) for _, left in sorted(self.aftermath.undo.items()) for each in left)
+        return tuple(spelled_out(each) for _, left in sorted(self.compensation_state.undo.items()) for each in left)
 
     def spend(self, usage: Usage) -> None:
         """Count a call."""
@@ -184,7 +184,7 @@ class InheritedScope:
     """Scope keywords of functions; `None` if unused in the run."""
     aside: HandlerScope | None = None
     """Set inside handlers and compensations."""
-    told: Mapping[str, Any] = NOTHING_NOTIFIED
+    keywords: Mapping[str, Any] = NO_KEYWORDS
     """Values by keyword: an approver's decision, a confidence."""
 
 
@@ -214,9 +214,9 @@ class _Inside:
         return self.around.aside
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def keywords(self) -> Mapping[str, Any]:
         """Return the values by keyword."""
-        return self.around.told
+        return self.around.keywords
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -243,9 +243,9 @@ class StepRequest(_Inside):
     served: bool = False
     """Whether another process requested the step and handles recall and limits."""
 
-    def telling(self, **told: object) -> StepRequest:
+    def with_keywords(self, **keywords: object) -> StepRequest:
         """Return the request with further values by keyword, here and below."""
-        return attrs.evolve(self, around=attrs.evolve(self.around, told={**self.told, **told}))
+        return attrs.evolve(self, around=attrs.evolve(self.around, keywords={**self.keywords, **keywords}))
 
 
 class StepState(UsageTotal):
@@ -307,7 +307,7 @@ class StepState(UsageTotal):
     quotas = property(attrgetter("request.around.quotas"))
     scope = property(attrgetter("request.around.scope"))
     aside = property(attrgetter("request.around.aside"))
-    told = property(attrgetter("request.around.told"))
+    keywords = property(attrgetter("request.around.keywords"))
     runs_on = property(attrgetter("request.runs_on"))
     batch_id = property(attrgetter("request.batch_id"))
     degraded = property(attrgetter("request.degraded"))
@@ -463,8 +463,8 @@ def work_of(
 
 def input_of(state: StepState) -> object:
     """Return a step's data, or the value of its `input`."""
-    aftermath = state.aftermath
-    return state.data if aftermath is None or aftermath.input is None else aftermath.input[0]
+    compensation_state = state.compensation_state
+    return state.data if compensation_state is None or compensation_state.input is None else compensation_state.input[0]
 
 
 class EventStream(Mailbox[ToldOutcome]):

@@ -104,7 +104,7 @@ class Run:
     """Whether this is a later session, whose steps may have records."""
     event_stream: EventStream | None = None
     """Event stream to the reader; `None` without one."""
-    office: RemoteSteps | None = None
+    remote: RemoteSteps | None = None
     """Dispatcher of remote steps; `None` if all are local."""
     gate: RehearsalGate | None = None
     """Source of recorded outcomes in a replay or rehearsal; else `None`."""
@@ -131,7 +131,7 @@ class Run:
     """Reason of a cancelled run: its steps are only replayed for compensation."""
     only_looks: bool = False
     """Whether even compensation is skipped: the entries are collected for another process."""
-    minds_failures: bool = False
+    handles_failures: bool = False
     """Whether the pipeline has handlers or compensations."""
     undo_grace_s: float = UNDO_GRACE_S
     """Timeout of compensation after the caller left an unresumable run."""
@@ -193,7 +193,7 @@ class Run:
     def emit(self, kind: EventKind, path: StepPath, **facts: object) -> None:
         """Emit a telemetry event, if there is a sink."""
         if self.telemetry.enabled:
-            self.telemetry.tell(kind, run_id=self.run_id, path=path, at=trio.current_time(), **facts)
+            self.telemetry.report(kind, run_id=self.run_id, path=path, at=trio.current_time(), **facts)
 
     def quota(self, limits: UsageLimits, *, owner: str, path: StepPath = ROOT, step_name: str = "") -> Quota:
         """Return a budget under this run's settings, with raised limits."""

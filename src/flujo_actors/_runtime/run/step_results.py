@@ -110,7 +110,7 @@ def result_of(
     )
 
 
-def told(run: Run, ended: Attempt) -> Attempt:
+def redacted_attempt(run: Run, ended: Attempt) -> Attempt:
     """Return an attempt's end with redacted texts: reasons may quote errors."""
     match ended:
         case AttemptFailed(feedback=str() as said):

@@ -90,11 +90,11 @@ def failure_of(run: Run, error: BaseException, *, what: str = "", plan: CallPlan
     if vanished(error):
         text = f"The step ended without an outcome: {type(error).__name__} was raised without a cancelled scope"
     else:
-        text = f"Agent execution failed with {told_of(run, error, plan)}"
+        text = f"Agent execution failed with {error_text(run, error, plan)}"
     return AttemptFailed(error=error, feedback=run.redact(f"{what}: {text}" if what else text))
 
 
-def told_of(run: Run, error: BaseException, plan: CallPlan | None = None) -> str:
+def error_text(run: Run, error: BaseException, plan: CallPlan | None = None) -> str:
     """Return an exception's text with hints about libraries and resources."""
     hint = _bridge.library_hint(error, run.host) or _resources_hint(run, error, plan)
     if hint is None:

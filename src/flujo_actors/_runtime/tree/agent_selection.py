@@ -152,9 +152,9 @@ def _written(choice: Selection, step: SelectAgent, name: str) -> str:
         arm: (belief.alpha, belief.beta, belief.observations, belief.mean_cost_usd)
         for arm, belief in choice.beliefs.items()
     }
-    said = {"arm": choice.arm, "theta": choice.theta, "category": choice.category, "beliefs": beliefs}
+    facts = {"arm": choice.arm, "theta": choice.theta, "category": choice.category, "beliefs": beliefs}
     later = {"name": name, "memory": getattr(step.by, "memory", None)}
-    return json.dumps({**said, **later, "later": step.reward == "later"})
+    return json.dumps({**facts, **later, "later": step.reward == "later"})
 
 
 def _read(text: str) -> Selection:
@@ -240,8 +240,8 @@ async def _note(
 def _checked_reward(run: Run, step: SelectAgent, answer: Value[Any] | Error) -> float | None:
     """Return a user function's reward, or None if it is invalid."""
     if isinstance(answer, Error):
-        said = run.redact(f"{type(answer.error).__name__}: {message_of(answer.error)}")
-        logger.warning("the reward of step %r failed, and nothing is learned: %s", step.name, said)
+        text = run.redact(f"{type(answer.error).__name__}: {message_of(answer.error)}")
+        logger.warning("the reward of step %r failed, and nothing is learned: %s", step.name, text)
         return None
     if answer.value is not None and not is_reward(answer.value):
         logger.warning("the reward of step %r is %r, and not from 0 to 1: nothing is learned", step.name, answer.value)

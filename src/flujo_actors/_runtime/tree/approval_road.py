@@ -123,7 +123,7 @@ async def _instead(
     """Run the step that replaces the wanted decision."""
     work = work_of(state, data)
     child = work.child(way, way.name or path.rpartition("/")[2], path, data, state.context)
-    child = child if decision is None else child.telling(decision=decision)
+    child = child if decision is None else child.with_keywords(decision=decision)
     settled = await of_one_child(spawner, state, child)
     if not isinstance(settled.verdict, Success):
         return ended_by(work, child.name, settled, state.context)

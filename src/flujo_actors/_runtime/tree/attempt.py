@@ -37,8 +37,8 @@ from ..context.merge import carried, updated
 from ..run.hooks import notify_late
 from ..run.messages import AssembledInput, AttemptInput, StepState, work_of
 from ..run.run_environment import Run, note_swallowed_cancellation, report_unstoppable
-from ..run.step_results import emit_attempt_ended, told, within_limits
-from ..run.user_functions import ask, ask_planned, failure_of, told_of
+from ..run.step_results import emit_attempt_ended, redacted_attempt, within_limits
+from ..run.user_functions import ask, ask_planned, error_text, failure_of
 from .step_supervisor import KINDS, WRAPPERS, Supervises, vetoed
 
 WRAPPERS["carried"] = carried
@@ -114,7 +114,7 @@ class AttemptRunner:
         run = self.run
         run.emit("attempt.started", self.state.path, step_name=step.name, attempt=work.attempt)
         if step.timeout_s is None:
-            ended = told(run, await self._work(step, work))
+            ended = redacted_attempt(run, await self._work(step, work))
         else:
             ended = await self._in_time(step, work, functools.partial(self._work, step, work))
         if run.telemetry.enabled:
@@ -132,7 +132,7 @@ class AttemptRunner:
             ended = self._timed_out(step, work, ignored=not scope.cancelled_caught)
             veto = await notify_late(self.run) if self.run.untold else None
             ended = ended if veto is None else vetoed(veto)
-        return told(self.run, ended)
+        return redacted_attempt(self.run, ended)
 
     async def _work(self, step: Declared, work: AttemptInput) -> Attempt:
         shown = step.shows_context or (work.plan is not None and work.plan.sees_context)
@@ -250,7 +250,7 @@ class AttemptRunner:
         for check, plan in zip(step.validators, step.checks, strict=True):
             got = await ask_planned(self.run, plan, output, context, assembly)
             got = got if isinstance(got, Error) else await ask(self.run, _objection, check, got.value)
-            reason = told_of(self.run, got.error, plan) if isinstance(got, Error) else got.value
+            reason = error_text(self.run, got.error, plan) if isinstance(got, Error) else got.value
             if isinstance(reason, Redirect):
                 text = self.run.redact(reason.feedback)
                 return AttemptFailed(error=None, feedback=text, refusal=text, output=output, redirect=reason.to)

@@ -73,9 +73,9 @@ async def remember_failed(
     """Record the attempts so far, before a possibly longer action."""
     failure = _failure(state, ended, final=final)
     cause: Cause | None = None
-    if run.minds_failures and isinstance(ended, AttemptFailed):
-        aftermath = state.aftermath = state.aftermath or CompensationState()
-        cause = aftermath.cause = aftermath.cause or cause_of(state, failure)
+    if run.handles_failures and isinstance(ended, AttemptFailed):
+        compensation_state = state.compensation_state = state.compensation_state or CompensationState()
+        cause = compensation_state.cause = compensation_state.cause or cause_of(state, failure)
     record = Recorded(
         outcome=failure,
         context=state.context,
@@ -132,9 +132,9 @@ def failed_earlier(run: Run, state: StepState) -> RecordedFailure | None:
 
 
 def _left_behind(state: StepState, tried: Recorded, failure: Failure) -> None:
-    aftermath = state.aftermath = state.aftermath or CompensationState()
-    aftermath.undo = {0: tried.undo} if tried.undo else {}
-    aftermath.cause = None if tried.cause is None else attrs.evolve(tried.cause, error=failure.error)
+    compensation_state = state.compensation_state = state.compensation_state or CompensationState()
+    compensation_state.undo = {0: tried.undo} if tried.undo else {}
+    compensation_state.cause = None if tried.cause is None else attrs.evolve(tried.cause, error=failure.error)
 
 
 def _ended(failure: Failure, result: StepResult) -> AttemptFailed | AttemptStopped:
@@ -208,7 +208,7 @@ class AttemptLoop:
 
     async def _tried(self, data: object, continued: AttemptFailed | None, earlier: RecordedFailure | None) -> Attempt:
         """Make attempts in order, after those of an earlier session."""
-        feedback: str | None = self.state.told.get("feedback")  # feedback of an enclosing loop
+        feedback: str | None = self.state.keywords.get("feedback")  # feedback of an enclosing loop
         if feedback is not None:
             self.state.refusal = feedback
         turns = RedirectHistory(self.step)
@@ -287,7 +287,7 @@ class AttemptLoop:
 
         Return the step's end if it has to wait for a person.
         """
-        undoes = self.state.aftermath is not None and bool(self.state.left_inside())
+        undoes = self.state.compensation_state is not None and bool(self.state.left_inside())
         if isinstance(decision, Accept) and not undoes and not self.step.on_failure:
             return None  # nothing else happens
         if not is_written and failed.redirect is None:  # the target agent cannot be stored
@@ -306,9 +306,9 @@ class AttemptLoop:
         data = resolved.value
         if state.degraded:
             data = tree.input_as_asked(step, data, state.degraded)
-        if self.run.minds_failures:
-            state.aftermath = state.aftermath or CompensationState()
-            state.aftermath.input = (data,)
+        if self.run.handles_failures:
+            state.compensation_state = state.compensation_state or CompensationState()
+            state.compensation_state.input = (data,)
         return Value(data)
 
     async def _take_back(self, failed: AttemptFailed) -> AttemptStopped | AttemptFailed | None:
@@ -361,8 +361,8 @@ class AttemptLoop:
 
     async def _next(self, data: Any, feedback: str | None, plan: CallPlan | None) -> Attempt:
         self.state.attempts += 1
-        if self.state.aftermath is not None:
-            self.state.aftermath.cause = None
+        if self.state.compensation_state is not None:
+            self.state.compensation_state.cause = None
         share = own(data) if self.step.may_read_again else data
         work = work_of(self.state, share, feedback=feedback, plan=plan)
         ended = await self._one().attempt(self.step, work)
@@ -386,8 +386,8 @@ class AttemptLoop:
     async def _fall_back(self, failed: AttemptFailed, data: object) -> Attempt:
         state, step = self.state, self.step
         assert step.fallback is not None
-        if state.aftermath is not None:
-            state.aftermath.cause = None  # of the attempts before it
+        if state.compensation_state is not None:
+            state.compensation_state.cause = None  # of the attempts before it
         state.conversation = None  # its messages are not those of the output
         name = step.fallback.name or f"{step.name} (fallback)"
         report_fallback(self.run, state, failed.error, failed.feedback)

@@ -97,11 +97,11 @@ async def take_back(spawner: Supervises, work: AttemptInput, reason: str) -> Att
         return None
     if spawner.run.only_looks:
         return AttemptStopped(outcome=Aborted(reason=spawner.run.stopping or reason))
-    aftermath = work.state.aftermath
-    assert aftermath is not None
-    failure = None if aftermath.cause is None else failure_from(spawner.run, aftermath.cause)
+    compensation_state = work.state.compensation_state
+    assert compensation_state is not None
+    failure = None if compensation_state.cause is None else failure_from(spawner.run, compensation_state.cause)
     rest: list[ToUndo] = list(listed)
-    aftermath.undo = {0: rest}
+    compensation_state.undo = {0: rest}
     spawner.run.emit("undo.started", work.span, step_name=work.name, steps=len(in_order(listed)), feedback=reason)
     before = len(spawner.run.undone)
     ended = await _CompensationRun(spawner, work, reason, failure, rest).all()
@@ -115,17 +115,20 @@ async def take_back(spawner: Supervises, work: AttemptInput, reason: str) -> Att
 @WRAPPERS.entry("branch_compensation")
 async def take_back_branch(spawner: Supervises, work: AttemptInput, settled: StepSettled) -> StepSettled:
     """Compensate one branch; it waits if compensation pauses."""
-    aftermath, branch = work.state.aftermath, StepState(work.state.request)
-    assert aftermath is not None
-    started = next(number for number, left in aftermath.undo.items() if left is settled.undo)
-    branch.aftermath = CompensationState()
-    branch.aftermath.undo, branch.aftermath.cause = {0: aftermath.undo.pop(started)}, settled.cause
+    compensation_state, branch = work.state.compensation_state, StepState(work.state.request)
+    assert compensation_state is not None
+    started = next(number for number, left in compensation_state.undo.items() if left is settled.undo)
+    branch.compensation_state = CompensationState()
+    branch.compensation_state.undo, branch.compensation_state.cause = (
+        {0: compensation_state.undo.pop(started)},
+        settled.cause,
+    )
     feedback = getattr(settled.verdict, "feedback", None) or ""
     try:
         waits = await take_back(spawner, attrs.evolve(work, state=branch), feedback)
     finally:
-        aftermath.undo[started] = branch.left_inside()
-        aftermath.cause = None if aftermath.cause is settled.cause else aftermath.cause
+        compensation_state.undo[started] = branch.left_inside()
+        compensation_state.cause = None if compensation_state.cause is settled.cause else compensation_state.cause
         for result in branch.history:
             work.state.include(result)
     match waits:

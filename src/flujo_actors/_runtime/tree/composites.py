@@ -92,7 +92,7 @@ async def loop_until(spawner: Supervises, loop: LoopUntil, work: AttemptInput) -
                 request = work.child(
                     loop.body, loop.name, step_paths.item(work.path, turn), data, context, degraded=degraded
                 )
-                settled = await turns.one(request if hint is None else request.telling(feedback=hint))
+                settled = await turns.one(request if hint is None else request.with_keywords(feedback=hint))
                 if kept is None and turn > HELD:
                     _count_turn(spawner.run, work, turn, settled)
                 else:
@@ -108,10 +108,10 @@ async def loop_until(spawner: Supervises, loop: LoopUntil, work: AttemptInput) -
             if met.value:
                 noted = {"loops": turn, **marks(data, degraded)}
                 return AttemptSucceeded(output=data, context=context, metadata=noted)
-            told = None if guarded is None else await guarded.turned(data, context)
-            if isinstance(told, AttemptFailed | AttemptStopped):
-                return told
-            hint = told
+            verdict = None if guarded is None else await guarded.turned(data, context)
+            if isinstance(verdict, AttemptFailed | AttemptStopped):
+                return verdict
+            hint = verdict
     text = f"loop {loop.name!r} did not meet its condition within max_loops={loop.max_loops}"
     return AttemptFailed(error=None, feedback=text, output=data, metadata={"loops": loop.max_loops})
 
@@ -195,7 +195,7 @@ async def map_over(spawner: Supervises, step: MapOver, work: AttemptInput) -> At
     settled = spawner.run.journal.settled_items(work.path) if spawner.run.resumed else None
     if isinstance(items, AsyncIterable):
         stream = ItemStream(spawner.run, step, work, items, () if settled is None else settled)
-        if spawner.run.office is None:
+        if spawner.run.remote is None:
             reports = await fan_out(spawner, work, iter(()), None, patient=False, stream=stream, settled=settled)
             return stream.failure or _gathered_items(work, step, reports)
         items = await stream.listed()
@@ -213,9 +213,9 @@ async def map_over(spawner: Supervises, step: MapOver, work: AttemptInput) -> At
         for index, item in enumerate(listed)
         if settled is None or index not in settled
     )
-    limit, together, office = step.max_concurrency, 1, spawner.run.office
-    if office is not None:
-        requests, limit, together = office.spread(spawner.run, step, requests)
+    limit, together, remote = step.max_concurrency, 1, spawner.run.remote
+    if remote is not None:
+        requests, limit, together = remote.spread(spawner.run, step, requests)
     if settled is not None:
         del settled.outputs[len(listed) :]
     reports = await fan_out(spawner, work, requests, limit, patient=False, together=together, settled=settled)

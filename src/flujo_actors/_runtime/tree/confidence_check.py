@@ -75,10 +75,10 @@ async def _number(
         return confidence_in(field_of(done.output, source))
     if _is_plain(source):
         plan = plan_callable(source, step_name=f"{step.name} (confidence)")
-        said = await ask_planned(spawner.run, plan, done.output, done.context)
-        if isinstance(said, Error):
-            return None, f"its confidence is not known: {type(said.error).__name__}: {message_of(said.error)}"
-        return confidence_in(said.value)
+        found = await ask_planned(spawner.run, plan, done.output, done.context)
+        if isinstance(found, Error):
+            return None, f"its confidence is not known: {type(found.error).__name__}: {message_of(found.error)}"
+        return confidence_in(found.value)
     return await _judged(spawner, step, work, done)
 
 
@@ -96,8 +96,8 @@ async def _judged(
     settled = await of_one_child(spawner, work.state, request)
     match settled.verdict:
         case Success():
-            said = output_of(settled)
-            return confidence_in(said if isinstance(said, int | float) else field_of(said, DEFAULT_FIELD))
+            found = output_of(settled)
+            return confidence_in(found if isinstance(found, int | float) else field_of(found, DEFAULT_FIELD))
         case Failure(feedback=feedback):
             return None, f"its confidence is not known: {feedback}"
         case _:
@@ -168,7 +168,7 @@ async def reviewed(spawner: Supervises, state: StepState, step: Declared, low: A
     work = work_of(state, low.output)
     name = review.name or f"{step.name} (review)"
     child = work.child(review, name, step_paths.child(state.path, step_paths.REVIEW), low.output, state.context)
-    settled = await of_one_child(spawner, state, child.telling(confidence=number))
+    settled = await of_one_child(spawner, state, child.with_keywords(confidence=number))
     if not isinstance(settled.verdict, Success):
         return ended_by(work, name, settled, state.context)
     noted = {"confidence": number, "min_confidence": step.min_confidence, "routed": True}

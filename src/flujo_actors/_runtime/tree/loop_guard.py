@@ -69,12 +69,12 @@ class GuardedLoop:
         guard = self.guard
         if guard.similar is None or len(self._texts) < guard.window:
             return None
-        said = await ask(self.run, guard.similar, self._texts[-guard.window :])
-        if isinstance(said, Error):
-            return failure_of(self.run, said.error, what=f"The similarity of loop {self.work.name!r}")
+        found = await ask(self.run, guard.similar, self._texts[-guard.window :])
+        if isinstance(found, Error):
+            return failure_of(self.run, found.error, what=f"The similarity of loop {self.work.name!r}")
         return (
             DetectedLoop("similarity", self._history[-1].names, guard.window)
-            if said.value >= guard.similar_at
+            if found.value >= guard.similar_at
             else None
         )
 

@@ -128,8 +128,8 @@ class FailureHandlers:
 
     def _drop_entries(self) -> None:
         """Drop a handler's compensation entries, which failed work excludes."""
-        if self.work.state.aftermath is not None:
-            self.work.state.aftermath.undo.clear()
+        if self.work.state.compensation_state is not None:
+            self.work.state.compensation_state.undo.clear()
 
 
 # --- End of a pipeline --------------------------------------------------------------------------------------------
@@ -175,14 +175,14 @@ async def handled(spawner: Supervises, state: StepState, failed: AttemptFailed) 
 
 def _failure_for_handlers(run: Run, state: StepState, failed: AttemptFailed) -> Cause:
     """Return the failure of the step, or its pipeline's step."""
-    aftermath = state.aftermath = state.aftermath or CompensationState()
-    known = aftermath.cause
+    compensation_state = state.compensation_state = state.compensation_state or CompensationState()
+    known = compensation_state.cause
     if known is not None and isinstance(state.step, Pipeline):
         return known
     own = cause_of(state, Failure(error=failed.error, feedback=run.redact(failed.feedback)))
     own = own if known is None else attrs.evolve(own, at=known.at, stack_trace=known.stack_trace)
-    aftermath.own = attrs.evolve(own, stack_trace=stack_trace(own))
-    return aftermath.own
+    compensation_state.own = attrs.evolve(own, stack_trace=stack_trace(own))
+    return compensation_state.own
 
 
 # --- the top ------------------------------------------------------------------------------------------------

@@ -69,8 +69,8 @@ async def drive(
     windows: Windows | None = None,
 ) -> PipelineResult:
     """Run the pipeline to its result; control errors carry the partial result."""
-    if run.minds_failures and halt is not None and halt.told is not None:
-        run, halt = attrs.evolve(run, stopping=halt.told), None
+    if run.handles_failures and halt is not None and halt.given_reason is not None:
+        run, halt = attrs.evolve(run, stopping=halt.given_reason), None
     if resumed:
         run.emit("run.resumed", ROOT, pipeline_name=pipeline.title, answer=answer, labels=run.labels)
     else:
@@ -136,20 +136,20 @@ def _interrupted(ended: Attempt) -> bool:
 
 async def _announce(run: Run, result: PipelineResult, usage: Usage) -> Aborted | Failure | None:
     if run.telemetry.enabled:
-        said = {"status": result.status, "feedback": result.feedback, "output": result.output, "labels": run.labels}
-        run.emit("run.ended", ROOT, usage=usage, error_type=error_type_of(result.error), **said)
+        facts = {"status": result.status, "feedback": result.feedback, "output": result.output, "labels": run.labels}
+        run.emit("run.ended", ROOT, usage=usage, error_type=error_type_of(result.error), **facts)
     return await _notify_post_run(run, result)
 
 
 async def _ended(run: Run, pipeline: Pipeline, state: StepState, *, resumed: bool, halt: StopRequest | None) -> Attempt:
     if run.hooks and not resumed:
-        veto = await run.hooks.tell("pre_run", input=state.data, context=state.context)
+        veto = await run.hooks.notify("pre_run", input=state.data, context=state.context)
         if veto is not None:
             return vetoed(veto)
     actors = _supervisor(run, _coalesced(run, pipeline))
     actors.open_span(ROOT, None)
     try:
-        if run.minds_failures:
+        if run.handles_failures:
             ended = await _with_what_comes_after(actors, pipeline, state, halt)
         else:
             ended = await _forward(actors, pipeline, state, halt)
@@ -172,8 +172,8 @@ def _supervisor(run: Run, coalesced: frozenset[StepPath]) -> RunSupervisor:
 
 def _coalesced(run: Run, pipeline: Pipeline) -> frozenset[StepPath]:
     """Return the steps with coalesced commits: without readers and compensations."""
-    here = run.journal.holds and run.event_stream is None and run.office is None
-    return pipeline.coalesced_steps if here and not run.heard and not run.minds_failures else NOT_COALESCED
+    here = run.journal.holds and run.event_stream is None and run.remote is None
+    return pipeline.coalesced_steps if here and not run.heard and not run.handles_failures else NOT_COALESCED
 
 
 def _forward(
@@ -222,7 +222,7 @@ async def _notify_post_run(run: Run, result: PipelineResult) -> Aborted | Failur
     run.untold.extend(run.pausing)  # the reader of these has left
     with trio.CancelScope(shield=True, deadline=_grace(result)):
         await notify_late(run, watched=False)
-        return await run.hooks.tell("post_run", result=result)
+        return await run.hooks.notify("post_run", result=result)
     return None
 
 
@@ -244,8 +244,8 @@ def _delivered(result: PipelineResult, ended: Attempt, veto: Aborted | Failure |
     return result
 
 
-def _result(run: Run, ended: Attempt, bill: UsageTotal) -> PipelineResult:
-    status, output, context, feedback, token = _summary(run, ended, bill)
+def _result(run: Run, ended: Attempt, total: UsageTotal) -> PipelineResult:
+    status, output, context, feedback, token = _summary(run, ended, total)
     if run.undone and status in ("failed", "aborted"):
         feedback = _with_uncompensated(run, feedback)
     error = ended.error if isinstance(ended, AttemptFailed) else None
@@ -253,9 +253,9 @@ def _result(run: Run, ended: Attempt, bill: UsageTotal) -> PipelineResult:
         run_id=run.run_id,
         status=status,
         output=output,
-        step_history=bill.history,
-        total_cost_usd=bill.usage.cost_usd,
-        total_tokens=0 if bill.usage is NO_USAGE else bill.usage.tokens,
+        step_history=total.history,
+        total_cost_usd=total.usage.cost_usd,
+        total_tokens=0 if total.usage is NO_USAGE else total.usage.tokens,
         final_context=own(context) if status in ("paused", "sleeping") else context,  # the run continues with it
         feedback=feedback,
         state_token=token,
@@ -266,33 +266,33 @@ def _result(run: Run, ended: Attempt, bill: UsageTotal) -> PipelineResult:
 
 
 def _with_uncompensated(run: Run, feedback: str | None) -> str | None:
-    told = could_not(list(run.undone.values()))
-    return feedback if told is None else f"{feedback}; {told}"
+    text = could_not(list(run.undone.values()))
+    return feedback if text is None else f"{feedback}; {text}"
 
 
-def _summary(run: Run, ended: Attempt, bill: UsageTotal) -> tuple[RunStatus, object, object, str | None, str | None]:
+def _summary(run: Run, ended: Attempt, total: UsageTotal) -> tuple[RunStatus, object, object, str | None, str | None]:
     match ended:
         case AttemptSucceeded(output=output, context=context):
             return "completed", output, context, None, None
         case AttemptFailed(feedback=feedback):
-            return "failed", None, bill.last_context, feedback, None
+            return "failed", None, total.last_context, feedback, None
         case AttemptStopped():
-            return _stopped(run, ended, bill)
+            return _stopped(run, ended, total)
         case _:
             assert_never(ended)
 
 
 def _stopped(
-    run: Run, ended: AttemptStopped, bill: UsageTotal
+    run: Run, ended: AttemptStopped, total: UsageTotal
 ) -> tuple[RunStatus, object, object, str | None, str | None]:
     match ended.outcome:
         case Paused() as paused:
-            inner = bill.last_context if ended.context is None else ended.context
+            inner = total.last_context if ended.context is None else ended.context
             asked = run.journal.question(paused)
             if asked is None:
                 return "sleeping", None, inner, None, None
             return "paused", None, inner, asked.message, asked.state_token
         case Aborted(reason=reason):
-            return "aborted", None, bill.last_context, reason, None
+            return "aborted", None, total.last_context, reason, None
         case _:
             assert_never(ended.outcome)

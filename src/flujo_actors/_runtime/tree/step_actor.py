@@ -41,7 +41,7 @@ from ..._durable.journal import OpenTransaction, Pause, Recorded
 from ...errors import NotSerializable, ProtocolError, TransactionRefused
 from .. import calls, tree
 from ..context.copies import own
-from ..run.hooks import notify_later, notify_start, tell
+from ..run.hooks import notify_later, notify_outcome, notify_start
 from ..run.messages import (
     NOTHING_AROUND,
     CompensationState,
@@ -59,10 +59,10 @@ from ..run.step_results import (
     charge,
     emit_attempt_ended,
     emit_step_ended,
+    redacted_attempt,
     report_failure,
     result_in,
     result_of,
-    told,
     unfinished_result,
 )
 from ..run.user_functions import failure_of
@@ -88,9 +88,9 @@ class RunSupervisor:
     _ended_in: dict[StepPath | None, int] = attrs.field(factory=dict, init=False)
     """Number of ended branches of parallel steps."""
 
-    def children(self, bill: UsageTotal) -> StepSupervisor:
-        """Return a nursery for one composite's actors, counted in `bill`."""
-        return StepSupervisor(self, bill)
+    def children(self, total: UsageTotal) -> StepSupervisor:
+        """Return a nursery for one composite's actors, counted in `total`."""
+        return StepSupervisor(self, total)
 
     def open_span(self, path: StepPath, parent: StepPath | None) -> None:
         """Open a span in the ledger: the only place."""
@@ -202,8 +202,8 @@ class RunSupervisor:
 
     def _road(self, state: StepState) -> Awaitable[Attempt]:
         run, request = self.run, state.request
-        if run.office is not None and run.office.takes(request):
-            return run.office.attempt(run, state)
+        if run.remote is not None and run.remote.takes(request):
+            return run.remote.attempt(run, state)
         road, around = request.step.road, request.around
         if road != "pipeline" and (run.resumed or run.stopping is not None or request.degraded or around.quotas):
             road = "attempts"
@@ -214,7 +214,7 @@ class RunSupervisor:
 
     async def _concluded(self, state: StepState, ended: Attempt, latency_s: float) -> tuple[TerminalOutcome, object]:
         """Return an attempt's outcome and the context after it."""
-        match told(self.run, ended):
+        match redacted_attempt(self.run, ended):
             case AttemptSucceeded(output=output, context=context, metadata=metadata):
                 result = result_of(state, output=output, latency_s=latency_s, metadata=metadata)
                 return Success(step_result=result), context
@@ -274,14 +274,14 @@ class RunSupervisor:
             )
         )
         if question is None or question.wait is None:
-            told = {"message": paused.message, "labels": self.run.labels}
-            self.run.emit("run.paused", state.path, step_name=state.name, **told)
+            facts = {"message": paused.message, "labels": self.run.labels}
+            self.run.emit("run.paused", state.path, step_name=state.name, **facts)
         return paused
 
     async def _settle(self, state: StepState, outcome: TerminalOutcome, context: object) -> StepSettled:
         """Close the span, write the outcome, notify; then report."""
         run, request = self.run, state.request
-        leaves_nothing = request.step.compensate is None and state.aftermath is None
+        leaves_nothing = request.step.compensate is None and state.compensation_state is None
         undo = () if leaves_nothing else _left(state, outcome, context, state.attempts)
         if type(outcome) is Success and state.conversation is not None:
             kept = await self._remember(state, outcome, context, undo)  # may be refused: another attempt follows
@@ -300,32 +300,32 @@ class RunSupervisor:
                 outcome, context, undo = await self._remember(state, outcome, context, undo)
         if run.telemetry.enabled and not request.served:
             emit_step_ended(run, state, outcome)
-        cause = self._cause(state, outcome) if run.minds_failures and type(outcome) is Failure else None
+        cause = self._cause(state, outcome) if run.handles_failures and type(outcome) is Failure else None
         settled = _report(state, outcome, context, undo, cause)
         if request.served or (run.event_stream is None and not run.hooks):
             return settled
         if isinstance(outcome, Paused) and run.journal.is_wait(outcome):
             return settled  # no person is asked
         state.settled = settled
-        overruled = await tell(run, state, outcome)
+        overruled = await notify_outcome(run, state, outcome)
         return settled if overruled is None else attrs.evolve(settled, overruled=overruled)
 
     def _cause(self, state: StepState, outcome: TerminalOutcome) -> Cause | None:
         """Return the failure for the parents of a failed step."""
         if not isinstance(outcome, Failure):
             return None
-        aftermath = state.aftermath = state.aftermath or CompensationState()
-        inner = aftermath.cause if isinstance(state.step, Pipeline) else None
+        compensation_state = state.compensation_state = state.compensation_state or CompensationState()
+        inner = compensation_state.cause if isinstance(state.step, Pipeline) else None
         if inner is None:  # made once: its time is stored, and the same for every reader
-            aftermath.own = aftermath.own or cause_of(state, outcome)
-        return inner or aftermath.own
+            compensation_state.own = compensation_state.own or cause_of(state, outcome)
+        return inner or compensation_state.own
 
     async def _remember(
         self, state: StepState, outcome: Success | Failure, context: object, undo: tuple[ToUndo | CompletedStep, ...]
     ) -> tuple[Any, Any, tuple[ToUndo | CompletedStep, ...]]:
         run, same = self.run, context is state.request.context
         evidence = WRAPPERS["evidence"](run, state) if state.evidence else ()
-        cause = self._cause(state, outcome) if run.minds_failures else None
+        cause = self._cause(state, outcome) if run.handles_failures else None
         record = Recorded(
             outcome=outcome,
             context=context,
@@ -343,8 +343,8 @@ class RunSupervisor:
         except (NotSerializable, TransactionRefused) as error:
             failed = self._cannot_be_stored(state, error)
             undo = _left(state, failed, state.context, state.attempts)
-            told = Recorded(outcome=failed, context=state.context, same_context=True, undo=_spelled_out(undo))
-            kept = await run.journal.settled(state.path, told)
+            failure = Recorded(outcome=failed, context=state.context, same_context=True, undo=_spelled_out(undo))
+            kept = await run.journal.settled(state.path, failure)
         return kept.outcome, state.context if kept.same_context else kept.context, undo
 
     def _closes(self, state: StepState, record: Recorded) -> bool:
@@ -383,7 +383,7 @@ class RunSupervisor:
             state.attempts = result.attempts
         context = state.context if recorded.same_context else recorded.context
         undo = recorded.undo or _left(state, recorded.outcome, context, state.attempts)
-        cause = self._recalled_cause(state, recorded) if self.run.minds_failures else None
+        cause = self._recalled_cause(state, recorded) if self.run.handles_failures else None
         return _report(state, recorded.outcome, context, undo=tuple(undo), cause=cause)
 
     def _recalled_cause(self, state: StepState, recorded: Recorded) -> Cause | None:
@@ -458,7 +458,7 @@ async def _call_function(actors: RunSupervisor, state: StepState) -> Attempt:
     if type(got) is Value and type(got.value) in PLAIN:
         ended: Attempt = AttemptSucceeded(output=got.value, context=request.context)
     else:
-        ended = told(run, calls.meant_by(run, state, got))
+        ended = redacted_attempt(run, calls.meant_by(run, state, got))
     if run.telemetry.enabled:
         emit_attempt_ended(run, state, ended, 1)
     return ended
@@ -474,7 +474,7 @@ async def _call_agent(actors: RunSupervisor, state: StepState) -> Attempt:
     data = request.data if step.input is None else step.input
     if seams.on_call is not None:
         seams.on_call(run.run_id, request.path)
-    ended = told(run, await calls.call_model_agent(run, step, work_of(state, data), step.plan.target))
+    ended = redacted_attempt(run, await calls.call_model_agent(run, step, work_of(state, data), step.plan.target))
     await note_swallowed_cancellation(run, state)
     if run.telemetry.enabled:
         emit_attempt_ended(run, state, ended, 1)
@@ -485,7 +485,7 @@ async def _call_agent(actors: RunSupervisor, state: StepState) -> Attempt:
 def _run_pipeline(actors: RunSupervisor, state: StepState) -> Awaitable[Attempt]:
     pipeline: Any = state.step
     state.attempts = 1
-    if not actors.run.minds_failures:
+    if not actors.run.handles_failures:
         return sequence(actors, pipeline, work_of(state, state.data))
     ended: Awaitable[Attempt] = WRAPPERS["pipeline_failure"](actors, pipeline, state)
     return ended
@@ -496,7 +496,7 @@ def _left(
 ) -> tuple[ToUndo | CompletedStep, ...]:
     """Return a step's compensation entries; most have none."""
     if state.step.compensate is None:
-        if state.aftermath is None:
+        if state.compensation_state is None:
             return ()
     elif isinstance(outcome, Success):
         return (_completed(state, outcome, context),)
@@ -506,7 +506,7 @@ def _left(
 
 def _completed(state: StepState, outcome: Success, context: object) -> CompletedStep:
     changed = None if context is state.context else context
-    made = None if state.aftermath is None else state.aftermath.input
+    made = None if state.compensation_state is None else state.compensation_state.input
     data = state.data if made is None else made[0]
     return CompletedStep(
         step=state.step,
@@ -529,7 +529,7 @@ async def _committed(transaction: OpenTransaction, path: StepPath, record: Recor
 
 
 async def _was_notified(hooks: Hooks, request: StepRequest) -> Aborted | Failure | None:
-    return await hooks.tell(
+    return await hooks.notify(
         "pre_step", step_name=request.name, path=request.path, input=request.data, context=request.context
     )
 

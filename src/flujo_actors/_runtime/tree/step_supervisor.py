@@ -81,7 +81,6 @@ class StepSupervisor:
     """Supervisor of one composite: starts step actors, receives one report from each."""
 
     __slots__ = (
-        "_bill",
         "_manager",
         "_nursery",
         "_performer",
@@ -91,12 +90,13 @@ class StepSupervisor:
         "_spawned",
         "_stopped",
         "_stray",
+        "_total",
     )
 
     _nursery: trio.Nursery
 
-    def __init__(self, performer: StepGate, bill: UsageTotal) -> None:
-        self._performer, self._bill = performer, bill
+    def __init__(self, performer: StepGate, total: UsageTotal) -> None:
+        self._performer, self._total = performer, total
         self._send, self._receive = trio.open_memory_channel[StepSettled | None](math.inf)
         self._manager = trio.open_nursery()
         self._spawned = self._read = 0
@@ -182,7 +182,7 @@ class StepSupervisor:
     def _count_the_rest(self) -> None:
         """Count the usage of the children of a composite that was cancelled."""
         for settled in self.rest():
-            self._bill.include(settled.result)
+            self._total.include(settled.result)
 
     def _strayed(self) -> StrayCancellation | None:
         """Return the error of a composite cancelled by foreign code (rule 5)."""
@@ -210,7 +210,7 @@ class StepSupervisor:
         finally:
             settled = self._performer.abandon(state) if settled is None else settled
             if settled.undo or settled.cause is not None:
-                self._bill.leave(started, settled.undo, settled.cause)
+                self._total.leave(started, settled.undo, settled.cause)
             self._send.send_nowait(settled)
 
 
@@ -229,15 +229,15 @@ class Supervises(Protocol):
     def run(self) -> Run:
         """Return the run they belong to."""
 
-    def children(self, bill: UsageTotal) -> StepSupervisor:
-        """Return a nursery for one composite's actors, counted in `bill`."""
+    def children(self, total: UsageTotal) -> StepSupervisor:
+        """Return a nursery for one composite's actors, counted in `total`."""
 
 
-async def of_one_child(spawner: Supervises, bill: UsageTotal, request: StepRequest) -> StepSettled:
-    """Return the report of a composite's only child, counted in `bill`."""
-    async with spawner.children(bill) as children:
+async def of_one_child(spawner: Supervises, total: UsageTotal, request: StepRequest) -> StepSettled:
+    """Return the report of a composite's only child, counted in `total`."""
+    async with spawner.children(total) as children:
         settled = await children.one(request)
-        bill.include(settled.result)  # here: leaving the block may raise, and the usage counts all the same
+        total.include(settled.result)  # here: leaving the block may raise, and the usage counts all the same
     return settled
 
 
