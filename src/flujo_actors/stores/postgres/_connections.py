@@ -36,7 +36,7 @@ from ...errors import StoreError, TransactionLost, TransactionRefused
 from .._dsn_redaction import said_without_password
 from .._record_rows import other_schema
 from . import _statements as sql
-from ._schema import FORMER, MIGRATIONS, migrate, readable, record_format
+from ._schema import MIGRATIONS, former_views, migrate, readable, record_format
 from ._session import PostgresSession, RunListeners, signals_for
 
 T = TypeVar("T")
@@ -364,8 +364,8 @@ class PostgresConnections:
             return
         [db.session] = db.ask(sql.SESSION)
         if self._version < len(MIGRATIONS):
-            for view in FORMER:
-                db.execute(view)
+            for view in former_views(db):
+                db.execute(view.encode())
         db.limit(self._limit_s)
 
     def _defaults(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, LiteralString
 
 from ..._core.records.records import PLAIN_VERSION, RECORD_VERSION
@@ -194,12 +194,15 @@ Such an index would prevent HOT updates.
 Ids and pipelines are indexed by their beginning: an entry cannot be longer than a third of a page.
 """
 
-_QUESTION_FACTS: LiteralString = """
-    body::json #>> '{question,facts,to}' AS addressee,
+_ADDRESSEE: LiteralString = "body::json #>> '{question,facts,to}'"
+
+_QUESTION_KIND: LiteralString = """
     CASE coalesce(body::json #>> '{question,kind}', '')
         WHEN 'approval' THEN 'approval' WHEN 'tool' THEN 'tool' WHEN 'loop' THEN 'loop' WHEN 'limits' THEN 'limit'
         WHEN '' THEN CASE WHEN path LIKE '%/~u%' OR path LIKE '%/~q%' THEN 'uncertain' ELSE 'input' END
-        ELSE 'input' END AS kind"""
+        ELSE 'input' END"""
+
+_QUESTION_FACTS: LiteralString = f"{_ADDRESSEE} AS addressee, {_QUESTION_KIND} AS kind"
 """Addressee and kind of a question, from its body."""
 
 _TIME: tuple[LiteralString, ...] = (
@@ -340,38 +343,74 @@ MIGRATIONS: tuple[tuple[LiteralString, ...], ...] = (
 """Statements from each version to the next, from 0."""
 
 
-FORMER: tuple[LiteralString, ...] = (
-    """CREATE TEMP VIEW flujo_runs AS
-        SELECT *, NULL::float8 AS wake_at, ''::text AS key, 0::smallint AS priority, NULL::bigint AS steered
-        FROM flujo_runs""",
-    f"""CREATE TEMP VIEW flujo_pauses AS
-        SELECT *, NULL::float8 AS asked_at, {_QUESTION_FACTS}, NULL::text AS wait, NULL::text AS event,
-               NULL::text AS key
-        FROM flujo_pauses""",
-    """CREATE TEMP VIEW flujo_events AS SELECT 0::bigint AS number, ''::text AS event, ''::text AS key, ''::text AS id,
-        ''::text AS body, ''::text AS sender, 0::float8 AS sent_at, ''::text AS status, ''::text AS delivered,
-        ''::text AS refused_by, ''::text AS reason, 0::float8 AS retain_until, 0::float8 AS dedupe_s,
-        0::float8 AS keep_until WHERE false""",
-    """CREATE TEMP VIEW flujo_schedules AS SELECT ''::text AS name, ''::text AS pipeline, ''::text AS queue,
-        ''::text AS declared, ''::text AS progress, NULL::float8 AS due_at, 0::bigint AS version WHERE false""",
-    "CREATE TEMP VIEW flujo_queues AS SELECT NULL::text AS name WHERE false",
-    """CREATE TEMP VIEW flujo_outbox AS SELECT
-        NULL::bigint AS number, NULL::text AS id, NULL::bigint AS run, NULL::text AS hook, NULL::text AS url,
-        NULL::text AS event, NULL::text AS body, NULL::text AS status, NULL::bigint AS attempts,
-        NULL::float8 AS created_at, NULL::float8 AS next_at, NULL::text AS owner, NULL::text AS error WHERE false""",
-    """CREATE TEMP VIEW flujo_conversations AS SELECT ''::text AS id, ''::text AS scope, ''::text AS revision,
-        0 AS updated_at, ''::text AS head, ''::text AS tips, ''::text AS body WHERE false""",
-    "CREATE TEMP VIEW flujo_entries AS SELECT ''::text AS id, ''::text AS parent, ''::text AS body WHERE false",
-    """CREATE TEMP VIEW flujo_cache AS SELECT ''::text AS key, ''::text AS pipeline, ''::text AS step,
-        0::float8 AS until, ''::text AS body WHERE false""",
-    """CREATE TEMP VIEW flujo_rates AS SELECT ''::text AS name, ''::text AS resource, 0::float8 AS free_at,
-        0::float8 AS refunded, 0::float8 AS blocked_until WHERE false""",
-    """CREATE TEMP VIEW flujo_slots AS SELECT ''::text AS name, ''::bytea AS run, 0::bigint AS epoch, ''::text AS holder
-        WHERE false""",
-    """CREATE TEMP VIEW flujo_budgets AS
-        SELECT *, NULL::float8 AS ends_at, NULL::text AS raised, NULL::boolean AS warned FROM flujo_budgets""",
-)
-"""Views that show the former schema to a session as the present one; a new table is an empty view."""
+FORMER: dict[LiteralString, dict[LiteralString, LiteralString]] = {
+    "flujo_runs": {
+        "wake_at": "NULL::float8",
+        "key": "''::text",
+        "priority": "0::smallint",
+        "steered": "NULL::bigint",
+    },
+    "flujo_pauses": {
+        "asked_at": "NULL::float8",
+        "addressee": _ADDRESSEE,
+        "kind": _QUESTION_KIND,
+        **dict.fromkeys(("wait", "event", "key"), "NULL::text"),
+    },
+    "flujo_events": {
+        "number": "0::bigint",
+        **dict.fromkeys(("event", "key", "id", "body", "sender", "status", "delivered", "refused_by"), "''::text"),
+        "reason": "''::text",
+        **dict.fromkeys(("sent_at", "retain_until", "dedupe_s", "keep_until"), "0::float8"),
+    },
+    "flujo_schedules": {
+        **dict.fromkeys(("name", "pipeline", "queue", "declared", "progress"), "''::text"),
+        "due_at": "NULL::float8",
+        "version": "0::bigint",
+    },
+    "flujo_queues": {"name": "NULL::text"},
+    "flujo_outbox": {
+        **dict.fromkeys(("number", "run", "attempts"), "NULL::bigint"),
+        **dict.fromkeys(("id", "hook", "url", "event", "body", "status", "owner", "error"), "NULL::text"),
+        **dict.fromkeys(("created_at", "next_at"), "NULL::float8"),
+    },
+    "flujo_conversations": {
+        **dict.fromkeys(("id", "scope", "revision", "head", "tips", "body"), "''::text"),
+        "updated_at": "0",
+    },
+    "flujo_entries": dict.fromkeys(("id", "parent", "body"), "''::text"),
+    "flujo_cache": {**dict.fromkeys(("key", "pipeline", "step", "body"), "''::text"), "until": "0::float8"},
+    "flujo_rates": {
+        **dict.fromkeys(("name", "resource"), "''::text"),
+        **dict.fromkeys(("free_at", "refunded", "blocked_until"), "0::float8"),
+    },
+    "flujo_slots": {"name": "''::text", "run": "''::bytea", "epoch": "0::bigint", "holder": "''::text"},
+    "flujo_budgets": {"ends_at": "NULL::float8", "raised": "NULL::text", "warned": "NULL::boolean"},
+}
+"""Values of the columns that the former schema does not have, by table."""
+
+_COLUMNS: LiteralString = """
+    SELECT relname, attname FROM pg_class c JOIN pg_attribute a ON attrelid = c.oid AND attnum > 0 AND NOT attisdropped
+    WHERE relkind = 'r' AND relname LIKE 'flujo\\_%' AND pg_table_is_visible(c.oid)"""
+
+
+def former_views(db: PostgresSession) -> list[str]:
+    """Return views that show a session the former schema as the present one.
+
+    A new table is an empty view. A migration in parts may have added some columns and tables already.
+    """
+    there: dict[str, set[str]] = {}
+    for table, column in db.execute(_COLUMNS).fetchall():
+        there.setdefault(table, set()).add(column)
+    views = (_view(table, columns, there.get(table)) for table, columns in FORMER.items())
+    return [view for view in views if view is not None]
+
+
+def _view(table: str, columns: Mapping[LiteralString, LiteralString], there: set[str] | None) -> str | None:
+    missing = ", ".join(f"{value} AS {name}" for name, value in columns.items() if name not in (there or ()))
+    if not missing:
+        return None
+    rows = f"{missing} WHERE false" if there is None else f"*, {missing} FROM {table}"
+    return f"CREATE TEMP VIEW {table} AS SELECT {rows}"
 
 
 def readable(db: PostgresSession) -> int:
