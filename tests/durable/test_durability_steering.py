@@ -106,6 +106,19 @@ def test_a_message_after_the_last_request_is_named() -> None:
     assert result.step_history[0].metadata["undelivered"] == ["late"]
 
 
+def test_a_message_while_the_step_settles_is_named(store: Any) -> None:
+    """It is accepted after the last response; readers of the run find its id with the step."""
+    client = RunClient(store, allow_blocking=True)
+
+    def check(output: Any) -> bool:
+        return client.steer("trip", "by train", id="late").status == "queued"
+
+    step = Step.granular("s", Traveler(lambda: "booked").agent, validators=[check])
+    assert Flujo(step >> Step("next", lambda data: data), store=store).run("go", run_id="trip").success
+    assert client.state("trip").outcomes["s"].step_result.metadata["undelivered"] == ["late"]
+    assert client.wait("trip").step_history[0].metadata["undelivered"] == ["late"]
+
+
 def test_a_message_needs_one_open_granular_step() -> None:
     """An atomic step takes none, and of several one is named; one that has not begun keeps its message."""
     store, errors = MemoryStore(), []

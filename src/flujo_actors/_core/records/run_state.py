@@ -9,6 +9,7 @@ Rules:
 4. The turns of a loop with `keep_history` are counted by its `compacted` records: older turns have no other record.
 5. The context of an unfinished run is that of its innermost open sequence or loop. Branches and map items have
    contexts of their own until all of them have ended.
+6. A message to a granular step that no request lists is undelivered, also if it was accepted while the step settled.
 
 Sections:
 
@@ -18,6 +19,7 @@ Sections:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
@@ -377,6 +379,8 @@ class Projector:
         self._answers: dict[StepPath, Any] = {}
         self._intents: dict[StepPath, None] = {}
         self._units: dict[StepPath, None] = {}
+        self._messages: dict[StepPath, dict[str, None]] = {}
+        """Ids of messages to granular steps that no request contains (rule 6)."""
         self.dropped_usage: Usage = NO_USAGE
         """Usage of attempts that a retry has dropped."""
         self._turns: dict[StepPath, tuple[int, Usage]] = {}
@@ -405,6 +409,9 @@ class Projector:
                 self._settle(path, body, where)
             case "intent":
                 self._intents[path] = None
+                self._deliver(step_of(path), body)
+            case "steered":
+                self._messages.setdefault(path, {})[record_bodies.text_in(body, "id")] = None
             case "unit":
                 self._intents.pop(path, None)
                 self._units[path] = None
@@ -426,6 +433,17 @@ class Projector:
             case "ended" if path == ROOT:
                 self._facts["status"], self._facts["feedback"] = body.get("status"), body.get("feedback")
                 self._pauses = self._pauses if body.get("status") in ("paused", "sleeping") else {}
+
+    def _deliver(self, step: StepPath, body: dict[str, Any]) -> None:
+        if step in self._messages:
+            for each in json.loads(record_bodies.text_in(body, "intent")).get("messages", ()):
+                self._messages[step].pop(each, None)
+
+    def _name_undelivered(self) -> None:
+        for path, ids in self._messages.items():
+            result = getattr(self._outcomes.get(path), "step_result", None)
+            if ids and result is not None:
+                result.metadata["undelivered"] = list(ids)
 
     def _retry(self, retry: RetryRecord) -> None:
         """Drop the steps that a retry executes again; its usage still counts."""
@@ -501,6 +519,7 @@ class Projector:
     def state(self) -> RunState:
         """Return the state of the run after the records so far."""
         self._read_context()
+        self._name_undelivered()
         return RunState(
             run_id=self._run_id,
             outcomes=dict(self._outcomes),
