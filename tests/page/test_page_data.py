@@ -83,6 +83,35 @@ async def test_answers_have_user_decision_and_comment(store: Any) -> None:
     assert (await got(run_page(store, content=False), "answers", run="r"))["answers"] == []
 
 
+async def test_the_answers_of_a_store_have_pages(store: Any) -> None:
+    """A page has the answers of sixty runs; none is lost or listed twice, and ends of sleeps are no answers."""
+    flujo, client = Flujo(Step.approval("approve", "Publish?"), store=store), client_of(store)
+    for number in range(63):
+        await flujo.run_async("tea", run_id=f"r{number}")
+    for question in client.questions(limit=100):
+        client.answer(question.state_token, {"option": "approve"}, by="mira")
+    await Flujo(Step.sleep("nap", 60), store=store).run_async("tea", run_id="nap")
+    client.wake("nap")
+    page = run_page(store)
+    first = await got(page, "answers")
+    rest = await got(page, "answers", cursor=first["cursor"])
+    found = [each["run_id"] for each in (*first["answers"], *rest["answers"])]
+    assert (sorted(found), rest["cursor"]) == (sorted(f"r{number}" for number in range(63)), None)
+    assert (await got(page, "answers", run="nap"))["answers"] == []
+
+
+async def test_a_sleeping_run_has_the_time_of_its_end(store: Any) -> None:
+    """A person can wake it, unless it waits for an event alone."""
+    await Flujo(Step.sleep("nap", 10_800), store=store).run_async("x", run_id="nap")
+    await Flujo(Step.wait_for("paid?", "paid", timeout_s=60), store=store).run_async("x", run_id="event")
+    found = {each["run_id"]: each for each in (await got(run_page(store), "runs"))["runs"]}
+    assert found["nap"]["wakes_ms"] - found["nap"]["created_ms"] >= 10_800_000
+    assert [(found[each]["state"], found[each]["can_wake"]) for each in ("nap", "event")] == [
+        ("sleeping", True),
+        ("sleeping", False),
+    ]
+
+
 async def test_the_context_of_a_run_has_values_and_changes(store: Any) -> None:
     """At its last record, and before its first step settled."""
     await Flujo(asking(), store=store).run_async("tea", run_id="r")

@@ -67,9 +67,10 @@ def journal(seed: int) -> list[RecordSummary]:
 def _record(seq: int, chance: random.Random) -> RecordSummary:
     kind: Any = chance.choice(KINDS)
     path = "" if kind in ("ended", "resumed") else chance.choice(NAMES)
-    status = {"settled": chance.choice(["success", "failure"]), "ended": chance.choice(["completed", "paused"])}.get(
-        kind
-    )
+    status = {
+        "settled": chance.choice(["success", "failure"]),
+        "ended": chance.choice(["completed", "paused", "sleeping"]),
+    }.get(kind)
     return RecordSummary(
         seq,
         kind,

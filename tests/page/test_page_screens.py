@@ -26,7 +26,9 @@ SCREENS = {
     "inbox": ("#page=inbox", ".q"),
     "answered": ("#page=inbox&tab=answered", ".q"),
     "events": ("#page=overview&tab=events", ".card form, .card .field"),
+    "schedules": ("#page=overview&tab=schedules", ".card .btn"),
     "limits": ("#page=overview&tab=limits", ".card"),
+    "sleeping": ("#run=reminder", ".line.sleeping"),
     "context": (f"#run={COMPLETED}&tab=context&view=details", ".facts"),
     "run": (f"#run={COMPLETED}&tab=result", ".out, .line"),
     "conversation": (f"#run={COMPLETED}&step=adjust&tab=conversation", ".msg"),
@@ -42,8 +44,16 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The page of a store with runs in several states."""
     place = f"sqlite:///{tmp_path_factory.mktemp('claims')}/runs.db"
     apart(lambda: seeded(place))
+    apart(lambda: _waiting(place))
     with served(run_page(place, flujos=[service(place)])) as address:
         yield address
+
+
+def _waiting(place: str) -> None:
+    """Leave a sleeping run, a run that waits for an event, and a schedule."""
+    Flujo(Step.sleep("remind", 10_800), store=place).run("x", run_id="reminder")
+    Flujo(Step.wait_for("paid?", "paid", key="C-20418", timeout_s=86_400), store=place).run("x", run_id="invoice")
+    service(place).schedule("nightly", cron="30 2 * * *", zone="Europe/Madrid")
 
 
 @pytest.fixture
@@ -152,7 +162,7 @@ def test_the_list_is_filtered_by_a_chip_and_two_runs_are_compared(desk: Page, ba
     expect(desk.locator("tbody tr[data-run]")).to_have_count(1)
     expect(desk.locator(".chip.on")).to_contain_text("C-20418")
     desk.locator(".chip.on").click()
-    expect(desk.locator("tbody tr[data-run]")).to_have_count(5)
+    expect(desk.locator("tbody tr[data-run]")).to_have_count(7)
     for run_id in (COMPLETED, WAITING_FOR_APPROVAL):
         desk.locator(f"[data-run='{run_id}'] .tick").check()
     desk.locator("#compare-two").click()
@@ -171,6 +181,37 @@ def test_a_phone_shows_states_first_and_three_views_of_a_run(phone: Page, base: 
     expect(phone.get_by_role("button", name="Approve")).to_be_in_viewport()
     phone.get_by_role("button", name="Timeline").click()
     expect(phone.locator(".line").first).to_be_visible()
+
+
+def test_a_sleeping_run_shows_when_it_wakes(desk: Page, base: str):
+    """In the list and on its page; its step sleeps, and is not taken for an aborted one."""
+    desk.goto(f"{base}/#status=sleeping")
+    expect(desk.locator("tr", has_text="reminder")).to_contain_text("wakes in 3 h")
+    expect(desk.locator("tr", has_text="invoice")).to_contain_text("it waits for event 'paid' with key 'C-20418'")
+    opened(desk, base, "sleeping")
+    expect(desk.locator(".alert.sleeping")).to_contain_text("wakes in 3 h")
+    expect(desk.locator(".line.sleeping .fact")).to_have_text("sleeps for 10800 s")
+    expect(desk.locator("#wake")).to_be_visible()
+    desk.goto(f"{base}/#run=invoice")
+    expect(desk.locator(".line.sleeping")).to_be_visible()
+    expect(desk.locator("#wake")).to_have_count(0)
+
+
+def test_a_phone_shows_the_tabs_without_overlap(phone: Page, base: str):
+    """Titles are whole words, buttons are below the times, and the count of the inbox stays."""
+    for screen in ("overview", "schedules", "events", "limits"):
+        opened(phone, base, screen)
+        title = phone.locator(".title h1").bounding_box()
+        assert title is not None
+        assert title["height"] < 40
+        expect(phone.locator(".nav .count")).to_have_text("2")
+        assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    opened(phone, base, "schedules")
+    times, pause = phone.locator(".card ol").bounding_box(), phone.locator(".card .btn").first.bounding_box()
+    assert times is not None
+    assert pause is not None
+    assert times["y"] + times["height"] <= pause["y"]
+    assert pause["x"] + pause["width"] <= 390
 
 
 def test_runs_are_retried_and_deleted_with_a_preview(desk: Page, base: str):

@@ -442,27 +442,32 @@ class _Page:
 
     async def limits(self, request: Request) -> Response:
         """Return rate limits, budgets and queues by key."""
-        return JsonAnswer({**self.about(request), **self.clean(await _in_thread(limits_of, self.store))})
+        return await self._tab(request, partial(limits_of, self.store))
+
+    async def _tab(self, request: Request, read: Callable[[], dict[str, object]]) -> Response:
+        counts = await _in_thread(self._counts, labels_in_scope(request))
+        return JsonAnswer({**self.about(request), "waiting": counts["waiting"], **self.clean(await _in_thread(read))})
 
     async def schedules(self, request: Request) -> Response:
         """Return the schedules with their next times."""
-        found = await _in_thread(partial(schedules_of, self.store, read_only=self.read_only))
-        return JsonAnswer({**self.about(request), **self.clean(found)})
+        return await self._tab(request, partial(schedules_of, self.store, read_only=self.read_only))
 
     async def waits(self, request: Request) -> Response:
         """Return open waits for events, stored events and a form."""
-        found = await _in_thread(partial(events_of, self.store, read_only=self.read_only, content=self.content))
-        return JsonAnswer({**self.about(request), **self.clean(found)})
+        read = partial(events_of, self.store, read_only=self.read_only, content=self.content)
+        return await self._tab(request, read)
 
     async def answers(self, request: Request) -> Response:
         """Return the answers of people: of one run, or the latest ones."""
         if not self.content:
             return JsonAnswer({"answers": []})
-        if request.query_params.get("run"):
+        more, asked = None, request.query_params
+        if asked.get("run"):
             found = await _in_thread(answers_of, self.store, _run(request))
         else:
-            found = await _in_thread(latest_answers, self.store, labels_in_scope(request))
-        return JsonAnswer({**self.about(request), "answers": cut(self.clean(found))})
+            labels = labels_in_scope(request)
+            found, more = await _in_thread(latest_answers, self.store, labels, asked.get("cursor") or None)
+        return JsonAnswer({**self.about(request), "answers": cut(self.clean(found)), "cursor": more})
 
     async def context(self, request: Request) -> Response:
         """Return the context of a run at a record, and its changes."""

@@ -359,14 +359,13 @@ def _steps(light: tuple[RecordSummary, ...]) -> list[dict[str, object]]:
 
 
 # --- Answers of people ------------------------------------------------------------------------------------------------
-# An answer has its user, the decision, the tool or step, a comment and the changed arguments. The list of a store reads
-# the latest records of the runs that changed last; both numbers are bounded.
+# An answer has its user, the decision, the tool or step, a comment and the changed arguments. The list of a store has
+# pages of the runs that changed last, with the latest records of each. Ends of sleeps and events are no answers.
 
 
 _ANSWERED_RUNS = 60
-"""Number of runs whose answers are listed."""
+"""Number of runs of one page of answers."""
 _ANSWER_RECORDS = 1_000
-_MOST_ANSWERS = 100
 _DECIDED = {"approve": "approved", "reject": "rejected", "deny": "denied", "defer": "deferred"}
 
 
@@ -375,11 +374,22 @@ def answers_of(store: Store, run_id: RunId) -> list[dict[str, object]]:
     return list(_answer_views(store, store.get(run_id), tuple(store.scan(run_id))))
 
 
-def latest_answers(store: Store, labels: LabelFilter) -> list[dict[str, object]]:
-    """Return the latest answers in a store, newest first. Blocks."""
-    runs = store.find(RunQuery(order="updated", limit=_ANSWERED_RUNS, labels=labels))
-    found = [each for run in runs for each in _answer_views(store, run, _last_records(store, run))]
-    return sorted(found, key=lambda each: -_time(each))[:_MOST_ANSWERS]
+def latest_answers(store: Store, labels: LabelFilter, cursor: str | None) -> tuple[list[dict[str, object]], str | None]:
+    """Return a page of answers in a store, newest first, and the next cursor. Blocks.
+
+    A page without an answer is passed over, up to a bound.
+    """
+    found: list[dict[str, object]] = []
+    for _ in range(_EMPTY_PAGES):
+        runs = store.find(RunQuery(order="updated", limit=_ANSWERED_RUNS, labels=labels, cursor=cursor))
+        found = [each for run in runs for each in _answer_views(store, run, _last_records(store, run))]
+        cursor = (runs[-1].cursor or None) if len(runs) == _ANSWERED_RUNS else None
+        if found or cursor is None:
+            break
+    return sorted(found, key=lambda each: -_time(each)), cursor
+
+
+_EMPTY_PAGES = 10
 
 
 def _time(answer: Mapping[str, object]) -> float:
@@ -397,7 +407,7 @@ def _answer_views(store: Store, run: StoredRun, light: Sequence[RecordSummary]) 
     for each in light:
         if each.kind == "paused":
             asked[each.path] = each
-        elif each.kind == "answered":
+        elif each.kind == "answered" and getattr(asked.get(each.path), "status", None) != "sleeping":
             yield _answer_view(bodies, run, each, asked.get(each.path))
 
 

@@ -90,7 +90,7 @@ def _charts(bins: Bins, whole: TotalsRow | None) -> list[dict[str, object]]:
     failed = {
         "title": "Failed",
         "big": share,
-        "more": f"{_of(whole, 'failed'):,.0f} runs",
+        "more": f"{_of(whole, 'failed'):,.0f} {'run' if _of(whole, 'failed') == 1 else 'runs'}",
         "link": {"status": "failed"},
     }
     cost = {"title": "Cost", "big": dollars_text(_of(whole, "cost_usd")), "link": {}}
@@ -295,7 +295,12 @@ def schedules_of(store: Store, *, read_only: bool) -> dict[str, object]:
     columns = [("Schedule",), ("Pipeline", "desk dim"), ("When", "desk dim"), ("Last", ""), ("Next five times", "")]
     rows = [_schedule_row(each, read_only=read_only) for each in found]
     alerts = [f"{each.name}: {each.error}" for each in found if each.error]
-    table = {"title": "Schedules", "alerts": alerts, "columns": [*columns, ("Fired", "num desk"), ("", "num")]}
+    table = {
+        "title": "Schedules",
+        "stack": True,
+        "alerts": alerts,
+        "columns": [*columns, ("Fired", "num desk"), ("Actions", "num")],
+    }
     return {"schedules": [_schedule_facts(each) for each in found], "tables": [{**table, "rows": rows}]}
 
 
@@ -367,7 +372,7 @@ _SEND_FORM = {
     "schema": None,
     "fields": [
         {"name": "event", "kind": "text", "label": "Event", "type": "string", "required": True},
-        {"name": "key", "kind": "text", "label": "Key", "type": "string", "required": False},
+        {"name": "key", "kind": "text", "label": "Key", "type": "string", "required": True},
         {"name": "data", "kind": "json", "label": "Data", "type": "JSON", "required": False},
     ],
 }
@@ -382,7 +387,7 @@ def _waits_table(waits: Sequence[Wait], now: float) -> dict[str, object]:
     rows = [
         [each.event, each.key or "–", each.path, _run_cell(each.run_id), _until(each.due_at, now)] for each in waits
     ]
-    return {"title": "Open waits", "columns": columns, "rows": rows}
+    return {"title": "Open waits", "stack": True, "columns": columns, "rows": rows}
 
 
 def _until(due_at: float | None, now: float) -> str:
@@ -390,7 +395,7 @@ def _until(due_at: float | None, now: float) -> str:
 
 
 def _run_cell(run_id: str) -> dict[str, object]:
-    return {"text": run_id[:8], "link": {"run": run_id}}
+    return {"text": run_id, "link": {"run": run_id}}
 
 
 def _events_table(events: Sequence[EventInfo], now: float) -> dict[str, object]:
@@ -406,7 +411,7 @@ def _events_table(events: Sequence[EventInfo], now: float) -> dict[str, object]:
         ]
         for each in events
     ]
-    return {"title": "Events", "columns": columns, "rows": rows}
+    return {"title": "Events", "stack": True, "columns": columns, "rows": rows}
 
 
 _EVENT_STATES = {"delivered": "completed", "refused": "failed"}

@@ -608,6 +608,8 @@ def listed(run: StoredRun, now: Standing, hide: Hide) -> dict[str, object]:
         "status": run.status,
         "state": now.state,
         "reason": hide(now.reason) if now.reason else None,
+        "wakes_ms": round(run.wake_at * 1000) if now.state == "sleeping" and run.wake_at is not None else None,
+        "can_wake": now.state == "sleeping" and not (run.waits and all(each.wait == "event" for each in run.waits)),
         "created_ms": round(run.created_at * 1000),
         "ended_ms": round(run.updated_at * 1000) if run.status in ("completed", "failed", "aborted") else None,
         "tokens": run.tokens,

@@ -59,7 +59,7 @@ class RecordSummary(NamedTuple):
     name: str = ""
     """Name of the step."""
     status: str | None = None
-    """`success` or `failure` of a step, or the run's end status."""
+    """`success` or `failure` of a step, `sleeping` of a pause that asks no person, or the run's end status."""
     latency_s: float = 0.0
     tokens: int = 0
     cost_usd: float = 0.0
@@ -191,6 +191,7 @@ def _status_by(kind: RecordKind, path: StepPath, body: dict[str, object]) -> dic
             return {
                 "name": _text(body.get("step_name")),
                 "note": _text(body.get("message")),
+                "status": "sleeping" if body.get("wait") else None,
                 **_spent(body.get("usage")),
             }
         case "ended":

@@ -233,9 +233,10 @@ export class Outline {
 		this.#tell(node, row);
 		this.units.delete(row[3]);
 		node.note = row[9];
+		node.naps = row[4] === "sleeping";
 		this.questions.set(node.path, row[9]);
 		const unit = row[3] === node.path ? "" : row[3].replace(/~[0-9a-f]+$/, "");
-		this.waits.push({ path: node.path, unit, from: row[1], to: null, seq: row[0], answerSeq: 0, note: row[9] });
+		this.waits.push({ path: node.path, unit, from: row[1], to: null, seq: row[0], answerSeq: 0, note: row[9], naps: node.naps });
 		this.#count(node, row[6], row[7]);
 		this.#restate(node, "waiting");
 	}
@@ -253,7 +254,7 @@ export class Outline {
 		this.status = row[4] || "aborted";
 		this.restMs = row[1];
 		this.feedback = row[9];
-		if (this.status === "paused") return;
+		if (this.status === "paused" || this.status === "sleeping") return;
 		this.#cutShort(this.root);
 		this.questions.clear();
 		this.units.clear();
@@ -399,7 +400,7 @@ const BAND = 0.08;
 
 export function axisOf(outline, nowMs, { real, zoom }) {
 	const from = outline.beganMs ?? 0;
-	const resting = outline.restMs !== null && outline.status === "paused";
+	const resting = outline.restMs !== null && (outline.status === "paused" || outline.status === "sleeping");
 	const to = Math.max(from + 1, outline.restMs === null || resting ? nowMs : outline.changedMs ?? from);
 	const rests = [...outline.gaps, ...(resting ? [[outline.restMs, to]] : [])];
 	const worked = Math.max(1, to - from - rests.reduce((sum, [a, b]) => sum + (b - a), 0));

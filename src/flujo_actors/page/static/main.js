@@ -579,7 +579,7 @@ function inboxView() {
 	return html`<main class="inbox">
 		${phoneOne ? nothing : html`<aside aria-label="Questions" tabindex="-1"><div class="row panel-head"><h1>Inbox</h1><span class="end">${segment([["", `Open ${count(questions.length)}${app.inbox.cursor ? "+" : ""}`], ["answered", "Answered"]], past ? "answered" : "", (tab) => app.go({ tab, token: "" }), "Questions")}</span></div>
 			${past ? keyed("answered", "div", {}, answered, (each) => `${each.run_id} ${each.seq}`, answeredLine) : keyed("questions", "div", {}, lines, (each) => each.token, (each) => ("form" in each ? questionLine(each, each === chosen) : html`<h2 class="h3">${each.title}</h2>`))}
-			${app.inbox.cursor && !past ? html`<p class="panel-head">${button("More", () => app.loadInbox({ more: true }))}</p>` : nothing}
+			${(past ? app.inbox.next : app.inbox.cursor) ? html`<p class="panel-head">${button("More", () => app.loadInbox({ more: true }))}</p>` : nothing}
 			${past ? (answered.length ? nothing : emptyView("inbox", "No answer yet", "Answers of the latest runs appear here.")) : questions.length || loading || !app.phone ? nothing : noQuestions()}</aside>`}
 		${past || (app.phone && !phoneOne) ? nothing : html`<section tabindex="-1" aria-label="Question">${phoneOne ? pager(questions, chosen) : nothing}${chosen ? questionView(chosen) : loading ? nothing : noQuestions()}</section>`}
 		${chosen && !app.phone ? railView(chosen) : nothing}</main>`;
@@ -703,9 +703,10 @@ function tableView() {
 		<thead><tr><th scope="col"><input type="checkbox" class="tick" aria-label="Choose all" .checked=${some && app.chosen.size === all.length} .indeterminate=${some && app.chosen.size < all.length} @change=${() => app.chooseAll()} /></th><th scope="col">State</th><th scope="col">Run</th><th scope="col">Now</th><th scope="col" class="wide">Pipeline</th><th scope="col" class="wide">Labels</th><th scope="col" class="num">Begun</th><th scope="col" class="num">Worked</th><th scope="col" class="num wide">Tokens</th><th scope="col" class="num">Cost</th></tr></thead>
 		${keyed("runs", "tbody", {}, [{ run_id: "before", px: before }, ...rows, { run_id: "after", px: after }], (run) => run.run_id, (run) => (run.px === undefined ? rowView(run) : run.px ? html`<tr aria-hidden="true" .style=${`height:${run.px}px`}></tr>` : nothing))}</table>`;
 }
+const wakesIn = (run) => (!run.wakes_ms ? "" : run.reason ? `until ${moment(run.wakes_ms)}` : run.wakes_ms > app.nowMs() ? `wakes in ${span(run.wakes_ms - app.nowMs())}` : "due now");
 function nowOf(run) {
 	const line = app.nows.get(run.run_id)?.text;
-	return run.message || run.reason || line || "";
+	return run.message || dotted(run.reason, wakesIn(run)) || line || "";
 }
 
 const workedOf = (run) => (run.worked_ms ? duration(run.worked_ms) : run.ended_ms ? duration(run.ended_ms - run.created_ms) : "–");
@@ -768,11 +769,11 @@ function bulkView() {
 function overviewView() {
 	const { tab } = app.route;
 	const tabs = app.about.tabs?.length ? segment([["", "Overview"], ...app.about.tabs.map((each) => [each, capital(each)])], tab, (to) => app.go({ tab: to }), "Part") : nothing;
-	if (tab) return html`<main class="page" tabindex="-1"><div class="title"><h1>${capital(tab)}</h1><span class="end">${tabs}</span></div>${app.notice()}<div class="grid">${(app.tables?.tables ?? []).map((each) => tableCard(each))}${app.tables?.send ? sendView(app.tables.send) : nothing}</div></main>`;
+	if (tab) return html`<main class="page" tabindex="-1"><div class="title parts"><h1>${capital(tab)}</h1><span class="end scroll-x">${tabs}</span></div>${app.notice()}<div class="grid">${(app.tables?.tables ?? []).map((each) => tableCard(each))}${app.tables?.send ? sendView(app.tables.send) : nothing}</div></main>`;
 	const reply = app.overview;
 	const by = [["", "By pipeline"], ...(reply?.names ?? []).map((each) => [each, `By ${oneLine(each)}`])];
 	return html`<main class="page" tabindex="-1">
-		<div class="title"><h1>Overview</h1><span class="end row"><span class="scroll-x">${tabs}</span>${by.length > 1 ? html`<span class="desk">${segment(by, app.route.by, (to) => app.go({ by: to }), "Group")}</span>` : nothing}${segment([["1", "24 h"], ["14", "14 d"], ["90", "90 d"]], app.route.days || "14", (days) => app.go({ days }), "Span")}<span class="desk">${startButton()}</span></span></div>
+		<div class="title parts"><h1>Overview</h1><span class="end row"><span class="scroll-x">${tabs}</span>${by.length > 1 ? html`<span class="desk">${segment(by, app.route.by, (to) => app.go({ by: to }), "Group")}</span>` : nothing}${segment([["1", "24 h"], ["14", "14 d"], ["90", "90 d"]], app.route.days || "14", (days) => app.go({ days }), "Span")}<span class="desk">${startButton()}</span></span></div>
 		${app.notice()}
 		${reply ? html`<div class="grid g4">${reply.charts.map((each) => chartView(each, reply))}</div>
 		<div class="grid g53 above"><div class="grid"><section class="card"><header><h2>Waiting for an answer</h2>${reply.waiting ? html`<span class="count asks">${count(reply.waiting)}</span>` : nothing}<a class="end link t12 m" href=${app.linkTo({ page: "inbox", run: "" })}>Open inbox</a></header><div>${reply.questions.length ? reply.questions.map((each) => questionLine(each)) : noQuestions()}</div></section>${reply.tables.slice(0, 1).map((each) => tableCard(each))}</div>
@@ -786,18 +787,18 @@ function sendView({ title, post: name, form }) {
 		const body = sending.draft.value();
 		if (!sending.draft.wrong.size) app.send(sending, () => app.change(name, body).then(() => (sending.draft = new Draft(form))));
 	};
-	return html`<section class="card fig col">${draftView(sending.draft, "send", title)}${alarm(sending.problem)}<div>${button("Send", send, "primary", { off: sending.busy })}</div></section>`;
+	return html`<section class="card fig col">${draftView(sending.draft, "send", title)}${alarm(sending.problem)}<div class="above">${button("Send", send, "primary", { off: sending.busy })}</div></section>`;
 }
 
 const chartView = ({ title, big, more, keys, top, bars, lines, link }, { from, to }) => html`<a class="card fig" href=${app.linkTo({ page: "", run: "", ...link })}><div class="row"><h2 class="h3">${title}</h2><span class="row end desk">${keys.map(([kind, text]) => html`<span class="key ${kind}">${text}</span>`)}</span></div><div class="row base"><span class="big">${big}</span><span class="t12 dim cut">${more}</span></div>
 	<svg class="chart" viewBox="0 0 264 92" preserveAspectRatio="none" role="img" aria-label="${title}, up to ${top}"><path class="g" d="M0 16H264"></path>${bars.map(([kind, x, y, w, h]) => svg`<rect class="f ${kind}" x=${x} y=${y} width=${w} height=${h} rx="1"></rect>`)}${lines.map(([kind, points]) => svg`<polyline class="l ${kind}" points=${points}></polyline>`)}<path class="axis" d="M0 76.5H264"></path><text x="264" y="12" text-anchor="end">${top}</text><text y="90">${from}</text><text x="264" y="90" text-anchor="end">${to}</text></svg></a>`;
 
-function tableCard({ title, note, alerts, columns, rows }) {
-	const kind = (i) => `${columns[i][1] ?? ""} ${i ? "" : "m"}`;
-	const cell = (each) => (each === null || typeof each !== "object" ? oneLine(each ?? "–") : each.state ? stateView(each.state, each.text ?? each.state) : each.link ? html`<a href=${app.linkTo({ page: "", run: "", ...each.link })}>${oneLine(each.text)}</a>` : each.times ? html`<ol class="t12">${each.times.map(([ms, text]) => html`<li>${oneLine(text)} <span class="faint">· ${moment(ms)} here</span></li>`)}</ol>` : each.acts ? html`<span class="row end">${each.acts.map(({ text, post: name, body }) => button(text, () => app.try(() => app.change(name, body))))}</span>` : html`${meter(each.share, "desk")} ${each.text}`);
+function tableCard({ title, note, alerts, columns, rows, stack }) {
+	const kind = (i) => `any ${columns[i][1] ?? ""} ${i ? "" : "m"}`;
+	const cell = (each) => (each === null || typeof each !== "object" ? oneLine(each ?? "–") : each.state ? stateView(each.state, each.text ?? each.state) : each.link ? html`<a href=${app.linkTo({ page: "", run: "", ...each.link })}>${oneLine(each.text === each.link.run ? shortId(each.text) : each.text)}</a>` : each.times ? html`<ol class="t12">${each.times.map(([ms, text]) => html`<li>${oneLine(text)} <span class="faint">· ${moment(ms)} here</span></li>`)}</ol>` : each.acts ? html`<span class="row end">${each.acts.map(({ text, post: name, body }) => button(text, () => app.try(() => app.change(name, body))))}</span>` : html`${meter(each.share, "desk")} ${each.text}`);
 	return html`<section class="card"><header><h2>${oneLine(title)}</h2><span class="end t12 dim">${note ?? ""}</span></header><div class="scroll-x">
 		${(alerts ?? []).map((each) => html`<div class="alert blocked flat">${icon("blocked")}<span>${oneLine(each)} <a href=${app.linkTo({ page: "", run: "", status: "blocked" })}>Show</a></span></div>`)}
-		${rows.length ? html`<table class="tbl dense"><thead><tr>${columns.map(([name], i) => html`<th scope="col" class=${kind(i)}>${oneLine(name)}</th>`)}</tr></thead><tbody>${rows.map((row) => html`<tr>${row.map((each, i) => html`<td class=${kind(i)}>${cell(each)}</td>`)}</tr>`)}</tbody></table>` : html`<p class="dim fig">None.</p>`}</div></section>`;
+		${rows.length ? html`<table class="tbl dense ${stack ? "stack" : ""}"><thead><tr>${columns.map(([name], i) => html`<th scope="col" class=${kind(i)}>${oneLine(name)}</th>`)}</tr></thead><tbody>${rows.map((row) => html`<tr>${row.map((each, i) => html`<td class=${kind(i)}>${cell(each)}</td>`)}</tr>`)}</tbody></table>` : html`<p class="dim fig">None.</p>`}</div></section>`;
 }
 
 // --- run ---
@@ -836,7 +837,8 @@ function headView() {
 
 function whyView(status, info) {
 	if (status === "abandoned") return html`<div class="alert abandoned flat">${icon("abandoned")}<span><b>No process owns this run.</b> A worker with its pipeline claims it, or <code>recover()</code> does.</span></div>`;
-	if (["blocked", "sleeping"].includes(status) && info.reason) return html`<div class="alert ${status} flat">${icon(status)}<span><b>${status}:</b> ${safe(info.reason)}</span></div>`;
+	const why = dotted(safe(info.reason ?? ""), wakesIn(info));
+	if (["blocked", "sleeping"].includes(status) && why) return html`<div class="alert ${status} flat">${icon(status)}<span><b>${status}:</b> ${why}</span></div>`;
 	return nothing;
 }
 
@@ -846,7 +848,7 @@ function actionsView(status) {
 	const first = [
 		retry ? button(marked("retry", "Retry…"), () => app.retry(), "", { id: "retry" }) : nothing,
 		may && !ENDED.has(status) ? button("Cancel", () => app.actHere("cancel"), "danger", { id: "cancel" }) : nothing,
-		may && status === "sleeping" ? button(marked("clock", "Wake"), () => app.actHere("wake"), "", { id: "wake" }) : nothing,
+		may && status === "sleeping" && app.run.info?.can_wake !== false ? button(marked("clock", "Wake"), () => app.actHere("wake"), "", { id: "wake" }) : nothing,
 		may && app.canResume(status) ? button("Resume", () => app.actHere("resume"), "", { id: "resume" }) : nothing,
 		button(marked("compare", "Compare…"), () => app.pickOther(), "", { id: "compare" }),
 	];
@@ -861,7 +863,7 @@ function toolsView(graph) {
 			${segment(views, app.phone ? app.phoneView() : app.route.view, (view) => app.go({ view: app.phone && !view ? "tree" : view }), "View", "view")}
 			<span class="desk">${segment(FILTERS, app.route.filter, (filter) => app.go({ filter }), "Filter", "filter")}</span>
 			<span class="small t12 dim" aria-live="polite">${app.foundSteps()}</span>
-			<span class="row end t12 wide">${graph ? nothing : html`<span class="key">step</span><span class="key model">model</span><span class="key tool">tool</span><span class="key hatch">waits for a person</span>`}</span>
+			<span class="row end t12 wide">${graph ? nothing : html`<span class="key">step</span><span class="key model">model</span><span class="key tool">tool</span><span class="key hatch">waits for a person</span>${app.outline().waits.some((each) => each.naps) ? html`<span class="key hatch naps">sleeps</span>` : nothing}`}</span>
 			${graph || app.phone || !app.outline().gaps.length ? nothing : html`<button type="button" class="btn quiet" aria-pressed=${app.realTime} @click=${() => (app.realTime = !app.realTime)}>Real time</button>`}
 			${app.zoom ? button("Zoom off", app.unzoom, "quiet") : nothing}
 		</div>`;
@@ -871,7 +873,7 @@ function sliderView() {
 	const { all } = app.run;
 	const shown = app.route.seq ?? all;
 	const live = app.route.seq === null;
-	const dots = [...app.run.outline.waits.slice(0, 20).map((each) => ["waiting", each.seq]), ...app.run.fails.map((seq) => ["failed", seq])];
+	const dots = [...app.run.outline.waits.filter((each) => !each.naps).slice(0, 20).map((each) => ["waiting", each.seq]), ...app.run.fails.map((seq) => ["failed", seq])];
 	return html`
 		<div class="slider">
 			<label for="seq">Record ${count(shown)} of ${count(all)}</label>
@@ -921,7 +923,7 @@ const lineId = (path) => `line-${encodeURIComponent(path)}`;
 function lineView(line, index, all, axis, px) {
 	const { node, unit } = line;
 	const chosen = app.route.step === line.key;
-	const status = unit ? unitStatus(unit) : node.status;
+	const status = unit ? unitStatus(unit) : nodeStatus(node);
 	const name = unit ? unitName(unit) : oneLine(nameOf(node));
 	const mark = unit && unit.done && status === "success" ? unitKind(unit) : stateOf(status);
 	const kind = unit ? `unit ${status === "success" ? unitClass(unit) : ""}` : "step";
@@ -939,6 +941,8 @@ function lineView(line, index, all, axis, px) {
 			<span class="track">${unit ? unitBars(unit, axis) : nodeBars(node, axis)}</span>
 		</div>`;
 }
+const nodeStatus = (node) => (node.status === "waiting" && node.naps ? "sleeping" : node.status);
+
 function nameOf(node) {
 	const item = /\/~i(\d+)$/.exec(node.path);
 	return item ? `[${item[1]}] ${node.name === `[${item[1]}]` ? "" : node.name}` : node.name;
@@ -976,7 +980,7 @@ function fact(node) {
 	if (isCrowd(node)) return countsView(countsOf(node), { tokens: node.countedTokens, cost: node.countedCost });
 	const took = node.latencyMs ? duration(node.latencyMs) : "";
 	const text = node.status === "running" ? app.run.texts.get(node.path) : "";
-	const open = node.status === "waiting" ? "asks" : text ? oneLine(text.slice(-80)) : "";
+	const open = node.status === "waiting" ? node.naps ? oneLine(node.note) : "asks" : text ? oneLine(text.slice(-80)) : "";
 	const turns = app.outline().turns.get(node.path)?.filter((each) => unitKind(each) === "model").length;
 	const why = node.status === "failure" || node.status === "aborted" ? node.status === "failure" ? oneLine(node.note) : "aborted" : "";
 	return dotted(turns ? `agent · ${many(turns, "turn")}` : took, triedText(node), node.compacted && `${count(node.compacted)} compacted`, open, why);
@@ -1008,7 +1012,7 @@ function nodeBars(node, axis) {
 	const kind = node.status === "running" ? "alive" : node.status === "failure" ? "failure" : node.status === "waiting" ? "none" : node.tokens ? "model" : "plain";
 	const label = node.tokens ? spent(node.tokens, node.cost) : "";
 	const own = kind === "none" || (waits.length && to - from < 20) ? nothing : bar(axis, from, to, kind, label);
-	return html`${tries}${waits.map((each) => bar(axis, each.from, each.to ?? app.axisMs(), "hatch"))}${own}`;
+	return html`${tries}${waits.map((each) => waitBar(axis, each))}${own}`;
 }
 
 function unitBars(unit, axis) {
@@ -1018,8 +1022,10 @@ function unitBars(unit, axis) {
 	const waits = waitsOf(unit);
 	const label = waits.length ? "" : unitKind(unit) === "model" ? spent(unit.tokens, unit.cost) : duration(to - unit.fromMs);
 	const kind = unit.done ? unitClass(unit) : status === "running" ? "alive" : status;
-	return html`${waits.map((each) => bar(axis, each.from, each.to ?? app.axisMs(), "hatch"))}${bar(axis, unit.fromMs, to, kind, label)}`;
+	return html`${waits.map((each) => waitBar(axis, each))}${bar(axis, unit.fromMs, to, kind, label)}`;
 }
+
+const waitBar = (axis, each) => bar(axis, each.from, each.to ?? app.axisMs(), each.naps ? "hatch naps" : "hatch");
 
 function bar(axis, from, to, kind, label = "") {
 	const [x, end] = [axis.at(from), axis.at(to)];
@@ -1121,7 +1127,7 @@ function stepView(node) {
 	const kind = dotted(talks ? "agent" : "", turns ? many(turns, "call") : "", triedText(node));
 	const facts = [["Worked", duration(node.status === "running" ? app.nowMs() - (node.beganMs ?? app.nowMs()) : node.latencyMs)], ["Tokens", node.countedTokens ? count(node.countedTokens) : ""], ["Cost", dollars(node.countedCost)]].filter(([, value]) => value);
 	return html`
-		<div class="panel-head col"><div class="row"><h2 class="any">${oneLine(node.name)}</h2>${stateView(node.status, stateOf(node.status), "pill")}<span class="t12 dim cut">${kind}</span>
+		<div class="panel-head col"><div class="row"><h2 class="any">${oneLine(node.name)}</h2>${stateView(nodeStatus(node), stateOf(nodeStatus(node)), "pill")}<span class="t12 dim cut">${kind}</span>
 			${app.about.read_only || !node.seq || failed ? nothing : html`<span class="end">${button(marked("fork", "Fork after this step"), () => app.fork(node.seq), "quiet")}</span>`}</div>
 			${facts.length ? html`<dl class="strip one">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>` : nothing}</div>
 		${tabsView(tabs, tab, (each) => app.go({ tab: each }), html`<div class="sec col">${tabView(node, tab)}</div>`)}`;
@@ -1138,6 +1144,7 @@ function tabView(node, tab) {
 }
 
 function notYet(node) {
+	if (nodeStatus(node) === "sleeping") return emptyView("sleeping", `It ${oneLine(node.note)}.`, "The output comes when it wakes.");
 	if (node.status === "waiting") return emptyView("waiting", "It waits for an answer.", "The output comes after the answer.");
 	return node.status === "running" ? emptyView("running", "Running.", "The output comes when the step ends.") : emptyView("aborted", "No output.", "The step was aborted before it had an outcome.");
 }
@@ -1457,7 +1464,7 @@ function groupView() {
 		<div class="panel-head"><h2>${oneLine(group.name)} <span class="t12 dim">${count(group.seen)} times</span></h2>
 		<p class="t12 dim">${countsView(counts, group)} ${settled ? `· ${duration(group.latencyMs / settled)} each` : nothing}</p></div>
 		<ul class="steps sec col">${stepsOf(app.outline(), path, LISTED).map((node) => html`
-			<li class="row ${node.status}">${stateView(node.status, stateOf(node.status))}
+			<li class="row ${nodeStatus(node)}">${stateView(nodeStatus(node), stateOf(nodeStatus(node)))}
 				<a href=${app.linkTo({ step: node.path }, true)}>${oneLine(node.path.replace(/\/~i(\d+)/g, "[$1]"))}</a> <span class="t12 dim cut">${oneLine(node.note)}</span></li>`)}</ul>
 		<p class="sec"><a href=${app.linkTo({ view: "", q: group.name, step: "" }, true)}>all of them in the tree</a></p>`;
 }
@@ -1943,13 +1950,13 @@ class App {
 	}
 
 	async loadInbox({ more = false } = {}) {
-		const cursor = more ? this.inbox.cursor ?? undefined : undefined;
-		const past = this.route.tab === "answered" ? await this.try(() => get("answers", {})) : null;
+		const cursor = more && this.route.tab !== "answered" ? this.inbox.cursor ?? undefined : undefined;
+		const [past, older] = this.route.tab === "answered" ? [await this.try(() => get("answers", { cursor: more ? this.inbox.next ?? undefined : undefined })), more ? this.inbox.answered : []] : [null, []];
 		const reply = await this.try(() => get("questions", { cursor }));
 		if (!reply) return;
 		this.knows(reply);
 		this.waiting = reply.waiting ?? reply.questions.filter((each) => each.may_answer !== false).length;
-		this.inbox = { questions: more ? [...this.inbox.questions, ...reply.questions] : reply.questions, cursor: reply.cursor, loading: false, answered: past?.answers ?? [] };
+		this.inbox = { questions: cursor ? [...this.inbox.questions, ...reply.questions] : reply.questions, cursor: reply.cursor, loading: false, answered: [...older, ...(past?.answers ?? [])], next: past?.cursor ?? null };
 		this.redraw();
 	}
 
@@ -1958,6 +1965,7 @@ class App {
 		if (tab) {
 			this.tables = (await this.try(() => get(tab === "events" ? "waits" : tab, {}))) ?? this.tables;
 			if (this.tables) this.knows(this.tables);
+			this.waiting = this.tables?.waiting ?? this.waiting;
 			return this.redraw();
 		}
 		const reply = await this.try(() => get("overview", { days: days || "14", by }));
@@ -2104,7 +2112,7 @@ class App {
 	phoneView() {
 		const { view } = this.route;
 		if (view) return view === "tree" ? "" : view;
-		return this.run.questions.length || this.run.texts.size || this.route.step || this.status() === "failed" ? "details" : "";
+		return this.run.questions.length || this.run.texts.size || this.route.step || this.route.tab || this.status() === "failed" ? "details" : "";
 	}
 
 	lines() {
@@ -2144,7 +2152,7 @@ class App {
 
 	waitedMs() {
 		const { gaps, restMs, status } = this.outline();
-		const open = status === "paused" && restMs !== null ? Math.max(0, this.axisMs() - restMs) : 0;
+		const open = (status === "paused" || status === "sleeping") && restMs !== null ? Math.max(0, this.axisMs() - restMs) : 0;
 		return gaps.reduce((sum, [a, b]) => sum + b - a, open) || null;
 	}
 
