@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import gc
+import logging
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,22 +29,37 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-class Counting(ProcrastinateEngine):
-    """Counts, whenever tickets are handed in, what there is of everything."""
+def living(monkeypatch: pytest.MonkeyPatch, kind: type) -> weakref.WeakSet[object]:
+    """The instances of a class that are still referenced.
 
-    def __init__(self, url: str) -> None:
+    `gc.get_objects` would reference objects of other threads that are being built: a tuple then cannot be resized.
+    """
+    found: weakref.WeakSet[object] = weakref.WeakSet()
+    made = kind.__init__
+
+    def made_and_noted(me: object, *args: object, **options: object) -> None:
+        made(me, *args, **options)
+        found.add(me)
+
+    monkeypatch.setattr(kind, "__init__", made_and_noted)
+    return found
+
+
+class Counting(ProcrastinateEngine):
+    """Counts calls, requests and running steps whenever tickets are submitted."""
+
+    def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(url)
         self.tickets: list[str] = []
-        self.under_way = self.most_errands = self.most_requests = 0
+        self.calls, self.requests = living(monkeypatch, RemoteCall), living(monkeypatch, StepRequest)
+        self.running = self.most_calls = self.most_requests = 0
 
     def submit(self, tickets: Sequence[Ticket], connection: Any = None) -> None:
         super().submit(tickets, connection)
         self.tickets.extend(ticket.run_id for ticket in tickets)
-        gc.collect()  # what nobody holds is not there
-        there = gc.get_objects()
-        self.most_errands = max(self.most_errands, sum(type(each) is RemoteCall for each in there))
-        self.most_requests = max(self.most_requests, sum(type(each) is StepRequest for each in there))
-        self.under_way = max(self.under_way, running_children(self._url))
+        self.most_calls = max(self.most_calls, len(self.calls))
+        self.most_requests = max(self.most_requests, len(self.requests))
+        self.running = max(self.running, running_children(self._url))
 
 
 def running_children(url: str) -> int:
@@ -69,7 +85,7 @@ def test_a_large_map_goes_in_full_batches_few_at_a_time(monkeypatch: pytest.Monk
     standing = PostgresStore.standing
     monkeypatch.setattr(PostgresStore, "standing", lambda me, ids: (looks.append(len(ids)), standing(me, ids))[1])
     url = session_server().fresh_url()
-    engine = Counting(url)
+    engine = Counting(url, monkeypatch)
     flujo = Flujo(Step.map_over("items", Step("double", double, runs_on="gpu"), batch=BATCH), store=url, engine=engine)
 
     async def main() -> Any:
@@ -78,10 +94,38 @@ def test_a_large_map_goes_in_full_batches_few_at_a_time(monkeypatch: pytest.Monk
 
     assert trio.run(main).output == [2 * number for number in range(BATCH * BATCHES)]
     assert len(engine.tickets) == len(set(engine.tickets)) == BATCHES
-    assert engine.under_way <= BATCHES_AT_ONCE
+    assert engine.running <= BATCHES_AT_ONCE
     assert max(looks, default=0) <= 2 * BATCHES_AT_ONCE, "some of these have ended, and their items are being taken in"
-    assert engine.most_errands <= 2 * BATCHES_AT_ONCE
+    assert engine.most_calls <= 2 * BATCHES_AT_ONCE
     assert engine.most_requests < 2.5 * BATCHES_AT_ONCE * BATCH, "of the caller and of the worker"
+
+
+def test_a_failed_commit_of_a_worker_delays_its_batches_and_stalls_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The caller is notified of batches without a result; each of their items waits for the next notice."""
+    append, failed = PostgresStore.append, []
+
+    def fails_once(me: PostgresStore, appends: Any, *args: Any, **options: Any) -> Any:
+        if not failed and "~b1" in repr(appends):
+            failed.append(1)
+            raise OSError("disk full")
+        return append(me, appends, *args, **options)
+
+    monkeypatch.setattr(PostgresStore, "append", fails_once)
+    url = session_server().fresh_url()
+    items = Step.map_over("items", Step("double", double, runs_on="gpu"), batch=50)
+    flujo = Flujo(items, store=url, engine="postgres")
+
+    async def main() -> Any:
+        async with flujo.worker("gpu", slots=4, grace_s=0), while_it_moves(lambda: records(url)):
+            return await flujo.run_async(list(range(200)))
+
+    with caplog.at_level(logging.WARNING):
+        assert trio.run(main).output == [2 * number for number in range(200)]
+    assert failed
+    assert "was not finished here: the store raised OSError: disk full" in caplog.text
+    assert "ExceptionGroup" not in caplog.text
 
 
 def test_a_batch_that_went_without_some_items_is_done_without_them() -> None:

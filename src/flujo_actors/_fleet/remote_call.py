@@ -110,8 +110,10 @@ class RemoteCall:
     admission: Admission | None = None
     """`None` until it is handed over."""
     answers: list[Answer] = attrs.field(factory=list)
+    notices: int = 0
+    """How often there may have been something to read."""
     notified: trio.Event = attrs.field(factory=trio.Event)
-    """Set when there may be something to read."""
+    """Set at the next notice. Each notice has its own event: many readers wait, and each reads at its own pace."""
     readers: int = 0
     error: BaseException | None = None
     sure: bool = False
@@ -128,10 +130,22 @@ class RemoteCall:
     reader: StreamReader | None = None
     """Receiver of the step's events, if the run has a reader."""
 
+    def notify(self) -> None:
+        """Wake all readers; a later one reads at once."""
+        self.notices += 1
+        self.notified.set()
+        self.notified = trio.Event()
+
+    async def next_notice(self, seen: int) -> int:
+        """Wait for a notice after the `seen` ones; return their number."""
+        while self.notices == seen:
+            await self.notified.wait()
+        return self.notices
+
     def heard(self, kind: str, rest: Any) -> None:
-        """A signal has come."""
+        """Handle a signal of the worker."""
         if kind == ENDED:
-            self.notified.set()
+            self.notify()
         if self.reader is not None:
             self.reader.end() if kind == ENDED else self.reader.hear(rest)
 

@@ -121,15 +121,15 @@ class RemoteDispatcher:
     async def _ended(self, run: Run, state: StepState, call: RemoteCall) -> Attempt | None:
         """Return the step's end; `None` if the call ended without it."""
         call.readers += 1
+        notices = 0
         try:
             while True:
-                await call.notified.wait()
+                notices = await call.next_notice(notices)
                 found = await self._found(run, state, call)
                 if found is not None:
                     return found
                 if call.end is not None and call.end.status == "completed":
                     return None
-                call.notified = trio.Event()
         except trio.Cancelled:
             await self._stop(call)
             await self._leave_cancelled(run, state, call)
@@ -200,7 +200,7 @@ class RemoteDispatcher:
             )
         except NotSerializable as error:
             call.error = error
-            call.notified.set()
+            call.notify()
             return
         call.admission = Admission(
             run_id=call.child,
@@ -237,10 +237,10 @@ class RemoteDispatcher:
             if isinstance(got, Error):
                 for call in sent:
                     call.error = _store_error(got.error)
-                    call.notified.set()
+                    call.notify()
             else:
                 for call in got.value:
-                    call.notified.set()
+                    call.notify()
             self._soon("looks", self._look_after)
 
     def _handed_in(self, sent: list[RemoteCall]) -> list[RemoteCall]:
@@ -271,7 +271,7 @@ class RemoteDispatcher:
             if call.stopped is not None:
                 continue  # it is parked, and must not be requested again
             if call.sure and (run is None or has_ended(run.status) or (run.status == "paused" and run.pauses)):
-                call.notified.set()
+                call.notify()
             elif call.sure and run is not None and self._is_left(call, run):
                 left.append(call)
         if left:

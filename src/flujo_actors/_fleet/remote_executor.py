@@ -41,6 +41,7 @@ from .._durable.store_executor import call_store
 from .._durable.store_journal import StoreJournal
 from .._runtime.run.messages import EventStream, InheritedScope, StepRequest, UsageTotal
 from .._runtime.run.run_environment import RemoteSteps, Run
+from .._runtime.tree.run_supervisor import first_cause
 from .._runtime.tree.step_actor import RunSupervisor
 from ..errors import ControlError, CorruptRecord, FingerprintMismatch
 from .budget_ledger import drawn_on, warning
@@ -277,14 +278,17 @@ async def _all_executed(run: Run, requests: list[StepRequest]) -> list[TerminalO
     """Return the steps' ends; earlier settled steps are not repeated."""
     recorded = {request.path: run.journal.recall(request.path) if run.resumed else None for request in requests}
     outcomes = [record.outcome for record in recorded.values() if record is not None]
-    async with RunSupervisor(run).children(UsageTotal()) as steps:
-        for request in requests:
-            if recorded[request.path] is None:
-                steps.spawn(request)
-        while steps.waiting:
-            settled = await steps.next()
-            assert settled is not None
-            outcomes.append(settled.outcome)
+    try:
+        async with RunSupervisor(run).children(UsageTotal()) as steps:
+            for request in requests:
+                if recorded[request.path] is None:
+                    steps.spawn(request)
+            while steps.waiting:
+                settled = await steps.next()
+                assert settled is not None
+                outcomes.append(settled.outcome)
+    except BaseExceptionGroup as group:  # one failed commit is the error of all steps in it
+        raise first_cause(group) from None
     return outcomes
 
 

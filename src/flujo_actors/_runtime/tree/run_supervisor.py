@@ -156,7 +156,7 @@ async def _ended(run: Run, pipeline: Pipeline, state: StepState, *, resumed: boo
     except StrayCancellation as error:
         ended = AttemptFailed(error=error, feedback=str(error))
     except BaseExceptionGroup as group:
-        raise _first_cause(group) from None
+        raise first_cause(group) from None
     finally:
         actors.close_span(ROOT)
     run.ledger.close()
@@ -208,7 +208,7 @@ async def _halted_or_ended(
     return ended
 
 
-def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the exception inside nested groups, one per nursery level."""
     rest: BaseException = group.split(trio.Cancelled)[1] or group
     while isinstance(rest, BaseExceptionGroup):
