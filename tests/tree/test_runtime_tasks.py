@@ -246,6 +246,8 @@ STEPS: dict[str, Any] = {
     "a branch": lambda: Step.branch_on("way", lambda data, context: "a", {"a": one(), "b": one()}),
     "a person": lambda: one() >> Step.human_in_the_loop("ask", "Fine?"),
     "an approval": lambda: one() >> Step.approval("sign", "Fine?"),
+    "a sleep": lambda: one() >> Step.sleep("nap", 0),
+    "an agent's question": lambda: Step.human_in_the_loop("first", "Fine?") >> one(),
     "a fallback": lambda: Step("s", fails, fallback=Step("instead", sets)),
     "a selection": lambda: Step.select_agent("pick", {"a": sets, "b": sets}, by=ThompsonSampling(seed=1)),
     "votes": lambda: Step("vote", sets, confidence=Votes(3)),

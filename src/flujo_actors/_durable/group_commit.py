@@ -8,7 +8,7 @@ Rules:
    scheduling round for more.
 3. A write returns when it is durable. It raises `LeaseLost` if the run has another owner by now, and `StoreError` if
    the store failed: then either nothing of it was written, or all of it and the reply was lost.
-4. A requested write is not cancelled with its waiter, which keeps waiting, unless the store is silent (`store_wait`).
+4. A requested write is not cancelled with its waiter, which keeps waiting, unless the store is silent (`store_executor`).
    An admission without a waiter is released.
 5. Leases of open runs are renewed (`leases`) until they are released, and their owners receive cancel requests
    (`cancelling`).

@@ -9,8 +9,8 @@ Rules:
    requested again.
 4. A cancelled caller parks its remote steps, and waits for their cleanup. They continue when it is resumed.
 5. A pause of a remote step becomes a pause of the caller's run, under the same token; its answer is passed on.
-6. The budgets of a remote step are shared before it is submitted (`budget_book`).
-7. Work of a cancelled remote step is left to its parent for compensation (`looking`).
+6. The budgets of a remote step are shared before it is submitted (`budget_ledger`).
+7. Work of a cancelled remote step is left to its parent for compensation (`remote_result`).
 """
 
 from __future__ import annotations

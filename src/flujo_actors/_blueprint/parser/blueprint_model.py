@@ -76,7 +76,7 @@ class StepModel:
     broken: bool = False
     """Whether an essential part is missing, so that dependent rules are skipped."""
     templates: list[Any] | None = None
-    """Template slots of the step, computed on demand: see `lint.template_slots`."""
+    """Template slots of the step, computed on demand: see `lint.flow`."""
 
     def value(self, key: str, otherwise: Any = None) -> Any:
         """Return the value of a key of the step."""

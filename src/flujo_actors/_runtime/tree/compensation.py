@@ -2,7 +2,7 @@
 
 Rules:
 
-1. `_core.compensation_plan` decides the entries and their order; this module executes them, one at a time.
+1. `_core.failure_info` decides the entries and their order; this module executes them, one at a time.
 2. A compensation is a step of its own next to the compensated one. It is counted in the compensating step, and draws on
    no budget: no compensation is skipped for lack of money.
 3. A final failure is recorded; then the next one is run, or compensation stops, or the run pauses, as declared.
