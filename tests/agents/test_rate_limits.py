@@ -274,3 +274,13 @@ def test_the_command_lists_rate_limits(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["limits", "--json", "--store", url]) == 0
     [found] = json.loads(capsys.readouterr().out)["rates"]
     assert (found["name"], found["resource"], "refunded" in found) == ("openai", "tokens", False)
+
+
+def test_the_limit_of_a_step_that_sends_no_requests_is_refused() -> None:
+    """A function is not limited by it: the declaration would have no effect."""
+
+    async def work(data: str) -> str:
+        return data
+
+    with pytest.raises(DeclarationError, match="step 's': rate_limit is for the requests of a pydantic-ai agent"):
+        Step("s", work, rate_limit=RateLimit("openai", requests_per_min=1))

@@ -112,9 +112,13 @@ def plan_agent(agent: object, *, step_name: str) -> CallPlan:
     raise DeclarationError(f"step {step_name!r} cannot call its agent, a {type(agent).__name__}: {cure}")
 
 
-def check_deps(step_name: str, plan: CallPlan, deps: object) -> None:
-    """Refuse deps that no agent reads, and missing declared deps."""
+def check_agent_only(step_name: str, plan: CallPlan, deps: object, rate_limit: tuple[object, ...]) -> None:
+    """Refuse deps and rate limits that no agent uses, and missing deps."""
     if plan.shape != "model":
+        if rate_limit:
+            raise DeclarationError(
+                f"step {step_name!r}: rate_limit is for the requests of a pydantic-ai agent, and its agent is none"
+            )
         if deps is not None:
             raise DeclarationError(
                 f"step {step_name!r}: deps are for a pydantic-ai agent, and its agent is none; a function takes "

@@ -17,7 +17,7 @@ import attrs
 from .. import _dsl
 from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
-from .call_plan import CallPlan, check_deps, name_of, plan_agent, plan_maker
+from .call_plan import CallPlan, check_agent_only, name_of, plan_agent, plan_maker
 from .declared_step import Declared, of_type, options_of, refuse_unknown
 from .output_options import NO_PROCESSING, Processing, Resumable, as_processing, as_rate_limits, checked_rehearse
 from .pipeline import StepLike
@@ -346,7 +346,7 @@ class Step(Declared[In, Out], GovernedKinds):
     def _check(self) -> None:
         if self.deps is not None:
             _ = self.deps_plan  # planned now, so that a wrong function is refused now
-        check_deps(self.name, self.plan, self.deps)
+        check_agent_only(self.name, self.plan, self.deps, self.rate_limit)
         if not (self.context_sources is self.message_history is self.conversation is None):
             _dsl.check_sources(self)
         if self.agent_options is not None:
