@@ -8,8 +8,8 @@ Rules:
    scheduling round for more.
 3. A write returns when it is durable. It raises `LeaseLost` if the run has another owner by now, and `StoreError` if
    the store failed: then either nothing of it was written, or all of it and the reply was lost.
-4. A requested write is not cancelled with its waiter, which keeps waiting, unless the store is silent (`store_executor`).
-   An admission without a waiter is released.
+4. A requested write is not cancelled with its waiter, which keeps waiting, unless the store is silent
+   (`store_executor`). An admission without a waiter is released.
 5. Leases of open runs are renewed (`leases`) until they are released, and their owners receive cancel requests
    (`cancelling`).
 6. A commit costs one hop to a thread and back, and no task of its own: the thread's reply wakes the waiters and begins
