@@ -305,7 +305,8 @@ def test_a_run_that_was_watched_to_its_end_is_gone_at_once(host: HostCase) -> No
         try:
             assert await watched() > 1
             await (trio.lowlevel.checkpoint() if trio.lowlevel.in_trio_task() else asyncio.sleep(0))
-            return [type(each).__name__ for each in gc.get_objects() if type(each).__name__ in {"RunHandle", "EventStream"}]
+            names = (type(each).__name__ for each in gc.get_objects())
+            return [name for name in names if name in {"RunHandle", "EventStream"}]
         finally:
             gc.enable()
 
