@@ -88,6 +88,8 @@ steps:
       - {{name: remind, uses: "{ME}:work"}}
       - {{name: again, uses: "{ME}:work"}}
     max_deferrals: 1
+    comment_required: true
+    metadata: {{amount: 900, links: [a, b]}}
     on_rejection: [{{name: archive, uses: "{ME}:work"}}]
   - name: write
     uses: agents.clerk
@@ -119,6 +121,8 @@ def declared() -> Pipeline:
                 timeout_s=60,
                 on_timeout=Step("remind", work) >> Step("again", work),
                 max_deferrals=1,
+                comment_required=True,
+                metadata={"amount": 900, "links": ["a", "b"]},
                 on_rejection=Step("archive", work),
             ),
             Step(
@@ -169,6 +173,8 @@ def test_a_blueprint_has_the_options_of_python() -> None:
     assert (steps["work"].runs_on, steps["ask"].kind, steps["ask"].to) == ("gpu", "approval", "editors")
     assert [option.kind for option in steps["ask"].options] == ["approve", "reject", "reject"]
     again = loaded(dump_blueprint(pipeline))
+    [asked] = [step for step in again.steps if step.name == "ask"]
+    assert (asked.comment_required, asked.metadata) == (True, {"amount": 900, "links": ["a", "b"]})
     assert Fingerprint.of(again).digest() == Fingerprint.of(pipeline).digest()
     assert dump_blueprint(again) == dump_blueprint(pipeline)
 
@@ -266,7 +272,5 @@ def test_options_that_only_python_has_are_named() -> None:
     """A blueprint cannot hold several handlers, or a compensation by tool."""
     with pytest.raises(NotExportable, match="more than one failure handler"):
         dump_blueprint(Pipeline.from_step(Step("a", work, on_failure=[note, note])))
-    with pytest.raises(NotExportable, match="comment_required"):
-        dump_blueprint(Pipeline.from_step(Step.approval("a", "May I?", comment_required=True)))
     with pytest.raises(DeclarationError, match="on_timeout needs timeout_s"):
         Step.approval("a", "May I?", on_timeout="reject")

@@ -302,7 +302,7 @@ class Compiler:
         }
         word = step.value("on_timeout", "fail")
         given: dict[str, Any] = {"on_timeout": word if isinstance(word, str) else "fail", **ways}
-        for key in ("to", "timeout_s", "max_deferrals"):
+        for key in ("to", "timeout_s", "max_deferrals", "comment_required", "metadata"):
             if step.value(key) is not None:
                 given[key] = step.value(key)
         named = step.value("options")

@@ -270,9 +270,10 @@ class _Export:
             said["max_deferrals"] = step.max_deferrals
         if step.on_rejection is not None:
             said["on_rejection"] = self._sequence(step.on_rejection)
-        for name in ("comment_required", "metadata"):
-            if getattr(step, name):
-                self._cannot(f"`{name}` of an approval can only be declared in Python")
+        if step.comment_required:
+            said["comment_required"] = True
+        if step.metadata:
+            said["metadata"] = dict(step.metadata)
         return said
 
     def _message(self, message: object) -> Data:

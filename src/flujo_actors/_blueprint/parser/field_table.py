@@ -527,6 +527,8 @@ GROUPS: Mapping[str, tuple[BlueprintField, ...]] = MappingProxyType(
                 default="fail",
             ),
             _field("max_deferrals", COUNT, "How often the answer may be deferred.", default=3),
+            _field("comment_required", Flag(), "Whether a rejection needs a comment.", default=False),
+            _field("metadata", Table(), "Further facts for the approver."),
             _field("on_rejection", Steps(), "Steps after a rejection; without them the step fails."),
         ),
         "sleep": (

@@ -394,7 +394,7 @@ _COLUMNS: LiteralString = """
 
 
 def former_views(db: PostgresSession) -> list[str]:
-    """Return views that show a session the former schema as the present one.
+    """Return views that show the former schema as the present one.
 
     A new table is an empty view. A migration in parts may have added some columns and tables already.
     """
