@@ -427,3 +427,61 @@ def test_many_left_runs_are_claimed_together(place: Place) -> None:
     assert sum(claims) == 96
     assert len(claims) <= 48
     assert {run.status for run in RunClient(store).list()} == {"completed"}
+
+
+class DyingClaims:
+    """Store whose process is killed right after a claim, before it writes."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def claim_next(self, *given: Any, **options: Any) -> Any:
+        return self._die_after(self._store.claim_next(*given, **options))
+
+    def claim(self, *given: Any, **options: Any) -> Any:
+        return self._die_after(self._store.claim(*given, **options))
+
+    def _die_after(self, claimed: Any) -> Any:
+        if claimed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return claimed
+
+
+def waiting(kind: str) -> Pipeline:
+    wait = Step.human_in_the_loop("wait", "How?", input_schema=int) if kind == "question" else Step.sleep("wait", 1.5)
+    return Step("first", abs) >> wait >> Step("last", abs)
+
+
+def work_once(flujo: Flujo) -> None:
+    """Execute what is queued, and stop."""
+
+    async def main() -> None:
+        async with flujo.worker(once=True, look_s=0.05) as worker:
+            await worker.stopped()
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("finder", ["worker", "recover"])
+@pytest.mark.parametrize("kind", ["question", "sleep"])
+def test_a_run_is_found_whose_owner_died_between_claim_and_first_write(place: Place, kind: str, finder: str) -> None:
+    """Its stored status is still that of the wait, and a worker or `recover()` continues it."""
+    flujo, client = Flujo(waiting(kind), store=place.open()), RunClient(place.open())
+    flujo.submit_sync(3, run_id="r")
+    work_once(flujo)
+    if kind == "question":
+        client.answer(client.questions()[0].state_token, 7)
+    else:
+        client.wake("r")
+    assert in_another_process(lambda: work_once(Flujo(waiting(kind), store=DyingClaims(place.open())))) == KILLED
+    info = client.get("r")
+    assert (info.status, info.state) == ("paused" if kind == "question" else "sleeping", "running")
+    again = Flujo(waiting(kind), store=place.open())
+    if finder == "worker":
+        work_once(again)
+    else:
+        assert [result.status for result in again.recover()] == ["completed"]
+    assert client.get("r").status == "completed"

@@ -325,7 +325,7 @@ def info_of(run: StoredRun, standing: Standing) -> RunInfo:
         updated_at=run.updated_at,
         state_token=None if first is None else first.token,
         message=None if first is None else first.message,
-        abandoned=run.status == "running" and not run.leased and not run.unclaimed,
+        abandoned=run.is_unreleased or (run.status == "running" and not run.leased and not run.unclaimed),
         queue=run.queue,
         key=run.key,
         priority=run.priority,

@@ -36,6 +36,7 @@ from .._core.records.records import (
     ClaimedRun,
     ClaimOrder,
     Lease,
+    OpenFact,
     OpenPause,
     Record,
     RunQuery,
@@ -102,6 +103,9 @@ _DUE_AT_ONCE = 100
 """Number of due runs that a store makes claimable at once."""
 
 _PUT_AWAY: tuple[StoredStatus, ...] = ("paused", "sleeping")
+
+_OWNED: tuple[OpenFact, ...] = ("leased", "unreleased")
+"""Facts of claimed runs: an owner may die before it writes that the run continues."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -416,8 +420,13 @@ class DurableRunRegistry:
         name = self.pipeline.title
         running = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="running")))
         ready = [RunQuery(pipeline=name, status=status, answered=True) for status in _PUT_AWAY]
-        put_away = await call_store(lambda: [run for query in ready for run in self.store.find(query)])
-        waiting = (run for run in put_away if run.ready or not (run.pauses or run.waits) or run.expired)
+        owned = [RunQuery(pipeline=name, status=status, facts=_OWNED) for status in _PUT_AWAY]
+        put_away = await call_store(lambda: [run for query in (*ready, *owned) for run in self.store.find(query)])
+        waiting = (
+            run
+            for run in put_away
+            if run.ready or not (run.pauses or run.waits) or run.expired or run.last_owner is not None
+        )
         return [*(run for run in running if not run.unclaimed), *waiting]  # a due delayed start has no owner yet
 
     def _writer(self) -> JournalWriter:

@@ -139,7 +139,7 @@ def _known_state(run: StoredRun) -> Standing | None:
         return Standing("waiting")
     if run.is_asleep:
         return Standing("sleeping", _sleep_reason(run))
-    if run.status == "running" and run.last_owner is not None:
+    if run.is_unreleased:
         return Standing("abandoned", "the lease of its owner expired without release")
     return None
 
@@ -196,8 +196,6 @@ def stored_statuses(states: Iterable[RunStateName]) -> list[StoredStatus]:
                 found[state] = None
             case "waiting":
                 found["paused"] = None
-            case "abandoned":
-                found["running"] = None
             case _:
                 found |= dict.fromkeys(_OPEN)
     return list(found)

@@ -221,7 +221,7 @@ class MemoryRun:
     def wants_worker(self, now: float, host: str) -> bool:
         if self.owner is None:
             return self.ready
-        return self.status == "running" and (not self.held(now) or self.owner.startswith(host))
+        return not has_ended(self.status) and (not self.held(now) or self.owner.startswith(host))
 
     def is_next(self, order: ClaimOrder, wall: float) -> bool:
         """Return whether the order may select the run."""

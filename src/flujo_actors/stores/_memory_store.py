@@ -441,6 +441,7 @@ class MemoryStore(MemoryEvents, MemorySchedules, MemoryRates, MemoryCache, Memor
                     held = run.held(self._clock.now())
                     run.cancel = CancelRequest(reason=reason) if held else None
                     run.status = "running" if held else "paused"
+                    run.owner = run.owner if held else None
                     run.mark_ready(self._wall())
 
     def children(self, run_id: RunId) -> list[RunId]:

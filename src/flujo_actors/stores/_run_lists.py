@@ -263,7 +263,7 @@ def _has_fact(query: RunQuery, sql: Dialect) -> str:
         "leased": f"cancel IS NULL AND {sql.held}",
         "asking": f"{free} AND {status} = 'paused' AND ready IS NULL",
         "asleep": f"{free} AND {status} = 'sleeping' AND ready IS NULL",
-        "unreleased": f"{free} AND {status} = 'running' AND owner IS NOT NULL",
+        "unreleased": f"{free} AND owner IS NOT NULL",
         "unowned": f"{free} AND ({status} = 'running' AND owner IS NULL OR {status} <> 'running' AND ready = 1)",
     }
     return f"ended_at IS NULL AND ({' OR '.join(f'({conditions[fact]})' for fact in query.facts)})"
@@ -591,7 +591,7 @@ def _fact_of(run: StoredRun) -> OpenFact | None:
         return "asking"
     if run.is_asleep:
         return "asleep"
-    return "unreleased" if run.status == "running" and run.last_owner is not None else "unowned"
+    return "unreleased" if run.is_unreleased else "unowned"
 
 
 def _position(run: StoredRun, query: RunQuery) -> tuple[float, int]:

@@ -419,7 +419,13 @@ class StoredRun:
     @property
     def is_asleep(self) -> bool:
         """Return whether the run sleeps and cannot be claimed."""
-        return self.status == "sleeping" and not self.leased and not self.ready and not self.expired
+        released = self.last_owner is None  # an owner that died after its claim has left no time to wake
+        return self.status == "sleeping" and released and not self.leased and not self.ready and not self.expired
+
+    @property
+    def is_unreleased(self) -> bool:
+        """Return whether the lease of its last owner expired, at whatever status it was claimed."""
+        return self.last_owner is not None and not self.leased and not has_ended(self.status)
 
 
 @attrs.frozen(kw_only=True, eq=False)

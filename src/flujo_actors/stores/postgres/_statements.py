@@ -299,8 +299,9 @@ OPEN_GROUPS: LiteralString = f"""
     SELECT 'paused', false, false, false, true, NULL, NULL, NULL, NULL, count(*) FROM flujo_runs
     WHERE parent IS NULL AND status = 'paused' AND {_ONLY_ASKS}
     UNION ALL
-    SELECT status, {HELD} AS held, cancel IS NOT NULL, owner IS NOT NULL, status <> 'running' AND ready IS NULL,
-           queue, pipeline, fingerprint, min(CASE WHEN epoch = 0 THEN created_at ELSE updated_at END), count(*)
+    SELECT status, {HELD} AS held, cancel IS NOT NULL, owner IS NOT NULL,
+           status <> 'running' AND ready IS NULL AND owner IS NULL, queue, pipeline, fingerprint,
+           min(CASE WHEN epoch = 0 THEN created_at ELSE updated_at END), count(*)
     FROM flujo_runs
     WHERE parent IS NULL AND status IN ('running', 'sleeping', 'paused') AND ended_at IS NULL
       AND NOT (status = 'paused' AND {_ONLY_ASKS})
@@ -315,8 +316,11 @@ GROUPS: LiteralString = f"""
 _IN_QUEUES: LiteralString = "pipeline = %(pipeline)s AND queue = ANY(%(queues)s)"
 
 _IS_DEAD: LiteralString = f"""
-    owner IS NOT NULL AND status = 'running' AND (NOT {HELD} OR starts_with(owner, %(host)s))"""
-"""Expired lease, or an owner on this machine."""
+    owner IS NOT NULL AND ended_at IS NULL AND (NOT {HELD} OR starts_with(owner, %(host)s))"""
+"""Expired lease, or an owner on this machine.
+
+The status does not matter: an owner may die between its claim of an answered run and its first write.
+"""
 
 ADOPT_FORMER: LiteralString = """
     UPDATE flujo_runs SET ready = 1, wake_at = created_at
@@ -347,7 +351,8 @@ READDRESS: LiteralString = """
 
 PARK: LiteralString = f"""
     UPDATE flujo_runs SET cancel = CASE WHEN {HELD} THEN %(reason)s::text END,
-                          status = CASE WHEN {HELD} THEN status ELSE 'paused' END, ready = NULL, wake_at = NULL
+                          status = CASE WHEN {HELD} THEN status ELSE 'paused' END, ready = NULL, wake_at = NULL,
+                          owner = CASE WHEN {HELD} THEN owner END
     WHERE run_hash = ANY(%(hashes)s) AND parent IS NOT NULL AND status = 'running'"""
 
 CHILDREN: LiteralString = "SELECT run_id FROM flujo_runs WHERE parent = %s ORDER BY id"

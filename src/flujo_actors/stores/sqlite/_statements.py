@@ -250,8 +250,11 @@ RUNS = f"""
 _IN_QUEUES = "+pipeline = :pipeline AND queue IN (SELECT value FROM json_each(:queues))"
 
 _IS_DEAD = f"""
-    owner IS NOT NULL AND +status = 'running' AND (NOT ({HELD}) OR substr(owner, 1, length(:host)) = :host)"""
-"""Expired lease, or an owner on this machine."""
+    owner IS NOT NULL AND ended_at IS NULL AND (NOT ({HELD}) OR substr(owner, 1, length(:host)) = :host)"""
+"""Expired lease, or an owner on this machine.
+
+The status does not matter: an owner may die between its claim of an answered run and its first write.
+"""
 
 ADOPT_FORMER = """
     UPDATE flujo_runs SET ready = 1, wake_at = created_at
@@ -277,7 +280,8 @@ REQUEUE = """
 
 PARK = f"""
     UPDATE flujo_runs SET cancel = CASE WHEN {HELD} THEN :reason END,
-                          status = CASE WHEN {HELD} THEN status ELSE 'paused' END, ready = NULL, wake_at = NULL
+                          status = CASE WHEN {HELD} THEN status ELSE 'paused' END, ready = NULL, wake_at = NULL,
+                          owner = CASE WHEN {HELD} THEN owner END
     WHERE run_id = :run_id AND parent IS NOT NULL AND status = 'running'"""
 
 CHILDREN = "SELECT run_id FROM flujo_runs WHERE parent = ? ORDER BY id"
@@ -313,8 +317,9 @@ OPEN_GROUPS = f"""
     SELECT 'paused', 0, 0, 0, 1, NULL, NULL, NULL, NULL, count(*) FROM flujo_runs
     WHERE parent IS NULL AND status = 'paused' AND {_ONLY_ASKS}
     UNION ALL
-    SELECT status, {HELD}, cancel IS NOT NULL, owner IS NOT NULL, status <> 'running' AND ready IS NULL,
-           queue, pipeline, fingerprint, min(CASE WHEN epoch = 0 THEN created_at ELSE updated_at END), count(*)
+    SELECT status, {HELD}, cancel IS NOT NULL, owner IS NOT NULL,
+           status <> 'running' AND ready IS NULL AND owner IS NULL, queue, pipeline, fingerprint,
+           min(CASE WHEN epoch = 0 THEN created_at ELSE updated_at END), count(*)
     FROM flujo_runs
     WHERE parent IS NULL AND status IN ('running', 'sleeping', 'paused') AND ended_at IS NULL
       AND NOT (status = 'paused' AND {_ONLY_ASKS})

@@ -10,7 +10,16 @@ import pytest
 
 from ..._core.outcomes import RunId
 from ..._core.policies.schedule_rules import StoredSchedule
-from ..._core.records.records import Admission, CancelRequest, ClaimOrder, Lease, RunQuery, StoredRun, WorkerNote
+from ..._core.records.records import (
+    Admission,
+    CancelRequest,
+    ClaimOrder,
+    Lease,
+    RunQuery,
+    StoredRun,
+    StoredStatus,
+    WorkerNote,
+)
 from ...errors import LeaseLost, RunExists, RunLeased
 from ...stores._store_port import Store
 from .store_target import LEASE_S, StorePlace, admission, admit, answer, claim, pause, put_to_sleep, record, write
@@ -41,6 +50,20 @@ class QueueClauses:
         admit(store, "left")
         place.advance(LEASE_S + 1)
         assert [run.run_id for run in store.find(RunQuery(abandoned=True))] == ["left"]
+
+    @pytest.mark.parametrize("status", ["paused", "sleeping"])
+    def test_a_claim_without_a_write_is_found_at_any_status(
+        self, store: Store, place: StorePlace, status: StoredStatus
+    ) -> None:
+        """An owner may die between its claim of an answered run and its first write."""
+        enqueue(store, "run")
+        write(store, claim(store), record(), status=status, release=True)
+        claim(store)
+        place.advance(LEASE_S + 1)
+        assert wanting(store) == ["run"]
+        run = store.get(RunId("run"))
+        assert (run.status, run.is_unreleased, run.is_asleep) == (status, True, False)
+        assert [each.run_id for each in store.find(RunQuery(facts=("unreleased",)))] == ["run"]
 
     def test_a_taken_id_is_refused_without_an_owner_too(self, store: Store) -> None:
         """The others of the batch are admitted."""
