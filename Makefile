@@ -120,7 +120,7 @@ test-fast: install
 	$(PYTEST) -m 'not slow'
 
 simulate: install
-	FLUJO_HISTORIES=1 $(BIN)/python -m pytest -n 0 tests/history
+	HISTORIES=20 $(BIN)/python -m pytest -n 0 tests/history
 	$(BIN)/python tests/simulation/simulate_for_an_hour.py
 
 check: install

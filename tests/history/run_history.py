@@ -5,7 +5,8 @@ of one machine. `violations` returns one sentence per broken rule; `smallest` re
 
 Rules:
 
-1. H1: an acknowledged submit is there at the end; `RunExists` needs an earlier submit of that id.
+1. H1: an acknowledged submit or fork is there at the end; `RunExists` needs an earlier one of that id. A fork begins
+   with the records of its origin.
 2. H2: of the answers to a question at most one succeeds, and the used value is that one, or an unknown one.
 3. H3: a run with an acknowledged cancel is aborted, or had ended before the end of that call.
 4. H4: a watch is a piece of the final records without a gap, from the first one after `after`.
@@ -27,11 +28,14 @@ import attrs
 
 ENDED = ("completed", "failed", "aborted")
 RANKS = {"running": 0, "paused": 0, "sleeping": 0, "completed": 1, "failed": 1, "aborted": 1}
+NOT_COPIED = ("ended", "resumed", "retried")
+"""Kinds of records that a fork leaves out."""
+
 READS = ("look", "watch", "wait")
 """Verbs without an effect: a failed one shows nothing."""
 
 SEARCHED = 12
-"""Most operations of one linearizability search."""
+"""Most operations of one linearizability search; more are split by question."""
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +57,7 @@ class Operation:
     seqs: tuple[int, ...] = ()
     """Numbers of the records of a watch."""
     after: int = 0
+    """Last record before a watch, or last record of a fork."""
     repeats: bool = False
     """Whether it is the same call again after an unknown end."""
 
@@ -81,6 +86,10 @@ class FinalRun:
     """Step, life and time of each effect."""
     commits: dict[str, float] = attrs.field(factory=dict)
     """Time of the commit by step."""
+    records: tuple[str, ...] = ()
+    """Kind and path of each record."""
+    origin: tuple[str, int] | None = None
+    """Run and record that it was forked from."""
 
 
 @attrs.frozen(kw_only=True)
@@ -116,13 +125,22 @@ def smallest(history: RunHistory) -> RunHistory:
 
 
 def submits_stay(history: RunHistory) -> Iterator[str]:
-    for run, submits in history.of("submit").items():
+    for run, submits in history.of("submit", "fork").items():
         for submit in submits:
             if submit.result == "ok" and not submit.is_unknown and run not in history.runs:
-                yield f"H1: run {run!r} was submitted and is lost"
+                yield f"H1: {run!r} was acknowledged and is lost"
             others = [other for other in submits if other is not submit and other.begin < submit.latest]
             if submit.result == "RunExists" and not others:
                 yield f"H1: run {run!r} existed before its first submit"
+
+
+def forks_copy_their_origin(history: RunHistory) -> Iterator[str]:
+    for run, final in history.runs.items():
+        if final.origin is not None and final.origin[0] in history.runs:
+            origin, seq = final.origin
+            copied = [each for each in history.runs[origin].records[:seq] if each.partition(" ")[0] not in NOT_COPIED]
+            if list(final.records[: len(copied)]) != copied:
+                yield f"H1: fork {run!r} does not begin with the {seq} records of {origin!r}"
 
 
 def one_answer_wins(history: RunHistory) -> Iterator[str]:
@@ -212,19 +230,18 @@ def effects_happen_once(history: RunHistory) -> Iterator[str]:
 
 
 def operations_are_linearizable(history: RunHistory) -> Iterator[str]:
-    for run, operations in history.of("submit", "answer", "cancel").items():
+    for run, operations in history.of("submit", "fork", "answer", "cancel").items():
         for part in parts_of(operations):
             if not is_linearizable(part):
                 yield f"H10: the operations of {run!r} have no order: {', '.join(map(shown, part))}"
 
 
 def parts_of(operations: Sequence[Operation]) -> list[list[Operation]]:
-    """Split a long search by question; submits and cancels belong to each part."""
+    """Split a long search by question; other operations belong to each part."""
     if len(operations) <= SEARCHED:
         return [list(operations)]
-    questions = sorted({each.question for each in operations if each.verb == "answer"})
-    others = [each for each in operations if each.verb != "answer"]
-    return [[*others, *(each for each in operations if each.question == name)][:SEARCHED] for name in questions]
+    questions = sorted({each.question for each in operations if each.verb == "answer"}) or [""]
+    return [[each for each in operations if each.verb != "answer" or each.question == name] for name in questions]
 
 
 def shown(operation: Operation) -> str:
@@ -262,9 +279,11 @@ def outcomes(operation: Operation, state: State) -> Iterator[State]:
     if operation.is_unknown:
         yield state
     match operation.verb:
-        case "submit" if is_ok and not exists:
+        case "submit" | "fork" if is_ok and not exists:
             yield True, answered, cancelled
-        case "submit" if not is_ok and exists:
+        case "submit" | "fork" if not is_ok and exists:
+            yield state
+        case "fork" if operation.result in ("RunNotFound", "DeclarationError"):  # its origin is not there yet
             yield state
         case "answer" if is_ok and exists and operation.question not in answered:  # a cancel is a request
             yield exists, answered | {operation.question}, cancelled
@@ -280,6 +299,7 @@ def outcomes(operation: Operation, state: State) -> Iterator[State]:
 
 RULES: tuple[Callable[[RunHistory], Iterator[str]], ...] = (
     submits_stay,
+    forks_copy_their_origin,
     one_answer_wins,
     cancels_hold,
     watches_have_no_gap,
