@@ -278,6 +278,38 @@ async def test_an_evaluation_is_a_table_of_cases_and_metrics(monkeypatch: pytest
     assert (await got(page, "now", run="v2"))["runs"]["v2"] == "2/3 passed · baseline v1"
 
 
+async def test_a_kept_rehearsal_is_a_table_of_pairs(store: Any) -> None:
+    """Each pair opens the recorded run and its fork side by side, at the first difference."""
+    recorded = MemoryStore()
+    flujo = Flujo(Step("count", len) >> Step("total", abs, rehearse="live"), store=recorded)
+    for number in range(2):
+        await flujo.run_async("x" * (number + 1), run_id=f"r{number}")
+    changed = Flujo(Step("count", len) >> Step("total", lambda amount: amount % 2, rehearse="live"))
+    rehearsal = await flujo.rehearse_async(
+        ["r0", "r1", "gone"], changed=changed, models="recorded", at="total", into=store
+    )
+    fork = rehearsal.runs[1].rehearsed_id
+    assert fork is not None
+    page = run_page(store)
+    [table] = (await got(page, "evaluation", run=fork))["tables"]
+    assert table["note"] == "1 same · 1 different · 1 skipped"
+    assert [(row[1]["text"], row[2]) for row in table["rows"]] == [
+        ("same", ""),
+        ("different", "step 'total' gave 0, recorded 2 (record 3)"),
+        ("skipped", "there is no such run"),
+    ]
+    pair = table["rows"][1][-1]["link"]
+    assert (pair["other"], pair["step"], table["rows"][2][-1]) == (fork, "total", None)
+    found = await got(page, "compare", a=pair["run"], b=pair["other"])
+    assert [(step["path"], step["same"]) for step in found["steps"]] == [("count", True), ("total", False)]
+    assert {run["status"] for run in found["runs"]} == {"completed"}
+    listed = await got(page, "runs")
+    assert {run["pipeline"] for run in listed["runs"]} == {"rehearsal of count >> total"}
+    assert len(listed["runs"]) == 2
+    [hidden] = (await got(run_page(store, content=False), "evaluation", run=fork))["tables"]
+    assert [row[2] for row in hidden["rows"]] == ["", "", ""]
+
+
 async def test_an_evaluation_is_one_line_of_the_list(store: Any) -> None:
     """Its cases are left out, also where they fill a whole page; a search finds them."""
     cases: Flujo[Any, Any, Any] = Flujo(Pipeline([Step("s", text_of)], name="p"), store=store)

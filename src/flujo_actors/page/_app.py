@@ -478,9 +478,10 @@ class _Page:
         return JsonAnswer(cut(self.clean(found)))
 
     async def evaluation(self, request: Request) -> Response:
-        """Return the cases of an evaluation with their metrics."""
+        """Return the cases of an evaluation, or the pairs of a rehearsal."""
         asked = request.query_params
-        read = partial(evaluation_tables, changed=asked.get("only") == "changed", by=asked.get("by") or "")
+        changed, by = asked.get("only") == "changed", asked.get("by") or ""
+        read = partial(evaluation_tables, changed=changed, by=by, content=self.content)
         return JsonAnswer(self.clean(await _in_thread(read, self.store, _run(request))))
 
     async def diff(self, request: Request) -> Response:

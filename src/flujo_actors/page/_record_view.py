@@ -11,7 +11,7 @@ Sections:
 
 - Differences between two contexts. Pure.
 - Comparison of two runs.
-- Evaluations: cases and metrics.
+- Evaluations and rehearsals: cases, pairs and metrics.
 - Rows and run states for the page. Pure.
 """
 
@@ -465,17 +465,21 @@ def outputs_of(store: Store, run_id: RunId) -> dict[StepPath, object]:
     }
 
 
-# --- Evaluations: cases and metrics -----------------------------------------------------------------------------
+# --- Evaluations and rehearsals: cases, pairs and metrics ---------------------------------------------------------
 
 
 EVALUATED = "evaluation of "
 """Beginning of the pipeline name of an evaluation."""
+REHEARSED = "rehearsal of "
+"""Beginning of the pipeline name of a fork that a rehearsal kept."""
 _CASE_STATES = {"passed": "completed", "error": "failed", "paused": "waiting", "stopped": "aborted"}
 
 
-def evaluation_tables(store: Store, run_id: str, *, changed: bool, by: str) -> dict[str, object]:
-    """Return cases and metrics of an evaluation, next to its baseline. Blocks."""
+def evaluation_tables(store: Store, run_id: str, *, changed: bool, by: str, content: bool) -> dict[str, object]:
+    """Return cases and metrics of an evaluation, or runs of a rehearsal, next to their baselines. Blocks."""
     client = RunClient(store, allow_blocking=True)
+    if client.get(run_id).pipeline.startswith(REHEARSED):
+        return {"metrics": [], "changed": False, "tables": [_rehearsal_table(store, run_id, content)]}
     found = client.evaluation(run_id)
     before = _baseline_cases(client, found)
     cases = [
@@ -543,6 +547,24 @@ def _sort_key(by: str, names: Sequence[str]) -> Callable[[list[object]], str]:
     return (lambda row: "") if at is None else (lambda row: str(row[at]))
 
 
+def _rehearsal_table(store: Store, fork: str, content: bool) -> dict[str, object]:
+    """Return counts and pairs of the rehearsal that made a fork; reasons are content."""
+    found = json.loads(whole_record(store, RunId(fork.rpartition("/")[0]), 1).body)["input"]
+    counts = " · ".join(f"{count:,} {verdict}" for verdict, count in found["counts"].items() if count)
+    columns = [("Run",), ("Verdict", ""), ("Reason", ""), ("Cost", "num"), ("", "num")]
+    rows = [_pair_row(run, content) for run in found["runs"]]
+    return {"title": "Rehearsal", "note": counts, "columns": columns, "rows": rows}
+
+
+def _pair_row(run: dict[str, Any], content: bool) -> list[object]:
+    fork, step = run["rehearsed_id"], (run["difference"] or {}).get("path") or ""
+    pair = {"text": "compare", "link": {"run": f"{fork}/recorded", "other": fork, "step": step}} if fork else None
+    state = {"state": {"same": "completed", "skipped": "pending"}.get(run["verdict"], "failed"), "text": run["verdict"]}
+    cost = f"{dollars_text(run['cost_before_usd'])} → {dollars_text(run['cost_after_usd'])}"
+    name = {"text": run["run_id"], "link": {"run": fork}} if fork else run["run_id"]
+    return [name, state, (run["reason"] if content else None) or "", cost, pair]
+
+
 def _judged_tables(found: Evaluation) -> list[dict[str, object]]:
     deltas = () if found.comparison is None else found.comparison.deltas
     compared = [
@@ -559,11 +581,8 @@ def _judged_tables(found: Evaluation) -> list[dict[str, object]]:
     ]
     columns = [("Metric",), ("Baseline", "num"), ("Now", "num"), ("Difference", "num"), ("Verdict", "")]
     metrics: dict[str, object] = {"title": "Metrics", "columns": columns, "rows": compared}
-    held: dict[str, object] = {
-        "title": "Gates",
-        "columns": [("Gate",), ("Result", ""), ("Measured", "num")],
-        "rows": gates,
-    }
+    held_columns = [("Gate",), ("Result", ""), ("Measured", "num")]
+    held: dict[str, object] = {"title": "Gates", "columns": held_columns, "rows": gates}
     return [each for each in (metrics, held) if each["rows"]]
 
 

@@ -6,6 +6,7 @@ recorded answers, as they did in the recorded run.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
@@ -17,15 +18,15 @@ from ..._core.outcomes import Failure, PipelineResult, RunId, StepResult, Succes
 from ..._core.quota import Quota
 from ..._core.records import record_bodies
 from ..._core.records.pause_tokens import parse_token
-from ..._core.records.records import Record, StoredRun
+from ..._core.records.records import Record, RecordKind, StoredRun
 from ..._core.settings_model import Settings
-from ..._core.step_paths import StepPath
+from ..._core.step_paths import ROOT, StepPath
 from ..._core.usage import UsageLimits
 from ..._dsl.pipeline import Pipeline
 from ..._dsl.step_declaration import Step
 from ..._durable.durable_run_registry import DurableRunRegistry
 from ..._durable.fingerprint import Fingerprint, form_of
-from ..._durable.forks import fork
+from ..._durable.forks import fork, record_of_fork
 from ..._durable.journal import Journal
 from ..._durable.run_admission import register_types_of
 from ..._durable.run_registry import OpenRun, RunRegistry
@@ -319,3 +320,78 @@ def _unowned(run: StoredRun) -> StoredRun:
     return attrs.evolve(
         run, run_id=_ORIGIN, pauses=(), waits=(), leased=False, owner=None, parent=None, cancel=None, queue=None
     )
+
+
+# --- Kept runs ----------------------------------------------------------------------------------------------------
+# A rehearsal with `into` keeps its forks as ended runs, `rehearsal of …`. With each fork it keeps the recorded run, so
+# that a page of that store shows both side by side, and with the first fork the summary. These are no runs of
+# listings: they belong to a fork, and are deleted with it.
+
+RECORDED = "/recorded"
+"""Ending of the id of a recorded run, after that of its fork."""
+
+
+def runs_to_keep(playback: Playback, new_id: RunId, reason: str | None) -> list[tuple[StoredRun, list[Record]]]:
+    """Return a fork, and the run that it was made of, for the store of rehearsals."""
+    recording, (fork, records) = playback.recording, playback.records()
+    copy = RunId(f"{new_id}{RECORDED}")
+    recorded = attrs.evolve(_unowned(recording.run), run_id=copy, parent=new_id, last_owner=None, left_s=None)
+    return [
+        _ended_fork(recording.run, fork, records, new_id, reason),
+        (recorded, [record_of_fork(each, copy) for each in recording.whole]),
+    ]
+
+
+def _ended_fork(
+    origin: StoredRun, fork: StoredRun, records: list[Record], new_id: RunId, reason: str | None
+) -> tuple[StoredRun, list[Record]]:
+    kept = [record_of_fork(each, new_id) for each in records]
+    kept[0] = attrs.evolve(kept[0], body=_named_origin(kept[0], origin.run_id))
+    status, ended_at = fork.status, fork.ended_at
+    if status not in ("completed", "failed", "aborted"):
+        status, ended_at = "aborted", time.time()
+        body = record_bodies.make_body(status=status, feedback=reason or "the rehearsal stopped here")
+        kept.append(Record(kind="ended", path=ROOT, body=body, seq=kept[-1].seq + 1, at=ended_at))
+    run = attrs.evolve(
+        _unowned(fork),
+        run_id=new_id,
+        pipeline=f"rehearsal of {origin.pipeline}",
+        status=status,
+        ended_at=ended_at,
+        last_owner=None,
+        left_s=None,
+        wake_at=None,
+        expired=False,
+        records=kept[-1].seq,
+    )
+    return run, kept
+
+
+def _named_origin(record: Record, run_id: RunId) -> str:
+    parts = record_bodies.read_body(record.body, where="record 1")
+    del parts["v"]
+    seq = (parts.get("origin") or {}).get("seq", 1)
+    return record_bodies.make_body(**{**parts, "origin": {"run_id": run_id, "seq": seq}})
+
+
+def summary_to_keep(rehearsal_id: str, data: object, first_fork: str) -> tuple[StoredRun, list[Record]]:
+    """Return the summary of a rehearsal as an ended run: its input is the JSON report."""
+    now = time.time()
+    bodies = {"admitted": record_bodies.make_body(input=data), "ended": record_bodies.make_body(status="completed")}
+    records = [
+        Record(kind=cast(RecordKind, kind), path=ROOT, body=body, seq=seq, at=now)
+        for seq, (kind, body) in enumerate(bodies.items(), 1)
+    ]
+    run = StoredRun(
+        run_id=RunId(rehearsal_id),
+        pipeline="rehearsal",
+        status="completed",
+        created_at=now,
+        updated_at=now,
+        ended_at=now,
+        epoch=1,
+        leased=False,
+        records=len(records),
+        parent=RunId(first_fork),
+    )
+    return run, records

@@ -12,8 +12,8 @@ Rules:
 from __future__ import annotations
 
 import functools
+import json
 import os
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast, get_args
 
@@ -26,13 +26,11 @@ from ..._bridge.user_code_guard import guarded
 from ..._core.error_info import message_of
 from ..._core.outcomes import PipelineResult, RunId
 from ..._core.quota import Amount, Quota
-from ..._core.records import record_bodies
 from ..._core.records.records import Record, StoredRun
 from ..._core.records.run_state import project
 from ..._core.step_paths import ROOT, StepPath, above_of, parent_of
 from ..._core.usage import NO_USAGE, Usage, UsageLimits
 from ..._durable.fingerprint import Facts
-from ..._durable.forks import record_of_fork
 from ..._durable.operations.run_files import read_run_file
 from ..._durable.pipeline_diff import ChangedSteps, changed_steps, changes_between, declared_at
 from ..._durable.remote_result_refs import read_whole
@@ -45,7 +43,7 @@ from .. import rehearsal as _rehearsal
 from ..evaluation.comparison import compared
 from ..evaluation.gates import Gate, Measured, Vocabulary, parse_gates
 from .oracle import Models, Oracle, Present, RecordEnds, is_aside
-from .playback import Performer, Playback, RunRehearsal
+from .playback import Performer, Playback, RunRehearsal, runs_to_keep, summary_to_keep
 from .recorded_run import RecordedRun, model_turns
 from .verdicts import Difference, RehearsalVerdict, RehearsedRun, Replay, ReplayVerdict
 from .verdicts import Rehearsal as Rehearsal
@@ -151,8 +149,12 @@ async def rehearsed(
         evaluators=_checked_evaluators(options.evaluators),
     )
     listed = list(_listed(runs))
-    found = await session.all(listed, host)
-    return _concluded(found, gates, session.budget)
+    rehearsal = _concluded(await session.all(listed, host), gates, session.budget)
+    forks = [run.rehearsed_id for run in rehearsal.runs if run.rehearsed_id is not None]
+    if session.into is not None and forks:
+        summary = summary_to_keep(session.rehearsal_id, json.loads(rehearsal.to_json()), forks[0])
+        await call_store(functools.partial(session.into.put, [summary]))
+    return rehearsal
 
 
 def _budget(performer: Performer, options: RehearsalOptions) -> LiveBudget | None:
@@ -204,6 +206,8 @@ class _Session:
     evaluators: tuple[Any, ...]
     _changes: dict[str, tuple[Mapping[StepPath, Facts], ChangedSteps]] = attrs.field(factory=dict)
     """Present facts and changes, by stored fingerprint."""
+    rehearsal_id: str = attrs.field(factory=lambda: f"rehearsal {os.urandom(8).hex()}")
+    """Id of the rehearsal, and beginning of the ids of its forks."""
 
     async def all(self, runs: list[str | os.PathLike[str]], host: Host) -> list[RehearsedRun]:
         """Return the results in order, a few runs at a time."""
@@ -212,15 +216,15 @@ class _Session:
 
         async def one(index: int, run: str | os.PathLike[str]) -> None:
             async with room:
-                found[index] = await self._safely(run, host)
+                found[index] = await self._safely(index, run, host)
 
         async with trio.open_nursery() as nursery:
             for index, run in enumerate(runs):
                 nursery.start_soon(one, index, run)
         return [found[index] for index in range(len(runs))]
 
-    async def _safely(self, run: str | os.PathLike[str], host: Host) -> RehearsedRun:
-        got = await guarded(self._one, run, host)
+    async def _safely(self, index: int, run: str | os.PathLike[str], host: Host) -> RehearsedRun:
+        got = await guarded(self._one, index, run, host)
         if not isinstance(got, Error):
             return got.value
         if not isinstance(got.error, Exception):
@@ -229,7 +233,7 @@ class _Session:
         why = "there is no such run" if isinstance(got.error, RunNotFound) else _described(got.error)
         return RehearsedRun(run_id=name, verdict="skipped", reason=why)
 
-    async def _one(self, run: str | os.PathLike[str], host: Host) -> RehearsedRun:
+    async def _one(self, index: int, run: str | os.PathLike[str], host: Host) -> RehearsedRun:
         recording = await call_store(functools.partial(read_recorded, self.origin, run))
         refused = self._refusal(recording)
         if refused is not None:
@@ -241,7 +245,10 @@ class _Session:
         if self.budget is not None and self.budget.is_spent:
             return _result(recording, "skipped", "the budget of the rehearsal is reached")
         present = self._present(steps, changes)
-        found = [await self._repetition(recording, present, seq, host) for _ in range(self.options.repeat)]
+        found = []
+        for number in range(1, self.options.repeat + 1):
+            name = RunId(f"{self.rehearsal_id}/{index + 1}" + (f"#{number}" if self.options.repeat > 1 else ""))
+            found.append(await self._repetition(recording, present, seq, host, name))
         same = sum(each.verdict == "same" for each in found)
         shown = next((each for each in found if each.verdict != "same"), found[0])
         return attrs.evolve(shown, same_of=(same, len(found)))
@@ -288,7 +295,9 @@ class _Session:
 
     # --- one repetition ---
 
-    async def _repetition(self, recording: RecordedRun, present: Present, seq: int, host: Host) -> RehearsedRun:
+    async def _repetition(
+        self, recording: RecordedRun, present: Present, seq: int, host: Host, new_id: RunId
+    ) -> RehearsedRun:
         oracle = Oracle(recording, present, seq)
         playback = Playback(
             performer=self.performer, recording=recording, rehearsing=RunRehearsal(oracle, self.budget), seq=seq
@@ -308,7 +317,11 @@ class _Session:
         if result is not None:
             verdict, difference = await self._compared(recording, oracle, result)
             reason = None if difference is None else str(difference)
-        return await self._kept(recording, playback, verdict, redacted_or_none(reason), difference)
+        if self.into is not None:
+            kept = runs_to_keep(playback, new_id, redacted_or_none(reason))
+            await call_store(functools.partial(self.into.put, kept))
+        found = await self._concluded(recording, playback, verdict, redacted_or_none(reason), difference)
+        return attrs.evolve(found, rehearsed_id=None if self.into is None else new_id)
 
     async def _compared(
         self, recording: RecordedRun, oracle: Oracle, result: PipelineResult
@@ -353,7 +366,7 @@ class _Session:
                 return False
         return True
 
-    async def _kept(
+    async def _concluded(
         self,
         recording: RecordedRun,
         playback: Playback,
@@ -361,13 +374,8 @@ class _Session:
         reason: str | None,
         difference: Difference | None,
     ) -> RehearsedRun:
-        """Return the result, after keeping the fork where that is wanted."""
+        """Return the result of a run that was executed."""
         run, records = playback.records()
-        new_id = None
-        if self.into is not None:
-            new_id = RunId(f"rehearsal {os.urandom(8).hex()}")
-            kept = fork_to_keep(recording.run, run, records, new_id, reason)
-            await call_store(functools.partial(self.into.put, [kept]))
         used = await guarded(_usage_in, run, records)
         spent = NO_USAGE if isinstance(used, Error) else used.value
         return attrs.evolve(
@@ -378,7 +386,6 @@ class _Session:
             cost_after_usd=spent.cost_usd,
             tokens_after=spent.tokens,
             turns_after=len(model_turns(each.path for each in records if each.kind == "unit")),
-            rehearsed_id=new_id,
         )
 
 
@@ -462,49 +469,6 @@ def _before_end(recording: RecordedRun, places: set[StepPath]) -> int | None:
         if place is not None and place in places and (ended or record.path):
             return max(1, record.seq - 1)
     return None
-
-
-# --- Kept forks ---------------------------------------------------------------------------------------------------
-
-
-def fork_to_keep(
-    origin: StoredRun, fork: StoredRun, records: list[Record], new_id: RunId, reason: str | None
-) -> tuple[StoredRun, list[Record]]:
-    """Return an ended run for the store of rehearsals (rule 4)."""
-    kept = [record_of_fork(each, new_id) for each in records]
-    kept[0] = attrs.evolve(kept[0], body=_named_origin(kept[0], origin.run_id))
-    status, ended_at = fork.status, fork.ended_at
-    if status not in ("completed", "failed", "aborted"):
-        status, ended_at = "aborted", time.time()
-        body = record_bodies.make_body(status=status, feedback=reason or "the rehearsal stopped here")
-        kept.append(Record(kind="ended", path=ROOT, body=body, seq=kept[-1].seq + 1, at=ended_at))
-    run = attrs.evolve(
-        fork,
-        run_id=new_id,
-        pipeline=f"rehearsal of {origin.pipeline}",
-        status=status,
-        ended_at=ended_at,
-        leased=False,
-        owner=None,
-        last_owner=None,
-        left_s=None,
-        cancel=None,
-        queue=None,
-        parent=None,
-        pauses=(),
-        waits=(),
-        wake_at=None,
-        expired=False,
-        records=kept[-1].seq,
-    )
-    return run, kept
-
-
-def _named_origin(record: Record, run_id: RunId) -> str:
-    parts = record_bodies.read_body(record.body, where="record 1")
-    del parts["v"]
-    seq = (parts.get("origin") or {}).get("seq", 1)
-    return record_bodies.make_body(**{**parts, "origin": {"run_id": run_id, "seq": seq}})
 
 
 # --- Conclusion ---------------------------------------------------------------------------------------------------

@@ -1056,16 +1056,17 @@ function runPanel() {
 }
 
 const isEvaluation = (run) => run?.pipeline?.startsWith("evaluation of ");
+const isRehearsal = (run) => run?.pipeline?.startsWith("rehearsal of ");
 
 function evaluationView() {
 	const { filter, by, run } = app.route;
 	const reply = app.fetched("evaluation", { run, only: filter, by, at: app.run.all });
-	return notShown(reply) ?? html`<div class="sec col"><div class="row">${reply.changed ? segment([["", "All cases"], ["changed", "Changed"]], filter, (to) => app.go({ filter: to }), "Cases") : nothing}${select("Sort", by, [["", "In order"], ...reply.metrics.map((each) => [each, oneLine(each)])], (to) => app.go({ by: to }))}</div>${reply.tables.map(tableCard)}</div>`;
+	return notShown(reply) ?? html`<div class="sec col"><div class="row">${reply.changed ? segment([["", "All cases"], ["changed", "Changed"]], filter, (to) => app.go({ filter: to }), "Cases") : nothing}${reply.metrics.length ? select("Sort", by, [["", "In order"], ...reply.metrics.map((each) => [each, oneLine(each)])], (to) => app.go({ by: to })) : nothing}</div>${reply.tables.map(tableCard)}</div>`;
 }
 
 function resultView() {
 	if (isEvaluation(app.run.info)) return html`${evaluationView()}${originView()}`;
-	return html`${outputView()}${peopleView()}${originView()}${section("Input", bodyPart(1, "input"))}${costView()}`;
+	return html`${isRehearsal(app.run.info) ? evaluationView() : nothing}${outputView()}${peopleView()}${originView()}${section("Input", bodyPart(1, "input"))}${costView()}`;
 }
 function outputView() {
 	const outline = app.outline();
