@@ -440,8 +440,7 @@ class MemoryStore(MemoryEvents, MemorySchedules, MemoryRates, MemoryCache, Memor
                 if run.parent is not None and run.status == "running":
                     held = run.held(self._clock.now())
                     run.cancel = CancelRequest(reason=reason) if held else None
-                    run.status = "running" if held else "paused"
-                    run.owner = run.owner if held else None
+                    run.status, run.owner = ("running", run.owner) if held else ("paused", None)
                     run.mark_ready(self._wall())
 
     def children(self, run_id: RunId) -> list[RunId]:
