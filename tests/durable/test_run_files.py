@@ -326,3 +326,19 @@ def test_runs_are_exported_by_a_filter(place: Place) -> None:
     assert [line["run"]["id"] for line in lines_of(file.getvalue()) if "run" in line] == ["done", "failed"]
     with pytest.raises(DeclarationError, match="export: this filter matches every run"):
         client.export(RunFilter(), io.BytesIO())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs links and modes")
+def test_an_export_keeps_a_link_and_the_mode_of_its_file(tmp_path: Path) -> None:
+    """What was private stays private, and a link leads to the new content."""
+    store = MemoryStore()
+    Flujo(Step("twice", twice), store=store).run("a", run_id="r")
+    private, link = tmp_path / "private.jsonl", tmp_path / "link.jsonl"
+    private.write_text("old")
+    private.chmod(0o600)
+    link.symlink_to(private)
+    RunClient(store).export("r", link)
+    assert link.is_symlink()
+    assert private.stat().st_mode & 0o777 == 0o600
+    assert b'"run"' in private.read_bytes()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link.jsonl", "private.jsonl"]

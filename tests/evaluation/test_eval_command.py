@@ -88,6 +88,14 @@ def test_the_report_is_written_to_stdout_and_files(project: Path, capsys: pytest
     assert RunClient(SqliteStore(project / "runs.db")).evaluation("v2").passed
 
 
+def test_a_report_that_cannot_be_written_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The evaluation is printed and stored all the same, and a report of before is never left empty."""
+    assert evaluated("--run-id", "v1", "--junit", "missing/r.xml") == 2
+    seen = capsys.readouterr()
+    assert "missing/r.xml cannot be written: No such file or directory" in seen.err
+    assert "v1" in seen.out
+
+
 def test_a_gate_that_does_not_hold_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     """And so is a case that did not pass, without gates."""
     assert evaluated("--gate", "pass<0.5") == 1

@@ -20,6 +20,7 @@ from ...stores._store_factory import open_store
 from ..rehearsal.rehearsal import RUN_FILE, run_files_in
 from ..rehearsal.verdicts import Difference, Replay, difference_data
 from .command_group import Invocation, pass_call
+from .file_replacement import replace_file
 from .output import DONE, FAILED, printable
 from .run_filters import moment
 from .targets import pipeline_of, target_of
@@ -142,12 +143,12 @@ def rehearse(
 
 
 def _report(done: Rehearsal, junit: Path | None, markdown: Path | None, *, as_json: bool) -> None:
-    if junit is not None:
-        junit.write_text(done.to_junit(), encoding="utf-8")
-    if markdown is not None:
-        markdown.write_text(done.to_markdown(), encoding="utf-8")
     click.echo(done.to_json() if as_json else done.to_text(), nl=False)
     sys.stdout.flush()
+    if junit is not None:
+        replace_file(junit, done.to_junit())
+    if markdown is not None:
+        replace_file(markdown, done.to_markdown())
 
 
 def _listed(runs: Sequence[str]) -> list[str | os.PathLike[str]]:

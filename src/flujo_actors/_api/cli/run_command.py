@@ -24,6 +24,7 @@ from ...errors import DeclarationError, RunNotFound
 from ..fleet_api import SubjectFlujo
 from ..wiring import evaluations
 from .command_group import Invocation, pass_call
+from .file_replacement import replace_file
 from .output import DONE, FAILED, say
 from .run_filters import assignments, content, from_json_text, new_labels
 from .run_session import Part, Stop, flujo_of, new_run_id, play
@@ -248,8 +249,8 @@ def evaluate(call: Invocation, /, target: str, dataset: str, **given: Unpack[Eva
         again = () if given["run_id"] is not None else ("--run-id", str(asked.run_id))
         say(f"continue it: {shlex.join([*_command_line(), *again])}")
         return found
-    _write_reports(found, given["junit"], given["markdown"])
     write_text(f"{found.to_json()}\n" if given["as_json"] else found.to_text())
+    _write_reports(found, given["junit"], given["markdown"])
     return DONE if found.passed else FAILED
 
 
@@ -320,7 +321,7 @@ def _evaluated(module: Any, flujo: Any, asked: EvaluationOptions) -> Evaluation 
 def _write_reports(found: Evaluation, junit: str | None, markdown: str | None) -> None:
     for path, text in ((junit, found.to_junit), (markdown, found.to_markdown)):
         if path is not None:
-            Path(path).write_text(text(), encoding="utf-8")
+            replace_file(Path(path), text())
 
 
 def _command_line() -> list[str]:

@@ -117,14 +117,20 @@ def _changes(redact: bool, content: bool) -> _Change | None:
 
 @contextlib.contextmanager
 def _replacing(path: str) -> Iterator[IO[bytes]]:
-    """Yield a file that replaces the path once it is durable."""
-    part = f"{path}.{os.getpid()}.part"
+    """Yield a file that replaces the path once it is durable.
+
+    A link stays a link, and a private file stays private.
+    """
+    target = os.path.realpath(path)
+    part = f"{target}.{os.getpid()}.part"
     try:
         with open(part, "wb") as out:
+            if os.path.exists(target):
+                shutil.copymode(target, part)
             yield out
             out.flush()
             os.fsync(out.fileno())
-        os.replace(part, path)
+        os.replace(part, target)
     except OSError as error:
         raise DeclarationError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
