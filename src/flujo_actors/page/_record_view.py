@@ -476,7 +476,7 @@ _CASE_STATES = {"passed": "completed", "error": "failed", "paused": "waiting", "
 
 
 def evaluation_tables(store: Store, run_id: str, *, changed: bool, by: str, content: bool) -> dict[str, object]:
-    """Return cases and metrics of an evaluation, or runs of a rehearsal, next to their baselines. Blocks."""
+    """Return cases of an evaluation, or pairs of a rehearsal. Blocks."""
     client = RunClient(store, allow_blocking=True)
     if client.get(run_id).pipeline.startswith(REHEARSED):
         return {"metrics": [], "changed": False, "tables": [_rehearsal_table(store, run_id, content)]}
@@ -548,7 +548,7 @@ def _sort_key(by: str, names: Sequence[str]) -> Callable[[list[object]], str]:
 
 
 def _rehearsal_table(store: Store, fork: str, content: bool) -> dict[str, object]:
-    """Return counts and pairs of the rehearsal that made a fork; reasons are content."""
+    """Return counts and pairs of a fork's rehearsal; reasons are content."""
     found = json.loads(whole_record(store, RunId(fork.rpartition("/")[0]), 1).body)["input"]
     counts = " · ".join(f"{count:,} {verdict}" for verdict, count in found["counts"].items() if count)
     columns = [("Run",), ("Verdict", ""), ("Reason", ""), ("Cost", "num"), ("", "num")]

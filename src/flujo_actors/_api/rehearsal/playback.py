@@ -332,7 +332,7 @@ RECORDED = "/recorded"
 
 
 def runs_to_keep(playback: Playback, new_id: RunId, reason: str | None) -> list[tuple[StoredRun, list[Record]]]:
-    """Return a fork, and the run that it was made of, for the store of rehearsals."""
+    """Return a fork and its recorded run, for the store of rehearsals."""
     recording, (fork, records) = playback.recording, playback.records()
     copy = RunId(f"{new_id}{RECORDED}")
     recorded = attrs.evolve(_unowned(recording.run), run_id=copy, parent=new_id, last_owner=None, left_s=None)
@@ -375,7 +375,7 @@ def _named_origin(record: Record, run_id: RunId) -> str:
 
 
 def summary_to_keep(rehearsal_id: str, data: object, first_fork: str) -> tuple[StoredRun, list[Record]]:
-    """Return the summary of a rehearsal as an ended run: its input is the JSON report."""
+    """Return the summary as an ended run; its input is the report."""
     now = time.time()
     bodies = {"admitted": record_bodies.make_body(input=data), "ended": record_bodies.make_body(status="completed")}
     records = [

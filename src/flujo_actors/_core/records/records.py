@@ -424,7 +424,7 @@ class StoredRun:
 
     @property
     def is_unreleased(self) -> bool:
-        """Return whether the lease of its last owner expired, at whatever status it was claimed."""
+        """Return whether its last lease expired without release, at any status."""
         return self.last_owner is not None and not self.leased and not has_ended(self.status)
 
 

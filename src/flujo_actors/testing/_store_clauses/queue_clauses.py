@@ -55,7 +55,7 @@ class QueueClauses:
     def test_a_claim_without_a_write_is_found_at_any_status(
         self, store: Store, place: StorePlace, status: StoredStatus
     ) -> None:
-        """An owner may die between its claim of an answered run and its first write."""
+        """An owner may die between its claim and its first write."""
         enqueue(store, "run")
         write(store, claim(store), record(), status=status, release=True)
         claim(store)
