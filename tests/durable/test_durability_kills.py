@@ -11,7 +11,7 @@ from flujo_actors import NotPaused, RunClient
 from flujo_actors.errors import RunNotFound
 from kit.durable_places import AN_HOUR_LATER, Place
 from kit.effects import Effects
-from kit.other_processes import KILLED, PointedStore, Points, ended, forked
+from kit.other_processes import KILLED, PointedStore, WorldChanges, ended, forked
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ def test_the_tour_takes_its_way(place: Place, effects: Effects) -> None:
 
 
 def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(place: Place, effects: Effects) -> None:
-    """Before and after every store call and every effect: the same end, and only what was in flight is done twice."""
+    """After every store call and around every effect: the same end, and only what was in flight is done twice."""
     expected = gone_on_to(Tour(effects).complete(place.open(), "whole"))
     all_effects = effects.counted("whole:")
     late = place.open(AN_HOUR_LATER)
@@ -45,13 +45,13 @@ def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(place: Place, eff
         assert after.keys() == all_effects.keys(), number
         assert {path for path in committed if after[path] != before[path]} == set(), number
         assert set(after.values()) <= {1, 2}, number
-    assert number > 80
+    assert number > 40
     place.check()
 
 
 def _begin_to_die(number: int, place: Place, effects: Effects) -> int:
     """A process that is killed at a point of its run."""
-    points = Points(number)
+    points = WorldChanges(number)
     return forked(lambda: Tour(effects, points).complete(PointedStore(place.open(), points), f"run {number}"))
 
 

@@ -24,7 +24,7 @@ from flujo_actors import (
 from flujo_actors.errors import RunNotFound
 from kit.durable_places import AN_HOUR_LATER, Place, SqlitePlace
 from kit.effects import Effects
-from kit.other_processes import KILLED, PointedStore, Points, ended, forked
+from kit.other_processes import KILLED, PointedStore, WorldChanges, ended, forked
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +99,7 @@ def _undone(result: PipelineResult) -> list[str]:
 def test_a_kill_at_any_point_loses_no_compensation_and_runs_nothing_forward_again(
     place: Place, effects: Effects
 ) -> None:
-    """Before and after every store call and every effect: only what was in flight is done twice, with the same key.
+    """After every store call and around every effect: only what was in flight is done twice, with the same key.
 
     At a server, which takes longer, at every third of these points.
     """
@@ -121,12 +121,12 @@ def test_a_kill_at_any_point_loses_no_compensation_and_runs_nothing_forward_agai
         again = [line for line, other in itertools.pairwise(lines) if line == other]
         assert len(again) <= 1, number
         assert [line for line, _ in itertools.groupby(lines)] == in_order, number
-    assert number > 60
+    assert number > 30
     place.check()
 
 
 def _begin_to_die(number: int, place: Place, effects: Effects) -> int:
-    points = Points(number)
+    points = WorldChanges(number)
     return forked(lambda: Trip(effects, points).complete(PointedStore(place.open(), points), f"run {number}"))
 
 

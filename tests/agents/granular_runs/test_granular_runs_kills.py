@@ -14,25 +14,13 @@ from flujo_actors import RunClient, RunNotFound
 from flujo_actors._core.records.run_state import RunState
 from kit.durable_places import AN_HOUR_LATER, Place, PostgresPlace, SqlitePlace
 from kit.effects import Effects
-from kit.other_processes import KILLED, PointedStore, Points, ended, forked
+from kit.other_processes import KILLED, PointedStore, WorldChanges, ended, forked
 
 pytestmark = pytest.mark.slow
 
 MOST_POINTS = 200
 LEAST_POINTS = 40
 LANES = 4
-
-
-class WorldChanges(Points):
-    """Counts a point only if something outside of the process may differ from what it was at the point before.
-
-    Before a store call, everything is as it was after the last one or after the last effect: to be killed there is to
-    be killed at that point.
-    """
-
-    def __call__(self, name: str) -> None:
-        if not name.startswith("before ") or not self.passed:
-            super().__call__(name)
 
 
 class Killing:
@@ -47,7 +35,7 @@ class Killing:
         points = WorldChanges(number)
         return forked(lambda: self._run(f"run-{number}", points, PointedStore(self.place.open(), points)))
 
-    def _run(self, run_id: str, points: Points, store: Any) -> None:
+    def _run(self, run_id: str, points: WorldChanges, store: Any) -> None:
         booking_run(booker(self.effects, points, together=True), store).run("data", run_id=run_id)
 
     def go_on(self, run_id: str) -> int:
