@@ -93,11 +93,30 @@ def make_agent_async(
 ) -> StepAgent[Any]:
     """Return a stateless agent whose prompt is the step's data.
 
-    It never gets `context` or `resources`. `model` is a pydantic-ai model name or `Model`; a name is resolved at the
-    first call, so no key is needed to declare a pipeline. `timeout_s` is the timeout of one call, with all its requests
-    and tools; a step's own `timeout_s` also covers validators and processors. `retries` is the number of corrections of
-    a tool call or an output that pydantic-ai refuses. `rate_limit` applies to every request. Other arguments of
-    pydantic-ai's `Agent` (toolsets, instructions, capabilities, …) are passed on.
+    It never gets `context` or `resources`.
+
+    Args:
+        model: pydantic-ai model or its name, resolved at the first call: no key is needed to declare a pipeline.
+        system_prompt: one or several system prompts.
+        output_type: type of the output, as in pydantic-ai.
+        name: name of the agent.
+        tools: functions and tools.
+        model_settings: settings of the requests.
+        timeout_s: timeout of one call, with its requests and tools; a step's own `timeout_s` also covers validators.
+        retries: corrections of a tool call or an output that pydantic-ai refuses.
+        deps_type: type of the dependencies of the tools.
+        rate_limit: limits of every request.
+        **config: further arguments of pydantic-ai's `Agent`: toolsets, instructions, capabilities.
+
+    Raises:
+        DeclarationError: an argument is not valid.
+        TypeError: an argument is not one of the agent's.
+
+    Example:
+        ```python
+        writer = make_agent_async(scripted_model("old pond"), "You write haiku.")  # or "openai:gpt-5"
+        assert Flujo(Step("haiku", writer)).run("a frog").output == "old pond"
+        ```
     """
     config |= {"name": name, "tools": tools, "model_settings": model_settings, "retries": retries}
     config |= {"system_prompt": system_prompt, "deps_type": deps_type or type(None), "defer_model_check": True}

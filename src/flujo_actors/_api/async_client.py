@@ -63,7 +63,23 @@ def _writing(method: _Method[P, T]) -> Callable[[_Declared], _AsyncMethod[P, T]]
 class AsyncRunClient:
     """Runs of a store for event loops: `RunClient` as async methods.
 
-    See the module's rules.
+    It belongs to one event loop. A cancelled reader leaves at once; a write that was begun is awaited.
+
+    Args:
+        store: a store or its URL.
+        settings: settings of telemetry, for `send`.
+
+    Raises:
+        StoreVersionError: the schema of the database is of another release.
+
+    Example:
+        ```python
+        async def main():
+            async with AsyncRunClient("sqlite:///runs.db") as client:
+                return await client.list(limit=10)
+
+        assert trio.run(main) == []
+        ```
     """
 
     def __init__(self, store: Store | str, *, settings: Settings | Mapping[str, object] | None = None) -> None:

@@ -31,10 +31,22 @@ def lint(path: str | PathLike[str], *, allow: Iterable[str] = ()) -> list[Findin
 
 
 def load_blueprint(path: str | PathLike[str], *, allow: Iterable[str] = ()) -> Pipeline:
-    """Return the pipeline of a blueprint; raise `BlueprintError` with `findings`.
+    """Return the pipeline of a blueprint.
 
-    Python that it names is imported after it is valid, if `allow` or `flujo.toml` allow it: modules with their contents
-    (`"shop"`), or one name (`"shop.agents:clerk"`). Its limits are capped by `[blueprints]` of `flujo.toml`.
+    Python that it names is imported after it is valid. Its limits are capped by `[blueprints]` of `flujo.toml`.
+
+    Args:
+        path: path of the YAML file.
+        allow: modules (`"shop"`) or names (`"shop.agents:clerk"`) that it may import, in addition to `flujo.toml`.
+
+    Raises:
+        BlueprintError: the file is not valid; `findings` has rule and location of each problem.
+
+    Example:
+        ```python
+        Path("hello.yaml").write_text('steps: [{name: greet, uses: builtins.passthrough, input: "Hello, {{ input }}"}]')
+        assert Flujo(load_blueprint("hello.yaml")).run("Ada").output == "Hello, Ada"
+        ```
     """
     pipeline: Pipeline = _loaded(".blueprint_loader").load_blueprint(path, allow=allow)
     return pipeline

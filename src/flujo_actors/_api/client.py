@@ -2,86 +2,70 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 from urllib.parse import quote
 
-import attrs
-
-from .._core.labels import PARENT, checked_filter
-from .._core.outcomes import PipelineResult, RunId, TerminalOutcome
-from .._core.policies.approval_policy import JsonSchema, QuestionKind
+from .. import _fleet
+from .._core.outcomes import RunId
+from .._core.policies.rate_limits import RateInfo
 from .._core.policies.selection import DEFAULT_CATEGORY, Belief, Selection
+from .._core.policies.shared_budgets import BudgetInfo, budget_infos
 from .._core.records.records import (
     ENDED,
     WOKEN,
-    ListOrder,
-    OutboxStatus,
-    QuestionOrder,
-    QuestionQuery,
-    Record,
     RunQuery,
-    StoredRun,
     StoredStatus,
-    has_ended,
 )
-from .._core.records.run_state import RunState
 from .._core.records.sent_events import EventInfo as EventInfo
 from .._core.records.sent_events import EventStatus, SteerWhen
 from .._core.records.sent_events import Sent as Sent
 from .._core.records.sent_events import Steered as Steered
 from .._core.settings_model import RetentionSettings, checked_retention
 from .._core.step_paths import StepPath
-from .._core.validators import checked_seconds
-from .._core.views.record_summaries import RecordSummary
 from .._durable.cancel_requests import cancel
 from .._durable.forks import SAME_INPUT, ResumeMode, fork, retry
 from .._durable.operations import run_files
 from .._durable.operations.bulk_actions import BulkReport as BulkReport
 from .._durable.operations.bulk_actions import RunFilter as RunFilter
-from .._durable.operations.bulk_actions import checked_states, checked_status, checked_where, matching_runs
+from .._durable.operations.bulk_actions import checked_status, checked_where, matching_runs
 from .._durable.operations.run_files import ExportReport as ExportReport
 from .._durable.operations.run_files import IfExists, RunFile
 from .._durable.operations.run_files import ImportReport as ImportReport
 from .._durable.operations.run_totals import TotalsRow as TotalsRow
 from .._durable.pause_lookup import Question as Question
-from .._durable.pause_lookup import expire, give_answer, open_questions, question_at
+from .._durable.pause_lookup import expire, give_answer
 from .._durable.pause_lookup import send as send_event
 from .._durable.recorded_results import steer
 from .._durable.retention import PruneReport as PruneReport
 from .._durable.retention import delete_in_batches, pages_of, prune
-from .._durable.run_admission import projected, whole_record
 from .._durable.selection_rewards import choices_in, reward
-from .._durable.watch_poller import RunWatch, required, wait_until, watchers
+from .._durable.watch_poller import required, watchers
 from .._fleet.health_probe import KNOWN_FOR_S
 from ..errors import CorruptRecord, DeclarationError
-from ..stores._store_port import Store
 from ..telemetry._redaction.redactor import redacted
-from .bulk_client import BulkClient, LimitsClient, blocking
+from .bulk_client import BulkClient, ReadClient, StoreClient, blocking
+from .bulk_client import is_at_rest as is_at_rest
+from .bulk_client import stored_result as stored_result
 from .run_info import QueueInfo as QueueInfo
 from .run_info import RunInfo as RunInfo
-from .run_info import (
-    RunStateName,
-    RunsWatch,
-    filtered_runs,
-    found_runs,
-    info_of,
-    queue_infos,
-    run_infos,
-    wait_of,
-    webhook_info,
-    worker_infos,
-)
 from .run_info import Wait as Wait
 from .run_info import WebhookInfo as WebhookInfo
 from .run_info import WorkerInfo as WorkerInfo
-from .wiring import settings_of
+from .run_info import (
+    wait_of,
+)
+from .wiring import evaluations, settings_of
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import UserContent
+
+    from .._fleet.schedules import ScheduleInfo
+    from .evaluation.evaluation_results import Evaluation
 
 
 Prompt = Question
@@ -89,228 +73,124 @@ Prompt = Question
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Choice = TypeVar("Choice")
 
 
-class RunClient(BulkClient, LimitsClient):
+class LimitsClient(StoreClient):
+    """Schedules, rate limits and evaluations of a client."""
+
+    @blocking
+    def schedules(self, pipeline: str | None = None) -> Sequence[ScheduleInfo]:
+        """Return the schedules of a pipeline, or all, by name."""
+        return _fleet.schedule_infos(self._store, pipeline)
+
+    @blocking
+    def schedule(self, name: str) -> ScheduleInfo:
+        """Return one schedule; raise `StoreError` if there is none."""
+        return _fleet.schedule_info(self._store, name)
+
+    @blocking
+    def pause_schedule(self, name: str) -> None:
+        """Pause a schedule; its instants until `resume_schedule` have no runs."""
+        _fleet.pause_schedule(self._store, name)
+
+    @blocking
+    def resume_schedule(self, name: str) -> None:
+        """Resume a paused schedule from now."""
+        _fleet.resume_schedule(self._store, name)
+
+    @blocking
+    def delete_schedule(self, name: str) -> None:
+        """Delete a schedule; its runs stay."""
+        _fleet.delete_schedule(self._store, name)
+
+    @blocking
+    def trigger(self, name: str) -> str:
+        """Request a run of a schedule now; return its id.
+
+        The next worker of the pipeline creates the run, also of a paused schedule.
+        """
+        return _fleet.trigger_schedule(self._store, name)
+
+    @blocking
+    def backfill(
+        self, name: str, start: dt.datetime | float, end: dt.datetime | float, *, limit: int = 1000
+    ) -> Sequence[str]:
+        """Request the missing runs of `[start, end)`; return their ids.
+
+        The next worker of the pipeline creates them, oldest first. More than `limit` instants: `ValueError`.
+        """
+        return _fleet.backfill_schedule(self._store, name, start, end, limit=limit)
+
+    @blocking
+    def rates(self) -> Sequence[RateInfo]:
+        """Return the rate limits in use, by name and resource."""
+        required(self._store, "rates", what="reading rate limits")
+        return self._store.rates()
+
+    @blocking
+    def budgets(self, name: str | None = None, *, scope: str | None = None) -> Sequence[BudgetInfo]:
+        """Return the budgets of windows, by name and scope value."""
+        required(self._store, "window_budgets", what="reading budgets")
+        return budget_infos(self._store.window_budgets(), name, scope)
+
+    @blocking
+    def clear_cache(self, pipeline: str | None = None, step: str | None = None) -> int:
+        """Delete cached outputs of a pipeline or step; return their number."""
+        required(self._store, "clear_cache", what="clearing the cache of steps")
+        return self._store.clear_cache(pipeline, step)
+
+    @blocking
+    def evaluation(self, run_id: str) -> Evaluation:
+        """Return an evaluation, also while it runs; `RunNotFound` if it is none.
+
+        Neither its pipeline nor pydantic-evals is needed.
+        """
+        found: Evaluation = evaluations().stored_evaluation(self._store, run_id)
+        return found
+
+
+class RunClient(ReadClient, BulkClient, LimitsClient):
     """Runs of a store, for synchronous code; otherwise use `AsyncRunClient`.
 
-    A method that would block a running loop raises `LoopAlreadyRunning`; `allow_blocking=True` permits it. Hooks may
-    block, and so may all methods but `wait` on a `MemoryStore`, which has no I/O.
+    Args:
+        store: a store or its URL. It is not migrated.
+        allow_blocking: whether methods may block a running event loop.
+        settings: settings of telemetry, for `send`.
+
+    Raises:
+        LoopAlreadyRunning: a method would block a running loop. Hooks may block, and so may all methods but `wait` on a
+            `MemoryStore`, which has no I/O.
+        StoreVersionError: the schema of the database is of another release.
+
+    Example:
+        ```python
+        Flujo(Step("greet", str.upper), store="sqlite:///runs.db").run("ada", run_id="ada-1")
+        assert [info.run_id for info in RunClient("sqlite:///runs.db").list("completed")] == ["ada-1"]
+        ```
     """
-
-    # --- looking ---
-
-    @blocking
-    def list(
-        self,
-        status: StoredStatus | None = None,
-        *,
-        state: RunStateName | Sequence[RunStateName] | None = None,
-        labels: Mapping[str, str | None] | None = None,
-        pipeline: str | None = None,
-        queue: str | None = None,
-        created_after: float | None = None,
-        created_before: float | None = None,
-        updated_after: float | None = None,
-        updated_before: float | None = None,
-        abandoned: bool = False,
-        order: ListOrder = "updated",
-        limit: int | None = None,
-        cursor: str | None = None,
-        search: str | None = None,
-        parent: str | None = None,
-        where: RunFilter | None = None,
-    ) -> Sequence[RunInfo]:
-        """Return the matching runs, latest change first; times are epoch seconds.
-
-        `order="created"` lists the newest run first, at the same cost in a store of any size; no run moves between its
-        pages. A run matches `labels` if it has all of them; `None` matches any value. `where` replaces other filters.
-
-        `search` finds runs whose id begins with a text, or else whose pipeline contains it. `cursor` of the
-        last run requests the next page of the same order. `parent` lists the cases of an evaluation.
-        """
-        query = RunQuery(
-            status=None if status is None else checked_status(status),
-            pipeline=pipeline,
-            queue=queue,
-            created_after=created_after,
-            created_before=created_before,
-            updated_after=updated_after,
-            updated_before=updated_before,
-            abandoned=abandoned,
-            order=_checked_choice("list: order", order, get_args(ListOrder)),
-            limit=limit,
-            cursor=cursor,
-            search=search,
-            labels=(*checked_filter(labels), *(() if parent is None else ((PARENT, parent),))),
-        )
-        states = None if state is None else checked_states(state)
-        _check_store(self._store, query)
-        if where is None:
-            return [info_of(*each) for each in found_runs(self._store, query, states)]
-        if states is not None or query != RunQuery(order=query.order, limit=limit, cursor=cursor):
-            raise DeclarationError("list: give all conditions in `where`, or none of them")
-        return [info_of(*each) for each in filtered_runs(self._store, where, order, limit, cursor)]
-
-    @blocking
-    def get(self, run_id: str) -> RunInfo:
-        """One run; `RunNotFound` if it is not there."""
-        return run_infos(self._store, [self._store.get(RunId(run_id))])[0]
-
-    @blocking
-    def queues(self) -> Sequence[QueueInfo]:
-        """Return the queues with live workers or waiting runs, by name."""
-        return queue_infos(self._store)
-
-    @blocking
-    def outcomes(self, run_id: str) -> dict[StepPath, TerminalOutcome]:
-        """Return the steps' outcomes by path, in order of their end."""
-        found = self.state(run_id).outcomes
-        return {path: attrs.evolve(outcome, path=path) for path, outcome in found.items()}
-
-    @blocking
-    def state(self, run_id: str) -> RunState:
-        """Return the present state of the run.
-
-        A value of a class unknown to this process is plain data: its name under `type`, and its fields under `value`,
-        next to the tag `$` of stored data.
-        """
-        return projected(self._store, RunId(run_id))
-
-    @blocking
-    def state_at(self, run_id: str, seq: int) -> RunState:
-        """Return the state of the run at its record number `seq`."""
-        return projected(self._store, RunId(run_id), up_to=seq)
-
-    @blocking
-    def records(self, run_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[RecordSummary]:
-        """Return record summaries after a record, up to a limit."""
-        required(self._store, "scan", what="reading records without their bodies")
-        return self._store.scan(RunId(run_id), after, limit)
-
-    @blocking
-    def record(self, run_id: str, seq: int) -> Record:
-        """Return one record with its body; raise `RunNotFound` if there is none."""
-        required(self._store, "record", what="reading one record")
-        return whole_record(self._store, RunId(run_id), seq)
-
-    def watch(self, run_id: str, *, after: int = 0, texts: bool = False, reconnect_s: float = 60.0) -> RunWatch:
-        """Watch the run in any process: `async for record in client.watch(run_id)`.
-
-        It begins after a record, the first by default, and continues with new ones, half a second behind at most, until
-        the run has ended. On trio and asyncio; all watches share one query. With `texts`, its `new_texts()` returns the
-        new live text of open steps, of this process or another.
-
-        If the store fails, the watch retries with backoff and continues after its last record. It raises the
-        `StoreError` after `reconnect_s` seconds of failures.
-        """
-        return RunWatch(self._store, RunId(run_id), after=after, texts=texts, reconnect_s=reconnect_s)
-
-    def watch_runs(self, where: RunFilter | None = None, every_s: float = 1.0) -> RunsWatch:
-        """Watch many runs: `async for info in client.watch_runs(where)`.
-
-        It begins with all open runs of the filter. Then it yields a run when its state, its number of questions or of
-        retries has changed, also when it has ended or left the states of the filter. The open runs are read every
-        `every_s` seconds.
-        """
-        seconds = checked_seconds(every_s, what="watch_runs: every_s")
-        if where is not None and not isinstance(where, RunFilter):
-            raise DeclarationError(f"watch_runs needs a RunFilter(…), not {where!r:.100}")
-        wanted = RunFilter() if where is None else where
-        return RunsWatch(self._store, wanted, seconds)
-
-    @blocking
-    def wait(self, run_id: str, timeout: float | None = None) -> PipelineResult:
-        """Block until the run has ended or paused; return its result.
-
-        Raise `TimeoutError` after `timeout` seconds, `RunNotFound` if there is no such run.
-        """
-        try:
-            run = wait_until(self._store, RunId(run_id), is_at_rest, timeout=timeout)
-        except TimeoutError:
-            raise self.not_ended(run_id, timeout) from None
-        return stored_result(run, self.state(run_id))
-
-    def not_ended(self, run_id: str, timeout: float | None) -> TimeoutError:
-        """Return the timeout error of a wait, with `info`."""
-        info = self.get(run_id)
-        why = "" if info.reason is None else f" ({info.reason})"
-        since_s = max(0.0, time.time() - info.since)
-        error = TimeoutError(
-            f"run {run_id!r} has not ended within {timeout:g} s: it is {info.state} since {since_s:.0f} s{why}"
-        )
-        error.info = info  # type: ignore[attr-defined]
-        return error
-
-    @blocking
-    def questions(
-        self,
-        *,
-        to: str | None = None,
-        labels: Mapping[str, str | None] | None = None,
-        run_id: str | None = None,
-        pipeline: str | None = None,
-        kind: QuestionKind | None = None,
-        due_before: float | None = None,
-        order: QuestionOrder = "newest",
-        limit: int | None = None,
-        cursor: str | None = None,
-    ) -> Sequence[Question]:
-        """Return the matching open questions, newest first; also of running runs.
-
-        `to` is the addressee. All `labels` of the run must match; a value `None` matches every value. `order="due"`
-        lists the nearest deadline first, and questions without a deadline last.
-
-        `cursor`, that of the last question of one page, requests the next page of the same order; new questions do
-        not shift it.
-        """
-        query = QuestionQuery(
-            to=to,
-            labels=checked_filter(labels),
-            run_id=None if run_id is None else RunId(run_id),
-            pipeline=pipeline,
-            kind=_checked_choice("questions: kind", kind, get_args(QuestionKind)),
-            due_before=due_before,
-            order=_checked_choice("questions: order", order, get_args(QuestionOrder)),
-            limit=limit,
-            cursor=cursor,
-        )
-        return open_questions(self._store, query)
-
-    @blocking
-    def prompts(self, *, limit: int | None = None, cursor: str | None = None) -> Sequence[Question]:
-        """Return the open questions, newest first: `questions` without a filter."""
-        return open_questions(self._store, QuestionQuery(limit=limit, cursor=cursor))
-
-    @blocking
-    def workers(self) -> Sequence[WorkerInfo]:
-        """Return the live workers by name: those with a recent status report."""
-        return worker_infos(self._store)
-
-    @blocking
-    def webhooks(
-        self, *, status: OutboxStatus | None = None, run_id: str | None = None, limit: int | None = None
-    ) -> Sequence[WebhookInfo]:
-        """Return the messages to webhooks, newest first: pending, delivered, failed."""
-        required(self._store, "messages", what="a list of webhook messages", port="RunOutbox")
-        wanted = _checked_choice("webhooks: status", status, get_args(OutboxStatus))
-        named = None if run_id is None else RunId(run_id)
-        return [webhook_info(each) for each in self._store.messages(status=wanted, run_id=named, limit=limit)]
-
-    @blocking
-    def schema_of(self, token: str) -> JsonSchema:
-        """Return the JSON Schema of a question's answer; empty for any."""
-        return question_at(self._store, token).schema
-
-    # --- handling ---
 
     @blocking
     def answer(self, token: str, answer: object, *, by: str | None = None) -> None:
         """Answer a pause once: it is validated, stored, and used on resume.
 
-        `by` is stored with the answer; authorization belongs to the application. Raise `InvalidAnswer` if it does not
-        fit, `AlreadyAnswered` after another answer, `NotPaused` if there is no pause.
+        Args:
+            token: `state_token` of the question.
+            answer: a value that fits the `schema` of the question.
+            by: name of the person; authorization belongs to the application.
+
+        Raises:
+            InvalidAnswer: the answer does not fit; the question stays open.
+            AlreadyAnswered: another answer was stored.
+            Expired: the deadline has passed.
+            NotPaused: there is no such pause.
+
+        Example:
+            ```python
+            flujo = Flujo(Step.approval("pay", "Pay?"), store="sqlite:///runs.db")
+            token = flujo.run(900, run_id="invoice").state_token
+            RunClient("sqlite:///runs.db").answer(token, "approve", by="ada")
+            assert flujo.resume("invoice").status == "completed"
+            ```
         """
         give_answer(self._store, token, answer, by=by)
         watchers.poke(self._store)
@@ -360,9 +240,24 @@ class RunClient(BulkClient, LimitsClient):
     ) -> Sent:
         """Send an event to a waiting run, or buffer it.
 
-        The oldest open wait with this name and key gets it, else the next one that opens within `events.retain_s`. With
-        `to="all"` every open wait gets it, and none later. A second event with the same `id` changes nothing. Raise
-        `InvalidEvent` if the data is no JSON, too large, or does not fit the wait.
+        Args:
+            event: name of the event.
+            key: key of the event.
+            data: JSON data.
+            id: id of the event; a second event with the same id changes nothing.
+            to: `"one"`: the oldest open wait, or the next within `events.retain_s`; `"all"`: every open wait.
+            by: name of the sender, recorded.
+
+        Raises:
+            InvalidEvent: the data is no JSON, too large, or does not fit the wait.
+
+        Example:
+            ```python
+            flujo = Flujo(Step.wait_for("paid", "payment"), store="sqlite:///runs.db")
+            flujo.run("order", run_id="order-7")
+            sent = RunClient("sqlite:///runs.db").send("payment", key="order-7", data=12)
+            assert sent.status == "delivered"
+            ```
         """
         settings = settings_of(self._given)().events
         sent = send_event(self._store, event, key=key, data=data, id=id, to=to, by=by, settings=settings)
@@ -384,8 +279,25 @@ class RunClient(BulkClient, LimitsClient):
     ) -> Steered:
         """Send a message to the agent of an open granular step.
 
-        It is part of the agent's next request, after the tool results; with `when="when_done"`, of one more turn at the
-        end. A second message with the same `id` changes nothing. Raise `NotSteerable`, `AmbiguousStep` or `TooLate`.
+        Args:
+            run_id: id of the run.
+            message: text or content of pydantic-ai.
+            path: path of the step; by default the only open granular step.
+            when: `"next_turn"`: part of the next request; `"when_done"`: of one more turn at the end.
+            id: id of the message; a second one with the same id changes nothing.
+            by: name of the sender, recorded.
+
+        Raises:
+            NotSteerable: no granular step is open.
+            AmbiguousStep: several are open, and `path` is missing.
+            TooLate: the run or the step has ended.
+
+        Example:
+            ```python
+            Flujo(Step("greet", str.upper), store="sqlite:///runs.db").run("ada", run_id="ada-1")
+            with pytest.raises(TooLate):
+                RunClient("sqlite:///runs.db").steer("ada-1", "by train, please")
+            ```
         """
         step = None if path is None else StepPath(path)
         steered = steer(self._store, RunId(run_id), message, path=step, when=when, id=id, by=by)
@@ -415,8 +327,21 @@ class RunClient(BulkClient, LimitsClient):
     def wake(self, run_id: str, path: str | None = None) -> bool:
         """End the sleeps or the start delay of a run now.
 
-        With `path`, it ends the wait of one step. Waits for a rate or a budget end, too; waits for an event do not.
-        Return whether it waited. Raise `RunNotFound` if there is no such run.
+        Waits for a rate or a budget end, too; waits for an event do not. Return whether it waited.
+
+        Args:
+            run_id: id of the run.
+            path: path of one step.
+
+        Raises:
+            RunNotFound: there is no such run.
+
+        Example:
+            ```python
+            flujo = Flujo(Step.sleep("a week", 7 * 24 * 3600), store="sqlite:///runs.db")
+            flujo.run("x", run_id="nap")
+            assert RunClient("sqlite:///runs.db").wake("nap")
+            ```
         """
         required(self._store, "wake", what="a run that wakes before its time")
         woken = self._store.wake(RunId(run_id), None if path is None else StepPath(path), body=WOKEN)
@@ -427,13 +352,26 @@ class RunClient(BulkClient, LimitsClient):
     def cancel(self, run_id: str, reason: str = "cancelled from outside", *, undo: bool = True) -> None:
         """Cancel a run for good; it ends as aborted.
 
-        If its pipeline has compensations, its work is compensated: by its owner if it is running, else by a process
-        with the pipeline (`recover()`, `flujo.cancel(run_id)`, a worker), and until then it can be neither answered nor
-        resumed. With `undo=False` it ends at once without compensation.
+        A running run ends within a second: its owner reads the request and cancels the steps. A run that waits for
+        its compensations can be neither answered nor resumed.
 
-        A running run ends within a second: a request is stored, its owner reads it and cancels the run's steps. Raise
-        `NotPaused` if the run has ended, `RunNotFound` if it does not exist, `RunLeased` if it has an owner and the
-        store cannot pass on requests.
+        Args:
+            run_id: id of the run.
+            reason: text that becomes the feedback of the run.
+            undo: whether completed steps are compensated: by the owner, or by a process with the pipeline.
+
+        Raises:
+            NotPaused: the run has ended.
+            RunNotFound: there is no such run.
+            RunLeased: it has an owner, and the store cannot pass on requests.
+
+        Example:
+            ```python
+            Flujo(Step.approval("pay", "Pay?"), store="sqlite:///runs.db").run(900, run_id="invoice")
+            client = RunClient("sqlite:///runs.db")
+            client.cancel("invoice", "wrong amount")
+            assert client.get("invoice").status == "aborted"
+            ```
         """
         cancel(self._store, RunId(run_id), redacted(reason), undo=undo)
         watchers.poke(self._store)
@@ -451,12 +389,28 @@ class RunClient(BulkClient, LimitsClient):
     ) -> None:
         """Continue a failed or aborted run from its failures; workers claim it.
 
-        Steps that succeeded are not executed again, and usage continues. The run keeps its id and its records. A run
-        without a queue gets `queue`, by default `"default"`. `mode` is that of `resume`, for the worker that claims it.
-        `from_start` executes all steps again, with other idempotency keys; a run that undid steps needs it.
-        `reason` and `by`, the name of the caller, are recorded.
+        Steps that succeeded are not executed again, and usage continues. The run keeps its id and its records.
 
-        `NotRetryable` if the run has not ended or another caller was faster, `RunEnded` if it has completed.
+        Args:
+            run_id: id of the run.
+            from_start: whether all steps are executed again, with other keys; a run that undid steps needs it.
+            mode: handling of a changed pipeline by the worker, as in `Flujo.resume`.
+            queue: queue of a run that has none.
+            reason: text that is recorded.
+            by: name of the caller, recorded.
+
+        Raises:
+            NotRetryable: the run has not ended, or another caller was faster.
+            RunEnded: the run has completed.
+            RunNotFound: there is no such run.
+
+        Example:
+            ```python
+            flujo = Flujo(Step("ask", ScriptedAgent(OSError("down"), "up")), store="sqlite:///runs.db")
+            flujo.run("?", run_id="r1")
+            RunClient("sqlite:///runs.db").retry("r1", reason="the provider is back")
+            assert [result.output for result in flujo.recover()] == ["up"]
+            ```
         """
         retry(
             self._store,
@@ -474,8 +428,25 @@ class RunClient(BulkClient, LimitsClient):
     def fork(self, run_id: str, seq: int, *, input: object = SAME_INPUT, new_id: str | None = None) -> str:
         """Create a run from another one's records up to `seq`.
 
-        The new run has no owner: `flujo.resume(new_id)` or `recover()` continues it without repeating completed steps.
-        With `input`, it has another input: completed steps stay completed.
+        The new run has no owner: `flujo.resume(new_id)` or `recover()` continues it.
+
+        Args:
+            run_id: id of the original run, which is unchanged.
+            seq: number of the last record that is kept.
+            input: other input; completed steps stay completed.
+            new_id: id of the new run.
+
+        Raises:
+            RunNotFound: there is no such run.
+            RunExists: the new id is used.
+            Compacted: the record was deleted by `keep_history`.
+
+        Example:
+            ```python
+            Flujo(Step("greet", str.upper), store="sqlite:///runs.db").run("ada", run_id="ada-1")
+            forked = RunClient("sqlite:///runs.db").fork("ada-1", 1, input="eve")
+            assert Flujo(Step("greet", str.upper), store="sqlite:///runs.db").resume(forked).output == "EVE"
+            ```
         """
         return fork(self._store, RunId(run_id), seq, input=input, new_id=None if new_id is None else RunId(new_id))
 
@@ -491,14 +462,26 @@ class RunClient(BulkClient, LimitsClient):
     ) -> Any:
         """Write runs to a file as JSON lines, with their remote steps.
 
-        `where` is a run id, several, or a filter; `path` is a path or a binary file, also under the name `file`. The
-        file replaces an older one when it is complete. The result is an `ExportReport`.
+        The result is an `ExportReport`, or the path of a file `.flujo.jsonl`, which can be replayed. A file without
+        content cannot be imported.
 
-        The path of one run may have the suffix `.flujo.jsonl`, and has it by default. Such a file can be replayed, it
-        passes the redactor unless `redact=False`, and the result is its path.
+        Args:
+            where: a run id, several, or a filter.
+            path: path or binary file; by default `<id>.flujo.jsonl`. It replaces an older file when it is complete.
+            file: other name of `path`.
+            redact: whether texts pass the redactor; by default for paths that end in `.flujo.jsonl`.
+            content: whether inputs, outputs, contexts, messages and answers are written, or their type and size.
 
-        With `redact`, bodies and messages pass the redactor. With `content=False`, inputs, outputs, contexts, messages
-        and answers are replaced by type and size. Files of several runs can then not be imported.
+        Raises:
+            DeclarationError: no file is named for several runs.
+            RunNotFound: there is no such run.
+
+        Example:
+            ```python
+            Flujo(Step("greet", str.upper), store="sqlite:///runs.db").run("ada", run_id="ada-1")
+            report = RunClient("sqlite:///runs.db").export("ada-1", "runs.jsonl")
+            assert report.runs == 1
+            ```
         """
         path = file if path is None else path
         if isinstance(where, str) and content and (path is None or run_files.single_name(path) is not None):
@@ -523,9 +506,23 @@ class RunClient(BulkClient, LimitsClient):
     def import_runs(self, file: RunFile, *, if_exists: IfExists = "raise") -> ImportReport:
         """Create the runs of an exported file, each one atomically.
 
-        They have no owner: open runs can be answered under their tokens, claimed and resumed. `RunExists` if an id is
-        used, unless it is skipped. A cut, changed or redacted file is a `DeclarationError`, one of a newer version a
-        `StoreVersionError`; then nothing is written.
+        They have no owner: open runs can be answered under their tokens, claimed and resumed.
+
+        Args:
+            file: path or binary file.
+            if_exists: for a used id: `"raise"` or `"skip"`.
+
+        Raises:
+            RunExists: an id is used.
+            DeclarationError: the file is cut, changed or redacted.
+            StoreVersionError: the file is of a newer version.
+
+        Example:
+            ```python
+            Flujo(Step("greet", str.upper), store="sqlite:///runs.db").run("ada", run_id="ada-1")
+            RunClient("sqlite:///runs.db").export("ada-1", "runs.jsonl")
+            assert RunClient("sqlite:///other.db").import_runs("runs.jsonl").runs == 1
+            ```
         """
         report = run_files.import_runs(self._store, file, if_exists=if_exists)
         watchers.poke(self._store)
@@ -557,15 +554,41 @@ class RunClient(BulkClient, LimitsClient):
 
     @blocking
     def delete(self, run_id: str) -> bool:
-        """Delete an unowned run; return whether there was one."""
+        """Delete an unowned run; return whether it was deleted.
+
+        Args:
+            run_id: id of the run.
+
+        Raises:
+            LoopAlreadyRunning: this thread runs an event loop.
+
+        Example:
+            ```python
+            Flujo(Step("greet", str.upper), store="sqlite:///runs.db").run("ada", run_id="ada-1")
+            assert RunClient("sqlite:///runs.db").delete("ada-1")
+            ```
+        """
         return self._store.delete([RunId(run_id)]) > 0
 
     @blocking
     def prune(self, retention: RetentionSettings | Mapping[str, object], *, dry_run: bool = False) -> PruneReport:
-        """Delete the ended runs that retention settings delete, `{"completed": "30d"}`.
+        """Delete the ended runs that retention settings delete.
 
         Workers do that by themselves if their settings have a retention. It can be repeated after an interruption.
-        `dry_run` counts the runs and deletes nothing.
+
+        Args:
+            retention: settings such as `{"completed": "30d"}`.
+            dry_run: whether the runs are only counted.
+
+        Raises:
+            DeclarationError: the settings are not valid.
+
+        Example:
+            ```python
+            Flujo(Step("greet", str.upper), store="sqlite:///runs.db").run("ada", run_id="ada-1")
+            report = RunClient("sqlite:///runs.db").prune({"completed": "30d"}, dry_run=True)
+            assert report.runs == 0
+            ```
         """
         return prune(self._store, checked_retention(retention), dry_run=dry_run)
 
@@ -600,42 +623,3 @@ def _default_file(run_ids: Sequence[str]) -> str:
 def _file_name(file: RunFile) -> str:
     name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "the file")
     return os.path.basename(os.fspath(name)) if isinstance(name, str | os.PathLike) else "the file"
-
-
-def _check_store(store: Store, query: RunQuery) -> None:
-    """Refuse a listing that a custom store cannot answer."""
-    if query.cursor is not None or query.search is not None:
-        required(store, "scan", what="a listing with `cursor` or `search`")
-    if query.labels:
-        required(store, "set_labels", what="a listing by labels", port="RunLabels")
-
-
-def _checked_choice(what: str, given: Choice, known: Sequence[Choice]) -> Choice:
-    """Return a valid choice or None."""
-    if given is not None and given not in known:
-        raise DeclarationError(f"{what} must be {' or '.join(map(repr, known))}, not {given!r}")
-    return given
-
-
-def is_at_rest(run: StoredRun) -> bool:
-    """Return whether the run waits for an external action."""
-    return has_ended(run.status) or (run.status == "paused" and bool(run.pauses))
-
-
-def stored_result(run: StoredRun, state: RunState) -> PipelineResult:
-    """Return the result of a run from its stored state."""
-    assert run.status != "running"
-    question = run.pauses[0] if run.pauses else None
-    return PipelineResult(
-        run_id=run.run_id,
-        status=run.status,
-        output=state.output if run.status == "completed" else None,
-        step_history=state.results,
-        total_cost_usd=state.usage.cost_usd,
-        total_tokens=state.usage.tokens,
-        final_context=state.context,
-        feedback=state.feedback,
-        state_token=None if question is None else question.token,
-        error=state.error if run.status == "failed" else None,
-        labels=run.labels,
-    )

@@ -6,8 +6,9 @@ import copy
 import datetime as dt
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from .. import _fleet
 from .._bridge.host_loop import current_host, in_own_loop, refuse_inside_loop
@@ -25,13 +26,17 @@ if TYPE_CHECKING:
     from pydantic_evals import Dataset
     from pydantic_evals.evaluators import Evaluator
 
+    from .._agents.retrieval.retriever_port import Retriever
     from .._core.default_settings import Backend
     from .._core.labels import Labels
+    from .._core.policies.rate_limits import RateLimit
     from .._core.policies.schedule_rules import Missed, Overlap
     from .._core.quota import Quota
     from .._core.settings_model import Settings, UsageSettings
     from .._dsl.pipeline import Pipeline
+    from .._dsl.retrieval_collections import Collection
     from .._dsl.wait_steps import Instant
+    from .._durable.operations.webhooks import Webhook
     from .._durable.pipeline_diff import ResumeMode
     from .._fleet.budget_ledger import ParentBudget
     from .._fleet.engine_port import Engine
@@ -46,6 +51,25 @@ if TYPE_CHECKING:
     from .rehearsal.rehearsal import RehearsalOptions
     from .rehearsal.verdicts import Rehearsal, Replay
     from .run_info import RunInfo
+
+    Hook: TypeAlias = Callable[[Any], Any]
+
+    class FlujoOptions(TypedDict, total=False):
+        """Options of a pipeline's execution, apart from the type of its context."""
+
+        initial_context_data: Mapping[str, object] | None
+        resources: object
+        usage_limits: UsageLimits | Sequence[UsageLimits] | None
+        hooks: Hook | Iterable[Hook]
+        store: Store | str | None
+        settings: Settings | Mapping[str, Any] | None
+        engine: Engine | str | None
+        undo_grace_s: float | None
+        retrievers: Mapping[type[Collection], Retriever | Callable[..., object]] | None
+        carry: Iterable[ContextVar[Any]]
+        rate_limits: Mapping[str, RateLimit] | None
+        labels: Mapping[str, str] | None
+        webhooks: Iterable[Webhook]
 
 
 class ScheduleApi:
@@ -80,9 +104,34 @@ class ScheduleApi:
     ) -> ScheduleInfo:
         """Create or update a schedule, whose runs workers submit. Blocks.
 
-        `cron` has five fields, in `zone`; `every_s` counts from the epoch or from `starts_at`. A function as `input` is
-        called with the scheduled time by the worker. `overlap` handles an instant while an earlier run has not ended,
-        `missed` the instants without a worker. Paused schedules stay paused, and `paused` acts at creation only.
+        Args:
+            name: name of the schedule.
+            cron: five fields in `zone`, or `@daily` and the like.
+            every_s: interval, counted from the epoch or from `starts_at`.
+            zone: time zone of `cron`.
+            input: input of each run, or a function of the scheduled time that the worker calls.
+            context: fields of each run's context.
+            labels: labels of each run.
+            queue: queue of the runs.
+            priority: priority in the queue.
+            key: key in the queue.
+            overlap: for an instant while an earlier run is open: `skip`, `queue`, `cancel` or `allow`.
+            missed: for instants without a worker: `one`, `skip` or `all`.
+            missed_within_s: age up to which a missed instant counts.
+            jitter_s: delay of each instant, equal in every process.
+            starts_at: first time.
+            ends_at: last time.
+            paused: whether a new schedule is paused.
+
+        Raises:
+            DeclarationError: no store, or a wrong expression, zone or interval.
+
+        Example:
+            ```python
+            flujo = Flujo(Step("report", str), store="sqlite:///runs.db")
+            info = flujo.schedule("daily", cron="0 9 * * 1-5", zone="Europe/Madrid")
+            assert info.next[0].hour == 9
+            ```
         """
         self._first_context.of_run(context)  # a wrong context is refused where it is declared
         schedule = _fleet.checked_schedule(
@@ -164,13 +213,33 @@ class FleetApi(ScheduleApi, Generic[In]):
     ) -> str:
         """Submit a run to a queue; return its id once durable.
 
-        `RunClient(store).wait(run_id)` waits for its end, from any process. Raise `RunExists` for a used id. Workers
-        claim runs of a higher `priority` (-100 to 100) first, and among these one run of each `key` in turn. A run
-        starts `at` an aware datetime or epoch seconds, or `delay_s` seconds later by the store's clock.
+        `RunClient(store).wait(run_id)` waits for its end, from any process.
 
-        `if_exists="return"` returns a used id, and `"retry_failed"` also retries its failed run. At most one open run
-        of the store has a `singleton` key: `when_busy` returns the id of that run, raises `SingletonBusy`, or cancels
-        that run (`"replace"`).
+        Args:
+            data: input of the first step.
+            run_id: id of the run; a random one by default.
+            context: fields of this run's context.
+            queue: queue whose workers execute the run.
+            priority: -100 to 100; workers claim the highest first.
+            key: tenant or user; among equal priorities one run of each key is claimed in turn.
+            labels: texts to find the run by.
+            at: start, an aware datetime or epoch seconds.
+            delay_s: start in so many seconds by the store's clock.
+            if_exists: for a used id: `"raise"`, `"return"` the id, or `"retry_failed"`.
+            singleton: key that at most one open run of the store has.
+            when_busy: for a used singleton: `"return"` the id of that run, `"raise"`, or `"replace"` it.
+
+        Raises:
+            RunExists: the id is used.
+            SingletonBusy: an open run has the key.
+            DeclarationError: the `Flujo` has no store, or an argument is not valid.
+
+        Example:
+            ```python
+            flujo = Flujo(Step("greet", str.upper), store="sqlite:///runs.db")
+            run_id = trio.run(flujo.submit, "ada")  # in a handler: await flujo.submit("ada")
+            assert RunClient("sqlite:///runs.db").get(run_id).status == "running"
+            ```
         """
         once = once_of(run_id, if_exists, singleton, when_busy)
         named, first = checked_labels(labels, self._labels), isolated(self._first_context.of_run(context))
@@ -214,12 +283,33 @@ class FleetApi(ScheduleApi, Generic[In]):
     ) -> Worker:
         """Return a worker inside this program: `async with flujo.worker(queues="default", slots=8):`.
 
-        It executes up to `slots` runs of these queues at once, claims runs of dead workers, and stops at the end of the
-        block: runs not finished in `grace_s` seconds are released. `health` is a port (`":8080"`) or the path of a
-        file. `mode` is that of `resume`, for runs submitted with another version of the pipeline. `engine` replaces the
-        `Flujo`'s own, and the store is polled every `look_s` seconds. With `once`, it stops by itself when nothing is
-        queued: `await worker.stopped()`. At most `per_key` runs of a `key` are executed at once, over all workers that
-        have the same limit.
+        It executes runs, claims runs of dead workers, and stops at the end of the block.
+
+        Args:
+            queues: names of its queues.
+            slots: most runs at once.
+            grace_s: time to finish runs at the end; the others are released.
+            health: port (`":8080"`) or path of a file that reports its health.
+            mode: handling of runs of another pipeline version, as in `resume`.
+            engine: job queue, in place of the `Flujo`'s own.
+            look_s: interval of polls of the store.
+            once: whether it stops when nothing is queued: `await worker.stopped()`.
+            per_key: most runs of one `key` at once, over all workers with this limit.
+
+        Raises:
+            DeclarationError: the `Flujo` has no store, or an argument is not valid.
+
+        Example:
+            ```python
+            flujo = Flujo(Step("greet", str.upper), store="sqlite:///runs.db")
+
+            async def main():
+                run_id = await flujo.submit("ada")
+                async with flujo.worker(), AsyncRunClient("sqlite:///runs.db") as client:
+                    return (await client.wait(run_id, timeout=30)).output
+
+            assert trio.run(main) == "ADA"
+            ```
         """
         fleet = self._fleet(checked_mode(mode), engine_of(engine, self._store))
         return fleet.worker(
@@ -392,9 +482,24 @@ class RehearsalApi:
     ) -> Replay:
         """Run the present code on the records of a run, without effects.
 
-        `run` is the id of a stored run, or the path of a run file. Recorded model responses, tool results, outcomes of
-        steps and answers replace all effects. `live_steps` are executed, as if they were declared `rehearse="live"`.
-        With `connect`, toolsets may connect to list their tools.
+        Recorded model responses, tool results, outcomes of steps and answers replace all effects.
+
+        Args:
+            run: id of a stored run, or path of a run file.
+            live_steps: steps that are executed, as if they were declared `rehearse="live"`.
+            connect: whether toolsets may connect to list their tools.
+            backend: library that the steps are written for.
+
+        Raises:
+            RunNotFound: there is no such run.
+            LoopAlreadyRunning: this thread runs an event loop; use `replay_async`.
+
+        Example:
+            ```python
+            flujo = Flujo(Step("greet", str.upper), store="sqlite:///runs.db")
+            flujo.run("ada", run_id="r1")
+            assert flujo.replay("r1").verdict == "same"
+            ```
         """
         start = functools.partial(_rehearsal.replayed, self._performer(), run, live_steps, connect)
         return in_own_loop(start, backend=self.backend(backend), instead="replay_async")

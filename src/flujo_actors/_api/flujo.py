@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from .._bridge.host_loop import Host, checked_backend, current_host, in_own_loop
 from .._core.default_settings import BACKEND, default_settings
@@ -30,7 +30,7 @@ from .._runtime.run.run_environment import Run
 from .._runtime.run.step_results import set_scheduled
 from .._runtime.tree.run_supervisor import Windows, drive
 from .fleet_api import EvaluationApi, FleetApi, RehearsalApi
-from .handle import Drive, EventStream, RunHandle
+from .handle import Drive, EventStream, RunHandle, RunStart
 from .wiring import (
     background_recovery,
     cache_of,
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from .._runtime.run.hooks import Hooks
     from .._runtime.run.run_environment import RemoteSteps
     from ..stores._store_port import Store
+    from .fleet_api import FlujoOptions, Hook
     from .rehearsal.playback import RunRehearsal
 
 
@@ -93,29 +94,38 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     C = TypeVar("C")
-    Hook: TypeAlias = Callable[[Any], Any]
-
-    class FlujoOptions(TypedDict, total=False):
-        """Options of a pipeline's execution, apart from the type of its context."""
-
-        initial_context_data: Mapping[str, object] | None
-        resources: object
-        usage_limits: UsageLimits | Sequence[UsageLimits] | None
-        hooks: Hook | Iterable[Hook]
-        store: Store | str | None
-        settings: Settings | Mapping[str, Any] | None
-        engine: Engine | str | None
-        undo_grace_s: float | None
-        retrievers: Mapping[type[Collection], Retriever | Callable[..., object]] | None
-        carry: Iterable[ContextVar[Any]]
-        rate_limits: Mapping[str, RateLimit] | None
-        labels: Mapping[str, str] | None
-        webhooks: Iterable[Webhook]
 
 
 @suggests_options
 class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
-    """Run one pipeline, repeatedly and concurrently, from sync code, trio or anyio."""
+    """Run one pipeline, repeatedly and concurrently, from sync code, trio or anyio.
+
+    Args:
+        pipeline: a step, a pipeline or a function.
+        context_model: type of the context: a pydantic model, a dataclass or an attrs class.
+        initial_context_data: fields of every run's context.
+        resources: clients and connections for steps with a parameter `resources`; never stored.
+        usage_limits: limits of each run, and limits with a `window` over all runs.
+        hooks: functions that are called at starts and ends of runs and steps.
+        store: a store or its URL; without one, runs are kept in memory.
+        settings: settings over those of `flujo.toml` and the environment.
+        engine: job queue that notifies workers, e.g. `"postgres"`.
+        undo_grace_s: time for compensations of a cancelled run without a store.
+        retrievers: retriever of each collection that a step searches.
+        carry: context variables that remote steps and submitted runs receive.
+        rate_limits: rate limits by model pattern, e.g. `{"openai:*": RateLimit(…)}`.
+        labels: labels of every run.
+        webhooks: endpoints for questions and ended runs.
+
+    Raises:
+        DeclarationError: a step, an option or a URL is not valid.
+
+    Example:
+        ```python
+        flujo = Flujo(Step("greet", str.upper), store="sqlite:///runs.db")
+        assert flujo.run("ada").output == "ADA"
+        ```
+    """
 
     @overload
     def __init__(
@@ -191,10 +201,24 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
     ) -> PipelineResult[Out, Ctx]:
         """Run the pipeline from synchronous code and return its result.
 
-        `context` sets fields of this run's context, over those of `initial_context_data`.
-        `backend` is the library that the steps are written for: `"trio"` or `"asyncio"`, by default the setting
-        `run.backend`. Steps written with anyio run on either.
-        `labels` are texts to find the run by, over those of the `Flujo`.
+        Args:
+            data: input of the first step.
+            run_id: id of the run; a random one by default.
+            context: fields of this run's context, over those of `initial_context_data`.
+            backend: library of the steps, `"trio"` or `"asyncio"`; by default the setting `run.backend`.
+            labels: texts to find the run by, over those of the `Flujo`.
+
+        Raises:
+            LoopAlreadyRunning: this thread runs an event loop; use `run_async`.
+            RunExists: the store has a run with this id.
+            ControlError: a limit or a configuration error stopped the run; its `result` is partial.
+            StoreError: the store failed; the run can be resumed.
+
+        Example:
+            ```python
+            result = Flujo(Step("double", lambda number: 2 * number)).run(21)
+            assert (result.status, result.output) == ("completed", 42)
+            ```
         """
         return in_own_loop(
             self._start(data, run_id, context, labels), backend=self.backend(backend), instead="run_async"
@@ -213,9 +237,29 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
     ) -> RunHandle[Out, Ctx]:
         """Return a run's handle: await it, iterate over outcomes, or enter.
 
-        Iteration includes step starts with `started`, and tool calls with `tools`. `chunks` selects the live chunks: of
-        all steps, of none (`False`), of the `"last"` one, or of these names or paths; an agent without shown chunks is
-        called without streaming.
+        Args:
+            data: input of the first step.
+            run_id: id of the run; a random one by default.
+            context: fields of this run's context.
+            started: whether the iteration includes starts of steps (`Started`).
+            tools: whether the iteration includes tool calls (`ToolCalled`).
+            chunks: live chunks of all steps, none (`False`), the `"last"` step, or these names or paths. An agent
+                without shown chunks is called without streaming.
+            labels: texts to find the run by.
+
+        Raises:
+            DeclarationError: `chunks` names an unknown step.
+
+        Awaiting or iterating the handle raises the errors of `run`.
+
+        Example:
+            ```python
+            async def main():
+                async with Flujo(Step("double", lambda number: 2 * number)).run_async(21) as run:
+                    return [type(outcome).__name__ async for outcome in run]
+
+            assert trio.run(main) == ["Success"]
+            ```
         """
         shown = chunks_of(self.pipeline, chunks)
         return RunHandle(self._start(data, run_id, context, labels), started=started, tools=tools, chunks=shown)
@@ -239,7 +283,7 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         self, data: object, run_id: str | None, context: Mapping[str, Any] | None, labels: Mapping[str, str] | None
     ) -> Drive:
         named = self._labels if labels is None else checked_labels(labels, self._labels)
-        return _Start(self, data, checked_id(run_id), self._first_context.of_run(context), named)
+        return RunStart(self, data, checked_id(run_id), self._first_context.of_run(context), named)
 
     async def _run_new(
         self, data: object, run_id: RunId, context: object, labels: Labels, host: Host, event_stream: EventStream | None
@@ -261,9 +305,27 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
     ) -> PipelineResult[Out, Ctx]:
         """Continue a run from synchronous code, on the `backend` of `run`.
 
-        With an answer, `token` is the `state_token` of a pause; without one it is the id of an unfinished run. `mode`
-        handles a changed pipeline: `"strict"`, `"compat"` or `"force"`. A run of a provably dead process is claimed at
-        once; otherwise its lease is waited for, or, without `wait`, `RunLeased` has the time left.
+        Args:
+            token: `state_token` of a pause, or without an answer the id of an unfinished run.
+            answer: answer to the pause.
+            mode: handling of a changed pipeline: `"strict"`, `"compat"` or `"force"`.
+            wait: whether to wait for the lease of an owner that is not provably dead.
+            backend: library that the steps are written for.
+
+        Raises:
+            InvalidAnswer: the answer does not fit; the question stays open.
+            AlreadyAnswered: another answer was used.
+            NotPaused: the run has ended, or has no such pause.
+            RunNotFound: there is no such run.
+            FingerprintMismatch: the pipeline changed, and `mode` does not accept the change.
+            RunLeased: another process owns the run; `left_s` is the time left.
+
+        Example:
+            ```python
+            flujo = Flujo(Step.approval("pay", "Pay 900 dollars?"))
+            paused = flujo.run(900)
+            assert flujo.resume(paused.state_token, "approve").output == 900
+            ```
         """
         start = functools.partial(self._run_on, token, answer, checked_mode(mode), wait)
         return in_own_loop(start, backend=self.backend(backend), instead="resume_async")
@@ -306,7 +368,27 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         reason: str | None = None,
         backend: Backend | None = None,
     ) -> PipelineResult[Out, Ctx]:
-        """Retry a failed or aborted run here, from synchronous code; see `RunClient.retry`."""
+        """Retry a failed or aborted run here, from synchronous code.
+
+        Args:
+            run_id: id of the run.
+            from_start: whether all steps are executed again, with other idempotency keys.
+            mode: handling of a changed pipeline, as in `resume`.
+            reason: text that is recorded.
+            backend: library that the steps are written for.
+
+        Raises:
+            NotRetryable: the run has not ended, was retried by another caller, or undid steps.
+            RunEnded: the run has completed.
+
+        Example:
+            ```python
+            model = ScriptedAgent(ConnectionError("down"), "back again")
+            flujo = Flujo(Step("ask", model), store="sqlite:///runs.db")
+            assert flujo.run("why?", run_id="r1").status == "failed"
+            assert flujo.retry("r1").output == "back again"
+            ```
+        """
         start = functools.partial(self._retry, RunId(run_id), from_start, checked_mode(mode), reason)
         return in_own_loop(start, backend=self.backend(backend), instead="retry_async")
 
@@ -343,9 +425,24 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
     ) -> RecoveryReport:
         """Claim and finish this pipeline's runs left by dead processes.
 
-        Return their results, and in `left` the other runs with the reason: owned by a live process, unreadable, started
-        with another pipeline (`mode` is that of `resume`), or an error. With `wait`, leases are waited for until they
-        expire.
+        Return their results, and in `left` the other runs with the reason: a live owner, an unreadable record, another
+        pipeline, or an error.
+
+        Args:
+            mode: handling of a changed pipeline, as in `resume`.
+            wait: whether to wait for leases until they expire.
+            backend: library that the steps are written for.
+
+        Raises:
+            LoopAlreadyRunning: this thread runs an event loop; use `recover_async`.
+            StoreError: the store failed.
+
+        Example:
+            ```python
+            flujo = Flujo(Step.approval("pay", "Pay?"), store="sqlite:///runs.db")
+            RunClient("sqlite:///runs.db").answer(flujo.run(900).state_token, "approve")
+            assert [result.output for result in flujo.recover()] == [900]
+            ```
         """
         start = functools.partial(self._recover, checked_mode(mode), wait)
         return in_own_loop(start, backend=self.backend(backend), instead="recover_async")
@@ -386,7 +483,24 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         """Cancel and compensate a run from synchronous code; return its result.
 
         It applies to unowned runs: paused, cancelled by a `RunClient`, or left by a dead process. A running one is
-        requested to end, and the result is `None`. Raise `NotPaused` if the run has ended.
+        requested to end, and the result is `None`.
+
+        Args:
+            run_id: id of the run.
+            reason: text that becomes the feedback of the run.
+            mode: handling of a changed pipeline, as in `resume`.
+            backend: library that the compensations are written for.
+
+        Raises:
+            NotPaused: the run has ended.
+            RunNotFound: there is no such run.
+
+        Example:
+            ```python
+            flujo = Flujo(Step.approval("pay", "Pay 900 dollars?"))
+            flujo.run(900, run_id="invoice")
+            assert flujo.cancel("invoice", "wrong amount").status == "aborted"
+            ```
         """
         start = functools.partial(self._cancel, RunId(run_id), reason, checked_mode(mode))
         return in_own_loop(start, backend=self.backend(backend), instead="cancel_async")
@@ -531,17 +645,3 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
     def _hooks_of(self, run_id: RunId, host: Host, labels: Labels) -> Hooks | None:
         made, telemetry = self._make_hooks, self._telemetry
         return None if made is None else made(run_id, host, hook_reporter(telemetry), telemetry.redact, labels)
-
-
-class _Start:
-    """Start of one run on a host; smaller than a partial."""
-
-    __slots__ = ("_context", "_data", "_flujo", "_labels", "_run_id")
-
-    def __init__(
-        self, flujo: Flujo[Any, Any, Any], data: object, run_id: RunId, context: object, labels: Labels
-    ) -> None:
-        self._flujo, self._data, self._run_id, self._context, self._labels = flujo, data, run_id, context, labels
-
-    def __call__(self, host: Host, event_stream: EventStream | None) -> Awaitable[PipelineResult]:
-        return self._flujo._run_new(self._data, self._run_id, self._context, self._labels, host, event_stream)

@@ -32,7 +32,9 @@ from .._core.type_parameters import Ctx, Generic, Out
 from .._runtime.run.messages import EventStream as EventStream
 from ..actors._mailbox import Mailbox
 
-if TYPE_CHECKING:  # only for readers with options
+if TYPE_CHECKING:
+    from .._core.labels import Labels
+    from .._core.outcomes import RunId
     from .._dsl.chunk_filter import ShownChunks
 
 OUTCOME_BUFFER = 64
@@ -294,3 +296,18 @@ def _unpacked(got: Value[PipelineResult] | Error) -> PipelineResult:
     if isinstance(got, Error):
         raise got.error
     return got.value
+
+
+class RunStart:
+    """Start of one run on a host; smaller than a partial."""
+
+    __slots__ = ("_context", "_data", "_flujo", "_labels", "_run_id")
+
+    def __init__(self, flujo: Any, data: object, run_id: RunId, context: object, labels: Labels) -> None:
+        self._flujo, self._data, self._run_id, self._context, self._labels = flujo, data, run_id, context, labels
+
+    def __call__(self, host: Host, event_stream: EventStream | None) -> Awaitable[PipelineResult]:
+        started: Awaitable[PipelineResult] = self._flujo._run_new(
+            self._data, self._run_id, self._context, self._labels, host, event_stream
+        )
+        return started

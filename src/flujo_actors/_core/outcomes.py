@@ -322,8 +322,16 @@ class PipelineResult(Generic[Out, Ctx]):
         """Return a completed run's output, or raise the reason for its absence.
 
         A failed run raises the original exception, with its traceback and a note that names run, path and attempt.
-        `RunFailed` replaces it if nothing was raised or another process raised it. A paused run raises `RunPaused`, an
-        aborted one `RunAborted`.
+
+        Raises:
+            RunFailed: nothing was raised, or another process raised it.
+            RunPaused: the run waits for an answer.
+            RunAborted: the run was cancelled.
+
+        Example:
+            ```python
+            assert Flujo(Step("greet", str.upper)).run("ada").unwrap() == "ADA"
+            ```
         """
         match self.status:
             case "completed":

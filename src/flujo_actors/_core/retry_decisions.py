@@ -38,7 +38,25 @@ from .validators import is_number, suggests_options
 @suggests_options
 @attrs.frozen(kw_only=True)
 class Backoff:
-    """Exponential waiting times with jitter, in seconds."""
+    """Exponential waiting times with jitter, in seconds.
+
+    Args:
+        first: wait before the first retry.
+        factor: growth with each retry.
+        ceiling: longest wait.
+        jitter: random share of a wait, from 0 to 1.
+        longest_retry_after_s: longest `Retry-After` of a provider that is honored.
+
+    Raises:
+        DeclarationError: a value is negative or not finite.
+
+    Example:
+        ```python
+        flaky = ScriptedAgent(ConnectionError("down"), "up")
+        step = Step("ask", flaky, max_retries=1, backoff=Backoff(first=20))
+        assert run_on_mock_clock(Flujo(step)).output == "up"
+        ```
+    """
 
     first: float = 0.1
     factor: float = 2.0

@@ -166,7 +166,33 @@ def _share(_: object, attribute: AttrsField, value: V) -> None:
 @suggests_options
 @attrs.frozen
 class UsageLimits:
-    """Limits of a step or a run; `None` means no limit."""
+    """Limits of a step or a run; `None` means no limit.
+
+    Args:
+        total_cost_usd_limit: dollars.
+        total_tokens_limit: input and output tokens.
+        request_limit: model requests, also failed ones.
+        tool_calls_limit: tool calls.
+        step_limit: steps of agents.
+        time_limit_s: time worked, without pauses.
+        when_reached: `"fail"`, `"pause"` for a higher limit, or with a window `"wait"`.
+        window: `"hour"`, `"day"`, `"week"` or `"month"`: one budget for all runs of a scope.
+        zone: time zone of the window.
+        scope: `"pipeline"`, `"key"` or `"label:<name>"`.
+        name: name of the budget, shared by pipelines with the same name.
+        warn_at: share of a limit at which `budget.warned` is emitted.
+
+    Raises:
+        DeclarationError: a limit is negative, or an argument needs a window.
+
+    Example:
+        ```python
+        model = scripted_model("ok", forever=True)
+        two = Step("a", make_agent_async(model)) >> Step("b", make_agent_async(model))
+        with pytest.raises(UsageLimitExceededError):
+            Flujo(two, usage_limits=UsageLimits(request_limit=1)).run("hello")
+        ```
+    """
 
     total_cost_usd_limit: float | None = attrs.field(default=None, validator=_positive)
     total_tokens_limit: int | None = attrs.field(default=None, validator=_positive)

@@ -37,7 +37,24 @@ def _checked_choice(choices: tuple[str, ...]) -> Any:
 @suggests_options
 @attrs.frozen(eq=False)
 class Compensate:
-    """Compensation of a step, and the action if it fails for good."""
+    """Compensation of a step, and the action if it fails for good.
+
+    Args:
+        by: function, step or pipeline that gets an `Undo`.
+        when: `"started"`, or `"completed"` to leave failed calls alone.
+        if_it_fails: `"continue"` with the next compensation, `"stop"`, or `"pause"` for a person.
+
+    Raises:
+        DeclarationError: an argument is not valid.
+
+    Example:
+        ```python
+        undone = []
+        book = Step("book", str.upper, compensate=Compensate(lambda undo: undone.append(undo.output), when="completed"))
+        Flujo(book >> Step("pay", ScriptedAgent(OSError("declined")))).run("seat")
+        assert undone == ["SEAT"]
+        ```
+    """
 
     by: AnyStep = attrs.field(converter=_as_compensation)
     """Function, step or pipeline that receives the `Undo`."""

@@ -111,8 +111,20 @@ Source: TypeAlias = FromState | FromLiteral | FromHistory | FromRetrieval
 def from_state(where: str | Callable[..., object], *, name: str | None = None) -> FromState:
     """Return a source for a value of the run's context.
 
-    `where` is a field, a dotted path, or a function `(data, context)`. It serves as a source, as the `query` of a
-    search, and as the value of a filter.
+    It serves as a source, as the `query` of a search, and as the value of a filter.
+
+    Args:
+        where: a field, a dotted path, or a function `(data, context)`.
+        name: name of the source.
+
+    Raises:
+        DeclarationError: `where` is neither a text nor a function.
+
+    Example:
+        ```python
+        step = Step("answer", make_agent_async(scripted_model("ok")), context_sources=[from_state("style")])
+        assert Flujo(step).run("hi", context={"style": "One sentence."}).output == "ok"
+        ```
     """
     _checked_where(where, what="from_state")
     _checked_own_name(name, what="from_state")
@@ -158,10 +170,33 @@ def from_retrieval(
 ) -> FromRetrieval:
     """Return a source of passages; `query` defaults to the step's data.
 
-    `filters` are strict: a value, a list (any of them), `from_state(…)` or a function `(data, context)` for each field;
-    a filter that evaluates to `None` fails the step. `rerank` gets the passages (and `query=`, if it has that
-    parameter) and returns them in another order. `if_empty` is rendered if nothing was found. `on_error="skip"`
-    continues without the passages.
+    Args:
+        collection: collection that is searched.
+        query: text, `from_state(…)`, or a function `(data, context)`.
+        top_k: most passages.
+        min_relevance: lowest score, from 0 to 1.
+        filters: a value, a list, `from_state(…)` or a function for each field; `None` fails the step.
+        rerank: function of the passages, and of `query=` if it has that parameter.
+        if_empty: text if nothing was found.
+        timeout_s: longest search.
+        on_error: `"fail"`, or `"skip"` to continue without the passages.
+        cache: whether equal searches of a run are made once.
+        name: name of the source.
+
+    Raises:
+        DeclarationError: a filter names no field of the collection, or an argument is not valid.
+
+    Example:
+        ```python
+        class Manuals(Collection, name="manuals"):
+            tenant: str
+
+        manuals = InMemoryRetriever(Manuals)
+        manuals.add("Green tea wants 80 degrees.", id="tea", tenant="acme")
+        source = from_retrieval(Manuals, top_k=3, filters={"tenant": "acme"})
+        step = Step("answer", make_agent_async(scripted_model("80")), context_sources=[source])
+        assert Flujo(step, retrievers={Manuals: manuals}).run("How hot?").output == "80"
+        ```
     """
     found = checked_collection(collection, what="from_retrieval: collection")
     what = f"from_retrieval({found.__name__})"

@@ -3,6 +3,7 @@
 Sections:
 
 - `>>`: composition of steps and pipelines, with their types.
+- Constructors of approvals, selections and waits, mixed into `Step`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from ..errors import DeclarationError, RefusedOutput, StructuredOutputError, Unk
 from .call_plan import CallPlan, asked_of_scope, asks_for_budget, check_takes_pair, plan_callable
 
 if TYPE_CHECKING:
+    from .._core.policies.approval_policy import Option
     from .._core.retry_decisions import RetryRule
     from .._core.validators import AttrsField, Owner, V
     from .compensation_options import Compensate
     from .output_options import Cache
     from .pipeline import AnyStep, Pipeline, StepLike
+    from .selection_step import Reward, SelectAgent
     from .typed_parts import Answers, I, Returns, Streams, T, TypedStep
+    from .wait_steps import Approval, Instant, OnTimeout, OnWaitTimeout, Sleep, WaitFor
 
 
 # --- `>>`: composition of steps and pipelines ---------------------------------------------------------------------
@@ -453,3 +457,166 @@ def _refuse_circular_fallback(step: Declared) -> None:
 def _identity(step: Declared) -> tuple[str, object]:
     agent = getattr(step, "agent", None)
     return step.name, id(step) if agent is None else id(agent)
+
+
+# --- Constructors of approvals, selections and waits ------------------------------------------------------------------
+
+
+class GovernedKinds:
+    """The makers of these kinds."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def approval(
+        name: str,
+        message: str | Callable[..., str],
+        options: Mapping[str, str | Option] | Iterable[Option] | None = None,
+        *,
+        to: str | None = None,
+        timeout_s: float | None = None,
+        on_timeout: OnTimeout | StepLike = "fail",
+        on_rejection: StepLike | None = None,
+        max_deferrals: int = 3,
+        comment_required: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        **config: Any,
+    ) -> Approval[Any, Any]:
+        """Return a step that pauses for an approver or its timeout.
+
+        Args:
+            name: name of the step.
+            message: text of the question, or a function `(data, context)`.
+            options: other options than `approve`, `reject` and `defer`, by name.
+            to: addressee; `RunClient.questions(to=…)` lists by it.
+            timeout_s: time for an answer, by the store's clock.
+            on_timeout: `"fail"`, `"approve"`, `"reject"`, or a step such as the next approval.
+            on_rejection: step after a rejection; without it the step fails with `Rejected`.
+            max_deferrals: how often the question can be deferred.
+            comment_required: whether a rejection needs a comment.
+            metadata: JSON data that the question has.
+            **config: options of steps.
+
+        Raises:
+            DeclarationError: an argument is not valid.
+
+        Example:
+            ```python
+            flujo = Flujo(Step.approval("pay", "Pay 900 dollars?", to="finance"))
+            paused = flujo.run(900)
+            assert flujo.resume(paused.state_token, Decision("approve", by="ada")).output == 900
+            ```
+        """
+        return _dsl.Approval(
+            name,
+            message,
+            options=options,
+            to=to,
+            deadline_s=timeout_s,
+            on_timeout=on_timeout,
+            on_rejection=on_rejection,
+            max_deferrals=max_deferrals,
+            comment_required=comment_required,
+            metadata={} if metadata is None else metadata,
+            **config,
+        )
+
+    @staticmethod
+    def sleep(
+        name: str,
+        seconds: float | Callable[..., float] | None = None,
+        *,
+        until: Instant | Callable[..., Instant] | None = None,
+        **config: Any,
+    ) -> Sleep[T, T]:
+        """Return a step that passes its input on after a time.
+
+        A stored run that sleeps needs no process.
+
+        Args:
+            name: name of the step.
+            seconds: length, or a function `(data, context)`.
+            until: aware datetime or seconds since the epoch, or a function.
+            **config: options of steps.
+
+        Raises:
+            DeclarationError: neither or both of `seconds` and `until` are given.
+
+        Example:
+            ```python
+            reminder = Step.sleep("a week", 7 * 24 * 3600) >> Step("send", str.upper)
+            assert run_on_mock_clock(Flujo(reminder), "hello").output == "HELLO"
+            ```
+        """
+        return _dsl.Sleep(name, seconds, until=until, **config)
+
+    @staticmethod
+    def wait_for(
+        name: str,
+        event: str,
+        *,
+        key: str | Callable[..., str] | None = None,
+        schema: type[T] | None = None,
+        timeout_s: float | None = None,
+        on_timeout: OnWaitTimeout | StepLike = "fail",
+        **config: Any,
+    ) -> WaitFor[Any, T]:
+        """Return a step that waits for an event and outputs its data.
+
+        `RunClient.send(event, key=…)` sends it.
+
+        Args:
+            name: name of the step.
+            event: name of the event.
+            key: key of the event, or a function `(data, context)`; by default the run's id.
+            schema: type of the data.
+            timeout_s: longest wait.
+            on_timeout: `"fail"`, `"none"`, or a step that gets the input of the wait.
+            **config: options of steps.
+
+        Raises:
+            DeclarationError: an argument is not valid.
+
+        Example:
+            ```python
+            flujo = Flujo(Step.wait_for("paid", "payment", schema=int), store="sqlite:///runs.db")
+            assert flujo.run("order", run_id="order-7").status == "sleeping"
+            RunClient("sqlite:///runs.db").send("payment", key="order-7", data=12)
+            assert [result.output for result in flujo.recover()] == [12]
+            ```
+        """
+        return _dsl.WaitFor(name, event, key=key, schema=schema, deadline_s=timeout_s, on_timeout=on_timeout, **config)
+
+    @staticmethod
+    def select_agent(
+        name: str,
+        arms: Mapping[str, object],
+        by: object = None,
+        *,
+        category: Callable[..., object] | None = None,
+        reward: Reward = None,
+        beliefs: str | None = None,
+        **config: Any,
+    ) -> SelectAgent[Any, Any]:
+        """Return a step that selects an agent, by default by Thompson sampling.
+
+        Args:
+            name: name of the step.
+            arms: agents, steps or pipelines by name.
+            by: rule of selection: `ThompsonSampling(…)`, `ByBudget(…)` or an object with `choose`.
+            category: function `(data, context)`; statistics are kept apart by its result.
+            reward: function `(result, context)` from 0 to 1, or `"later"` for `RunClient.reward`.
+            beliefs: name of the statistics; by default the step's path.
+            **config: options of steps.
+
+        Raises:
+            DeclarationError: there is no arm, or an argument is not valid.
+
+        Example:
+            ```python
+            step = Step.select_agent("case", {"upper": str.upper, "title": str.title})
+            assert Flujo(step).run("tea").output in ("TEA", "Tea")
+            ```
+        """
+        rule: dict[str, Any] = {} if by is None else {"by": by}
+        return _dsl.SelectAgent(name, arms, **rule, category=category, reward=reward, beliefs=beliefs, **config)

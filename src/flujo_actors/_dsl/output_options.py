@@ -1,16 +1,17 @@
-"""Options of structured output for a step.
+"""Options of steps: structured output, and all options for type checkers.
 
 Sections:
 
 - Cache: reuse of outputs in later runs.
 - Redirect: validator result that passes the work to another agent.
 - Granular execution: each model turn and tool call of an agent is committed.
+- Options of steps for type checkers: a misspelled one is an error in the editor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, Required, TypeAlias, TypedDict, get_args
 
 import attrs
 
@@ -23,7 +24,14 @@ from .call_plan import plan_agent
 if TYPE_CHECKING:
     from .._core.policies.loop_detection import LoopGuard
     from .._core.policies.rate_limits import RateLimit
+    from .._core.retry_decisions import Backoff, RetryRule
+    from .._core.usage import UsageLimits
     from .._core.validators import AttrsField, V
+    from .compensation_options import Compensate
+    from .context_sources import ContextSources, Source
+    from .declared_step import Processors
+    from .kinds import Merging, OnBranchFailure
+    from .pipeline import StepLike
 
 
 StructuredOutput: TypeAlias = Literal["off", "auto", "openai_json"]
@@ -132,7 +140,25 @@ def _checked_key(_: object, attribute: AttrsField, value: V) -> None:
 @suggests_options
 @attrs.frozen
 class Cache:
-    """Reuse of a step's output in later runs, for `ttl_s` seconds."""
+    """Reuse of a step's output in later runs, for `ttl_s` seconds.
+
+    Args:
+        ttl_s: age up to which an output is reused.
+        key: function of the data; an agent with tools or `deps` needs it.
+        scope: the pipeline, `"key"`, or `"label:<name>"`.
+
+    Raises:
+        DeclarationError: the age is not positive, or the key is missing.
+
+    Example:
+        ```python
+        calls = []
+        step = Step("count", lambda text: calls.append(text), cache=Cache(ttl_s=3600))
+        flujo = Flujo(step, store="sqlite:///runs.db")
+        flujo.run("tea"), flujo.run("tea")
+        assert calls == ["tea"]
+        ```
+    """
 
     ttl_s: float = attrs.field(validator=_checked_ttl)
     key: Callable[..., str] | None = attrs.field(default=None, kw_only=True, validator=_checked_key)
@@ -242,3 +268,104 @@ class Resumable:
     """
     guard: LoopGuard | None = attrs.field(default=None, validator=_checked_guard)
     """Loop guard: reaction to a detected cycle."""
+
+
+# --- Options of steps for type checkers ---------------------------------------------------------------------------
+# A test compares them with the options of the steps.
+
+
+class Options(TypedDict, total=False):
+    """Options of every kind of step."""
+
+    max_retries: int
+    backoff: Backoff
+    retry_on: RetryRule | Iterable[RetryRule] | None
+    timeout_s: float | None
+    fallback: StepLike | None
+    validators: Callable[..., Any] | Iterable[Callable[..., Any]]
+    updates_context: bool
+    usage_limits: UsageLimits | None
+    cache: Cache | None
+    on_failure: StepLike | Iterable[StepLike] | None
+    compensate: StepLike | Compensate | Mapping[str, StepLike | Compensate] | None
+    min_confidence: float | None
+    confidence: object
+    on_low_confidence: StepLike | Iterable[StepLike] | None
+    meta: Mapping[str, object]
+    runs_on: str | None
+
+
+class KindOptions(Options, total=False):
+    """Options of composite steps and of pauses."""
+
+    input: object
+    processors: Processors | Mapping[str, object]
+
+
+class LoopOptions(KindOptions, total=False):
+    """Options of a loop in addition to body and condition."""
+
+    guard: LoopGuard | None
+    keep_history: int | None
+
+
+class MapOptions(KindOptions, total=False):
+    """Options of a map in addition to body and items."""
+
+    merge: Merging
+    batch: int
+
+
+class ParallelOptions(KindOptions, total=False):
+    """Options of parallel branches."""
+
+    merge: Merging
+    on_branch_failure: OnBranchFailure
+    max_concurrency: int | None
+
+
+class AgentOptions(Options, total=False):
+    """Options of an agent step that preserve its data types."""
+
+    deps: Any
+    message_history: object
+    conversation: str | Callable[..., str] | None
+    agent_options: Mapping[str, Any] | Callable[..., Any] | None
+    context_sources: ContextSources | Iterable[Source] | None
+    rate_limit: RateLimit | Iterable[RateLimit] | None
+    mergeable_output: bool
+    rehearse: Rehearse
+
+
+class GivenInput(AgentOptions):
+    """Agent options with an `input` that replaces the previous output."""
+
+    input: Required[object]
+
+
+class DataOptions(AgentOptions, total=False):
+    """Agent options that change data types: processors or a schema."""
+
+    processors: Processors | Mapping[str, object]
+    processing: Processing | Mapping[str, object]
+
+
+class AllOptions(DataOptions, total=False):
+    """All options of an agent step."""
+
+    input: object
+
+
+class WithProcessors(AgentOptions, total=False):
+    """Agent options with processors, whose types cannot be inferred."""
+
+    processors: Required[Processors | Mapping[str, Any]]
+    input: object
+    processing: Processing | Mapping[str, object]
+
+
+class WithProcessing(AgentOptions, total=False):
+    """Agent options with structured output: a schema changes the output type."""
+
+    processing: Required[Processing | Mapping[str, Any]]
+    input: object

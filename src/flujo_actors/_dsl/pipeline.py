@@ -53,7 +53,27 @@ _LONGEST_TITLE = 200
 @suggests_options
 @attrs.frozen(eq=False)
 class Pipeline(Chained[In, Out]):
-    """Sequence of steps; a pipeline can be used wherever a step can."""
+    """Sequence of steps; a pipeline can be used wherever a step can.
+
+    Args:
+        steps: steps, functions or pipelines.
+        name: name; a named pipeline stays a step of its own where it is chained.
+        on_failure: handlers of a failed step in it.
+        compensate: function that undoes the whole pipeline.
+        usage_limits: limits of its runs.
+        initial_context_data: fields of its runs' context.
+        labels: labels of its runs.
+        schedules: schedules that its workers create.
+
+    Raises:
+        DeclarationError: it is empty, or two steps have the same name.
+
+    Example:
+        ```python
+        letters = Pipeline([Step("draft", str.title), Step("sign", lambda text: f"{text}!")], name="letters")
+        assert Flujo(letters).run("dear ada").output == "Dear Ada!"
+        ```
+    """
 
     steps: tuple[AnyStep, ...] = attrs.field(converter=_as_steps)
     name: str | None = None

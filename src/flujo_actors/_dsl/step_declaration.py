@@ -1,16 +1,10 @@
-"""`Step`: a supervised agent, and constructors of all other kinds.
-
-Sections:
-
-- Constructors of approvals, selections and waits, mixed into `Step`.
-- Options of steps for type checkers: a misspelled one is an error in the editor.
-"""
+"""`Step`: a supervised agent, and constructors of all other kinds."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import attrs
 
@@ -18,112 +12,28 @@ from .. import _dsl
 from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
 from .call_plan import CallPlan, check_agent_only, name_of, plan_agent, plan_maker
-from .declared_step import Declared, of_type, options_of, refuse_unknown
+from .declared_step import Declared, GovernedKinds, of_type, options_of, refuse_unknown
 from .output_options import NO_PROCESSING, Processing, Resumable, as_processing, as_rate_limits, checked_rehearse
+from .output_options import AgentOptions as AgentOptions
+from .output_options import AllOptions as AllOptions
+from .output_options import DataOptions as DataOptions
+from .output_options import GivenInput as GivenInput
+from .output_options import KindOptions as KindOptions
+from .output_options import LoopOptions as LoopOptions
+from .output_options import MapOptions as MapOptions
+from .output_options import Options as Options
+from .output_options import ParallelOptions as ParallelOptions
+from .output_options import WithProcessing as WithProcessing
+from .output_options import WithProcessors as WithProcessors
 from .pipeline import StepLike
 
 if TYPE_CHECKING:
-    from .._core.policies.approval_policy import Option
     from .._core.policies.loop_detection import LoopGuard
     from .._core.policies.rate_limits import RateLimit
-    from .._core.retry_decisions import Backoff, RetryRule
-    from .._core.usage import UsageLimits
-    from .compensation_options import Compensate
-    from .context_sources import ContextSources, Source
-    from .declared_step import Processors
+    from .context_sources import ContextSources
     from .kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Merging, OnBranchFailure, Parallel, SequenceOf
-    from .output_options import Cache, OnUncertain, Rehearse
-    from .selection_step import Reward, SelectAgent
+    from .output_options import OnUncertain, Rehearse
     from .typed_parts import Answers, I, K, ModelAgent, O, Returns, RunsAgent, StepMaker, Streams, T, TypedStep
-    from .wait_steps import Approval, Instant, OnTimeout, OnWaitTimeout, Sleep, WaitFor
-
-
-# --- Constructors of approvals, selections and waits ------------------------------------------------------------------
-
-
-class GovernedKinds:
-    """The makers of these kinds."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def approval(
-        name: str,
-        message: str | Callable[..., str],
-        options: Mapping[str, str | Option] | Iterable[Option] | None = None,
-        *,
-        to: str | None = None,
-        timeout_s: float | None = None,
-        on_timeout: OnTimeout | StepLike = "fail",
-        on_rejection: StepLike | None = None,
-        max_deferrals: int = 3,
-        comment_required: bool = False,
-        metadata: Mapping[str, Any] | None = None,
-        **config: Any,
-    ) -> Approval[Any, Any]:
-        """Return a step that pauses for an approver or its timeout.
-
-        With `comment_required`, a rejection without a comment is refused.
-        """
-        return _dsl.Approval(
-            name,
-            message,
-            options=options,
-            to=to,
-            deadline_s=timeout_s,
-            on_timeout=on_timeout,
-            on_rejection=on_rejection,
-            max_deferrals=max_deferrals,
-            comment_required=comment_required,
-            metadata={} if metadata is None else metadata,
-            **config,
-        )
-
-    @staticmethod
-    def sleep(
-        name: str,
-        seconds: float | Callable[..., float] | None = None,
-        *,
-        until: Instant | Callable[..., Instant] | None = None,
-        **config: Any,
-    ) -> Sleep[T, T]:
-        """Return a step that passes its input on after a time.
-
-        A stored run that sleeps needs no process. `until` is an aware datetime or seconds since the epoch.
-        """
-        return _dsl.Sleep(name, seconds, until=until, **config)
-
-    @staticmethod
-    def wait_for(
-        name: str,
-        event: str,
-        *,
-        key: str | Callable[..., str] | None = None,
-        schema: type[T] | None = None,
-        timeout_s: float | None = None,
-        on_timeout: OnWaitTimeout | StepLike = "fail",
-        **config: Any,
-    ) -> WaitFor[Any, T]:
-        """Return a step that waits for an event and outputs its data.
-
-        `RunClient.send(event, key=…)` sends it. Without `key`, that is the run's id.
-        """
-        return _dsl.WaitFor(name, event, key=key, schema=schema, deadline_s=timeout_s, on_timeout=on_timeout, **config)
-
-    @staticmethod
-    def select_agent(
-        name: str,
-        arms: Mapping[str, object],
-        by: object = None,
-        *,
-        category: Callable[..., object] | None = None,
-        reward: Reward = None,
-        beliefs: str | None = None,
-        **config: Any,
-    ) -> SelectAgent[Any, Any]:
-        """Return a step that selects an agent, by default by Thompson sampling."""
-        rule: dict[str, Any] = {} if by is None else {"by": by}
-        return _dsl.SelectAgent(name, arms, **rule, category=category, reward=reward, beliefs=beliefs, **config)
 
 
 # --- `Step`: a supervised agent -----------------------------------------------------------------------------------
@@ -131,7 +41,51 @@ class GovernedKinds:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False, init=False)
 class Step(Declared[In, Out], GovernedKinds):
-    """Step with one agent: callable, `async run` object or pydantic-ai agent."""
+    """Step with one agent: callable, `async run` object or pydantic-ai agent.
+
+    Args:
+        name: name of the step, unique in its pipeline.
+        agent: function, object with an async `run` or `stream`, or pydantic-ai agent.
+        input: value or function `(previous, context)` that replaces the previous output.
+        max_retries: further attempts after a failure.
+        backoff: delays between attempts.
+        retry_on: failures that are retried: classes, HTTP statuses or functions of the exception.
+        timeout_s: longest time of an attempt.
+        fallback: step after the last failed attempt.
+        validators: functions on the output; a returned reason refuses it.
+        processors: functions on the data before the call, and on the output after it.
+        processing: options of structured output, e.g. `{"schema": City}`.
+        updates_context: whether a dict output is merged into the context.
+        usage_limits: limits of each execution of the step.
+        cache: reuse of the output in later runs.
+        on_failure: handler after the fallback.
+        compensate: function that undoes the step if the run fails later.
+        min_confidence: lowest accepted confidence, from 0 to 1.
+        confidence: source of the confidence: a field, a function or `Votes(n)`.
+        on_low_confidence: review of an output below `min_confidence`.
+        deps: value of pydantic-ai's `deps`, or a function called per attempt.
+        message_history: earlier messages, or a function like `deps`.
+        conversation: id of a stored conversation that the agent continues.
+        agent_options: further arguments of pydantic-ai's `Agent.run`.
+        context_sources: context that the agent gets in addition to its prompt.
+        rate_limit: rate limits of the agent's requests.
+        mergeable_output: whether the output can merge into the context, for blind tools.
+        rehearse: `"live"` if the step has no effect, for replays.
+        runs_on: queue of the workers that execute the step.
+        meta: data for your own tools.
+
+    Raises:
+        DeclarationError: the agent's signature or an option is not valid.
+        UnknownOption: an option is misspelled; the message has the nearest one.
+
+    Example:
+        ```python
+        async def double(number: int) -> int:
+            return 2 * number
+
+        assert Flujo(Step("double", double, max_retries=2, timeout_s=5)).run(21).output == 42
+        ```
+    """
 
     agent: Any = attrs.field(default=None, kw_only=False)
     deps: Any = attrs.field(default=None, repr=False)
@@ -264,7 +218,24 @@ class Step(Declared[In, Out], GovernedKinds):
     def from_callable(fn: Callable[..., Any], name: str | None = None, **options: Unpack[AllOptions]) -> Step: ...
     @staticmethod
     def from_callable(fn: Callable[..., Any], name: str | None = None, **options: Any) -> Step:
-        """Return a step for a sync or async function, named after it."""
+        """Return a step for a sync or async function, named after it.
+
+        Args:
+            fn: function; its first parameter is the data.
+            name: other name of the step.
+            **options: options of steps.
+
+        Raises:
+            DeclarationError: the function needs an unknown argument.
+
+        Example:
+            ```python
+            def shout(text: str) -> str:
+                return text.upper()
+
+            assert Step.from_callable(shout, max_retries=1).name == "shout"
+            ```
+        """
         return Step(name or name_of(fn), fn, **options)
 
     @overload
@@ -304,7 +275,25 @@ class Step(Declared[In, Out], GovernedKinds):
     ) -> Step:
         """Return a step that resumes after its last committed unit.
 
-        `guard` acts on loops.
+        Args:
+            name: name of the step.
+            agent: pydantic-ai agent.
+            input: value or function that replaces the previous output.
+            max_turns: most model turns; then `MaxTurnsReached`.
+            on_uncertain: a call in flight at a crash: `"rerun"`, `"pause"` or `"fail"`.
+            keep_last: messages that the model is shown, at least.
+            guard: detection of repeated turns.
+            **options: options of steps.
+
+        Raises:
+            DeclarationError: the agent is no pydantic-ai agent, or an option is not valid.
+
+        Example:
+            ```python
+            agent = make_agent_async(scripted_model("Booked."), "Book what the user asks for.")
+            flujo = Flujo(Step.granular("travel", agent), store="sqlite:///runs.db")
+            assert flujo.run("Oslo, please").output == "Booked."
+            ```
         """
         refuse_unknown(name, options, options_of(Step) | {"max_turns", "on_uncertain", "keep_last", "guard"})
         options["resumable"] = Resumable(
@@ -393,7 +382,22 @@ class Step(Declared[In, Out], GovernedKinds):
     ) -> Parallel:
         """Return a step that runs all branches on the same input.
 
-        The output is a dict by key.
+        Args:
+            name: name of the step.
+            branches: steps by key; the output is a dict by key.
+            merge: strategy for changes of the context, or reducers by field.
+            on_branch_failure: `"propagate"` cancels the others, `"ignore"` keeps their results.
+            max_concurrency: most branches at once.
+            **options: options of steps.
+
+        Raises:
+            DeclarationError: an argument or an option is not valid.
+
+        Example:
+            ```python
+            both = Step.parallel("both", {"up": Step("up", str.upper), "title": Step("title", str.title)})
+            assert Flujo(both).run("tea time").output == {"up": "TEA TIME", "title": "Tea Time"}
+            ```
         """
         return _dsl.Parallel(
             name,
@@ -433,7 +437,21 @@ class Step(Declared[In, Out], GovernedKinds):
     ) -> MapOver:
         """Return a step that runs the body per item, in order.
 
-        Items come from `items` or the incoming data.
+        Args:
+            name: name of the step.
+            body: step of one item.
+            items: items, or a function `(data, context)`; by default the incoming data. May be an async iterator.
+            max_concurrency: most items at once.
+            **options: options of steps.
+
+        Raises:
+            DeclarationError: an argument or an option is not valid.
+
+        Example:
+            ```python
+            each = Step.map_over("each", Step("up", str.upper), max_concurrency=8)
+            assert Flujo(each).run(["a", "b"]).output == ["A", "B"]
+            ```
         """
         return _dsl.MapOver(name, body, items=items, max_concurrency=max_concurrency, **options)
 
@@ -463,7 +481,24 @@ class Step(Declared[In, Out], GovernedKinds):
         default: StepLike | None = None,
         **options: Any,
     ) -> BranchOn:
-        """One branch, chosen by `select(data, context)`."""
+        """Return a step that runs one branch, chosen by a function.
+
+        Args:
+            name: name of the step.
+            select: function `(data, context)` that returns a key.
+            branches: steps by key.
+            default: step for other keys; without it the step fails.
+            **options: options of steps.
+
+        Raises:
+            DeclarationError: an argument or an option is not valid.
+
+        Example:
+            ```python
+            size = Step.branch_on("size", lambda n, context: n > 9, {True: Step("big", str)})
+            assert Flujo(size).run(10).output == "10"
+            ```
+        """
         return _dsl.BranchOn(name, select, branches, default=default, **options)
 
     @overload
@@ -488,10 +523,25 @@ class Step(Declared[In, Out], GovernedKinds):
     def loop_until(
         name: str, body: StepLike, until: Callable[..., object], max_loops: int | None = 5, **options: Any
     ) -> LoopUntil:
-        """Return a step that repeats the body until `until(output, context)` is true.
+        """Return a step that repeats the body until a condition holds.
 
-        The body gets its own last output; past `max_loops` the step fails. With `keep_history=N` only the last `N`
-        turns are kept, in memory and in the store; then `max_loops=None` permits any number of turns.
+        With `keep_history=N` only the last `N` turns are kept, in memory and in the store.
+
+        Args:
+            name: name of the step.
+            body: step that gets its own last output.
+            until: function `(output, context)`.
+            max_loops: most turns; then the step fails. `None` needs `keep_history`.
+            **options: options of steps.
+
+        Raises:
+            DeclarationError: an argument or an option is not valid.
+
+        Example:
+            ```python
+            grow = Step.loop_until("grow", Step("double", lambda n: 2 * n), lambda n, context: n > 100, max_loops=10)
+            assert Flujo(grow).run(5).output == 160
+            ```
         """
         return _dsl.LoopUntil(name, body, until, max_loops=max_loops, **options)
 
@@ -505,7 +555,22 @@ class Step(Declared[In, Out], GovernedKinds):
     def sequence(name: str, body: StepLike, **options: Unpack[KindOptions]) -> SequenceOf[Any, Any]: ...
     @staticmethod
     def sequence(name: str, body: StepLike, **options: Any) -> SequenceOf:
-        """Return a pipeline as one step with its own options."""
+        """Return a pipeline as one step with its own options.
+
+        Args:
+            name: name of the step.
+            body: steps in sequence; a retry repeats all of them.
+            **options: options of steps.
+
+        Raises:
+            DeclarationError: an argument or an option is not valid.
+
+        Example:
+            ```python
+            search = Step.sequence("search", Step("a", str.upper) >> Step("b", str.title), max_retries=2)
+            assert Flujo(search).run("tea").output == "Tea"
+            ```
+        """
         return _dsl.SequenceOf(name, body, **options)
 
     @overload
@@ -522,7 +587,23 @@ class Step(Declared[In, Out], GovernedKinds):
     def human_in_the_loop(
         name: str, message: str | Callable[..., str], input_schema: object = None, **options: Any
     ) -> HumanInTheLoop:
-        """Pauses the run, at any depth; the answer is the step's output."""
+        """Return a step that pauses the run; the answer is its output.
+
+        Args:
+            name: name of the step.
+            message: text of the question, or a function `(data, context)`.
+            input_schema: type of the answer; another one raises `InvalidAnswer`.
+            **options: options of steps.
+
+        Raises:
+            DeclarationError: an argument or an option is not valid.
+
+        Example:
+            ```python
+            flujo = Flujo(Step.human_in_the_loop("size", "Which size?", input_schema=int))
+            assert flujo.resume(flujo.run("shirt").state_token, 42).output == 42
+            ```
+        """
         return _dsl.HumanInTheLoop(name, message, input_schema=input_schema, **options)
 
 
@@ -541,108 +622,25 @@ def step(*, name: str | None = None, **options: Unpack[AgentOptions]) -> StepMak
 @overload
 def step(*, name: str | None = None, **options: Unpack[AllOptions]) -> Callable[[Callable[..., Any]], Step]: ...
 def step(fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a function a step named after it: `@step`, or `@step(max_retries=2)`."""
+    """Make a function a step named after it: `@step`, or `@step(max_retries=2)`.
+
+    Args:
+        fn: function; its first parameter is the data.
+        name: other name of the step.
+        **options: options of steps.
+
+    Raises:
+        DeclarationError: the function or an option is not valid.
+
+    Example:
+        ```python
+        @step(max_retries=2)
+        async def greet(name: str) -> str:
+            return f"Hello {name}"
+
+        assert Flujo(greet).run("Ada").output == "Hello Ada"
+        ```
+    """
     if fn is None:
         return lambda function: Step.from_callable(function, name, **options)
     return Step.from_callable(fn, name, **options)
-
-
-# --- Options of steps for type checkers ---------------------------------------------------------------------------
-# A test compares them with the options of the steps.
-
-
-class Options(TypedDict, total=False):
-    """Options of every kind of step."""
-
-    max_retries: int
-    backoff: Backoff
-    retry_on: RetryRule | Iterable[RetryRule] | None
-    timeout_s: float | None
-    fallback: StepLike | None
-    validators: Callable[..., Any] | Iterable[Callable[..., Any]]
-    updates_context: bool
-    usage_limits: UsageLimits | None
-    cache: Cache | None
-    on_failure: StepLike | Iterable[StepLike] | None
-    compensate: StepLike | Compensate | Mapping[str, StepLike | Compensate] | None
-    min_confidence: float | None
-    confidence: object
-    on_low_confidence: StepLike | Iterable[StepLike] | None
-    meta: Mapping[str, object]
-    runs_on: str | None
-
-
-class KindOptions(Options, total=False):
-    """Options of composite steps and of pauses."""
-
-    input: object
-    processors: Processors | Mapping[str, object]
-
-
-class LoopOptions(KindOptions, total=False):
-    """Options of a loop in addition to body and condition."""
-
-    guard: LoopGuard | None
-    keep_history: int | None
-
-
-class MapOptions(KindOptions, total=False):
-    """Options of a map in addition to body and items."""
-
-    merge: Merging
-    batch: int
-
-
-class ParallelOptions(KindOptions, total=False):
-    """Options of parallel branches."""
-
-    merge: Merging
-    on_branch_failure: OnBranchFailure
-    max_concurrency: int | None
-
-
-class AgentOptions(Options, total=False):
-    """Options of an agent step that preserve its data types."""
-
-    deps: Any
-    message_history: object
-    conversation: str | Callable[..., str] | None
-    agent_options: Mapping[str, Any] | Callable[..., Any] | None
-    context_sources: ContextSources | Iterable[Source] | None
-    rate_limit: RateLimit | Iterable[RateLimit] | None
-    mergeable_output: bool
-    rehearse: Rehearse
-
-
-class GivenInput(AgentOptions):
-    """Agent options with an `input` that replaces the previous output."""
-
-    input: Required[object]
-
-
-class DataOptions(AgentOptions, total=False):
-    """Agent options that change data types: processors or a schema."""
-
-    processors: Processors | Mapping[str, object]
-    processing: Processing | Mapping[str, object]
-
-
-class AllOptions(DataOptions, total=False):
-    """All options of an agent step."""
-
-    input: object
-
-
-class WithProcessors(AgentOptions, total=False):
-    """Agent options with processors, whose types cannot be inferred."""
-
-    processors: Required[Processors | Mapping[str, Any]]
-    input: object
-    processing: Processing | Mapping[str, object]
-
-
-class WithProcessing(AgentOptions, total=False):
-    """Agent options with structured output: a schema changes the output type."""
-
-    processing: Required[Processing | Mapping[str, Any]]
-    input: object

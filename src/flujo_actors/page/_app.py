@@ -123,16 +123,24 @@ def run_page(
 ) -> Starlette:
     """Return an ASGI application that shows every run of `store`.
 
-    Without `auth` it answers loopback only. `auth` is a token, a callable `request -> user | None`, or `HOST_APP` if
-    the enclosing application authenticates. With `read_only` nothing can be changed; without `content` only the
-    structure of runs is shown.
+    Args:
+        store: a store or its URL.
+        auth: a token, a callable `request -> user | None`, or `HOST_APP` if the enclosing application authenticates.
+            Without it, only loopback is answered.
+        read_only: whether nothing can be changed.
+        content: whether inputs, outputs and texts are shown, or only the structure of runs.
+        flujos: pipelines that this process can start and resume from the page.
+        scope: function `(request, user)` that returns labels: the user sees and changes only runs with all of them.
+            `{}` is every run; `None` or an error shows nothing.
+        may_answer: function `(user, question)`; a refused answer is status 403. Without it every user may answer.
 
-    `scope(request, user)` returns labels: the user sees and changes only runs with all of them. `{}` is every run;
-    `None` or an error shows nothing. `may_answer(user, question)` returns whether the user may answer a question; a
-    refused answer is status 403. Without it every user may answer.
+    Raises:
+        DeclarationError: a token is too short, or an argument is not valid.
 
-    `flujos` are the pipelines that this process can start and resume: their runs are started and resumed from the
-    page, and continue when they are answered.
+    Example:
+        ```python
+        app = run_page("sqlite:///runs.db", auth="a-long-random-token", read_only=True)
+        ```
     """
     opened = _opened(store)
     known, asks = _flujos_of(opened, flujos), checked_scope(scope, opened)

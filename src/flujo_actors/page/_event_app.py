@@ -49,8 +49,19 @@ def event_app(
 ) -> Starlette:
     """Return an ASGI application that receives events by `POST /{event}?key=K`.
 
-    `auth` is that of `run_page`; without `auth` and `signature` it answers loopback only. `events` are the accepted
-    names, by default all. `signature(request, body)` returns whether the body is authentic.
+    Args:
+        store: a store or its URL.
+        auth: that of `run_page`; without `auth` and `signature` it answers loopback only.
+        events: accepted names, by default all.
+        signature: function `(request, body)` that returns whether the body is authentic.
+
+    Raises:
+        DeclarationError: an argument is not valid.
+
+    Example:
+        ```python
+        app = event_app("sqlite:///runs.db", auth="a-long-random-token", events=["payment"])
+        ```
     """
     if isinstance(events, str) or (events is not None and not all(isinstance(each, str) for each in (*events,))):
         raise DeclarationError(f"event_app: events must be a list of names, not {events!r:.100}")

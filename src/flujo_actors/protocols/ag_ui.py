@@ -106,12 +106,27 @@ def ag_ui_app(
 ) -> Starlette:
     """Return an ASGI application that speaks AG-UI for a pipeline.
 
-    The pipeline gets the text of the last user message, or the result of `data`. `context` returns the run's context
-    for a request; of the client's state only `state_fields` are taken. `labels(request, asked)` returns the labels of
-    the run: a client sets none. `chunks` selects the steps whose text becomes assistant messages, as in `run_async`; by
-    default all but structured ones. With `execute="workers"` runs are submitted to the store's workers. `secret` signs
-    event ids; processes that serve one address share it, or a client can reconnect to its own process only.
     Authentication belongs to the application around this one.
+
+    Args:
+        flujo: pipeline that runs.
+        data: function of the request that returns the input; by default the text of the last user message.
+        context: function of the request that returns the run's context; may be async.
+        labels: function `(request, asked)` that returns the run's labels; a client sets none.
+        state_fields: fields of the client's state that become context.
+        chunks: steps whose text becomes assistant messages, as in `run_async`; by default all but structured ones.
+        execute: `"here"`, or `"workers"` to submit runs to the store's workers.
+        secret: key of event ids, shared by the processes of one address.
+
+    Raises:
+        DeclarationError: an argument is not valid.
+
+    Example:
+        ```python
+        from flujo_actors.protocols.ag_ui import ag_ui_app
+
+        app = ag_ui_app(Flujo(Step("greet", str.upper)))  # uvicorn app:app
+        ```
     """
     _check(flujo, context, labels, execute)
     agent = _Agent(

@@ -96,13 +96,28 @@ def mcp_server(
     task_after_s: float = 10.0,
     **options: Any,
 ) -> MCPServer[Any]:
-    """Return an MCP server whose tools, named `name`, run a pipeline.
+    """Return an MCP server whose tools run a pipeline.
 
-    `page_url` is the address of the store's run page, for questions that a client cannot ask. `context` returns the
-    run's context for a request, `labels` its labels. With `execute="workers"` runs are submitted to the store's
-    workers. A call that takes longer than `task_after_s` becomes a task, if there is a store and the client declared
-    the tasks extension. Other options are those of `MCPServer`: `auth`, `token_verifier`, `request_state_security` with
-    keys that servers share.
+    Args:
+        flujo: pipeline that runs.
+        name: name of the tool.
+        description: description of the tool.
+        page_url: address of the store's run page, for questions that a client cannot ask.
+        context: function of the request that returns the run's context.
+        labels: function that returns the run's labels.
+        execute: `"here"`, or `"workers"` to submit runs to the store's workers.
+        task_after_s: time after which a call becomes a task, with a store and a client with the tasks extension.
+        **options: options of `MCPServer`: `auth`, `token_verifier`, `request_state_security`.
+
+    Raises:
+        DeclarationError: an argument is not valid.
+
+    Example:
+        ```python
+        from flujo_actors.protocols.mcp import mcp_server
+
+        server = mcp_server(Flujo(Step("greet", str.upper), store="sqlite:///runs.db"), name="greet")
+        ```
     """
     called = _tool_name(_checked(flujo, context, labels, execute, task_after_s), name)
     defaults = {"version": __version__, "log_level": "WARNING"}

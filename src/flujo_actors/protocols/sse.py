@@ -67,7 +67,24 @@ def sse_response(
 ) -> Response:
     """Return the event stream of a run as a response.
 
-    It sends a comment every `heartbeat_s` seconds. An unknown run is status 404.
+    Args:
+        request: request with `Last-Event-ID` or `?after=`.
+        client: client of the store.
+        run_id: id of the run; an unknown one is status 404.
+        texts: whether live text is sent.
+        content: whether prompts, texts, notes and outputs are sent.
+        heartbeat_s: interval of comments that keep the connection open.
+
+    Raises:
+        LoopAlreadyRunning: the client is a `RunClient` and would block the loop.
+
+    Example:
+        ```python
+        from flujo_actors.protocols.sse import sse_response
+
+        async def events(request, run_id: str):
+            return sse_response(request, AsyncRunClient("sqlite:///runs.db"), run_id)
+        ```
     """
     events = sse_events(request, client, run_id, texts=texts, content=content)
     exists = functools.partial(_client_of(client).get, run_id)

@@ -53,11 +53,22 @@ _open_stores = _OpenStores()
 
 
 def open_store(store: str | Store | None, *, reader: bool = False, migrate: Migrate = "auto") -> Store:
-    """Return the store behind a URL (`sqlite:///runs.db`, `sqlite:////var/runs.db`, `sqlite://` for memory,
-    `postgresql://…`), a store as it is, or a new one in memory for `None`.
+    """Return the store of a URL, or a new one in memory.
 
-    A `reader` does not migrate the database, unless the same URL is opened for a `Flujo` of this process, too. An
-    option of the URL, such as `?flujo.migrate=never`, wins over `migrate`.
+    Args:
+        store: `sqlite:///runs.db`, `sqlite:////var/runs.db`, `sqlite://` for memory, `postgresql://…`, a store, or
+            `None` for a new one in memory.
+        reader: whether the database is not migrated, unless a `Flujo` of this process opened the same URL.
+        migrate: `"auto"` or `"never"`; an option of the URL, such as `?flujo.migrate=never`, wins.
+
+    Raises:
+        DeclarationError: the URL is not valid, or its extra is not installed.
+
+    Example:
+        ```python
+        store = open_store("sqlite:///runs.db")
+        assert Flujo(Step("greet", str.upper), store=store).run("ada").output == "ADA"
+        ```
     """
     if store is None:
         return MemoryStore()

@@ -298,15 +298,40 @@ def _as_text(text: str | bytes) -> str:
 
 
 def parse_and_validate(text: str, schema: object = None) -> Any:
-    """Return the validated value of `text`, or raise `StructuredOutputError`.
+    """Return the validated value of a text.
 
     A truncated text gives its readable part: `read_structured` reports the truncation, a value cannot.
+
+    Args:
+        text: answer of a model.
+        schema: a pydantic model, attrs class, dataclass, TypedDict, other type or JSON Schema.
+
+    Raises:
+        StructuredOutputError: the text has no value that fits; `errors` has the violations.
+        DeclarationError: the schema is not valid.
+
+    Example:
+        ```python
+        assert parse_and_validate("Sure: {'a': 1,}", dict[str, int]) == {"a": 1}
+        ```
     """
     return _with_content(read_structured(text, schema)).value
 
 
 def normalize_json_text(text: str) -> str:
-    """Return the JSON of a model's answer as strict JSON text."""
+    """Return the JSON of a model's answer as strict JSON text.
+
+    Args:
+        text: answer of a model.
+
+    Raises:
+        StructuredOutputError: the text has no JSON, or several readings.
+
+    Example:
+        ```python
+        assert normalize_json_text("So: {a: 1,}") == '{"a":1}'
+        ```
+    """
     text = _as_text(text)
     with refusing("parse", text, None):
         whole = _whole_within(text, DEFAULT_LIMITS)

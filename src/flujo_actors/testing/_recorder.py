@@ -264,8 +264,24 @@ def run_on_mock_clock(
 ) -> PipelineResult:
     """Return a run's result on a mock clock, with instant waits.
 
-    With a recorder, the run is watched; `backend` is that of `flujo.run`. For other calls, such as a resume, use the
-    clock itself: `trio.run(main, clock=JumpingClock())`, and `asyncio.Runner(loop_factory=JumpingLoop)`.
+    For other calls, such as a resume, use the clock itself: `trio.run(main, clock=JumpingClock())`, and
+    `asyncio.Runner(loop_factory=JumpingLoop)`.
+
+    Args:
+        flujo: pipeline that runs.
+        data: input of the first step.
+        recorder: recorder that watches the run.
+        backend: library of the steps, as in `Flujo.run`.
+
+    Raises:
+        LoopAlreadyRunning: this thread runs an event loop.
+
+    Example:
+        ```python
+        slow = ScriptedAgent(Delayed(3600, "too late"), "in time")
+        result = run_on_mock_clock(Flujo(Step("ask", slow, timeout_s=60, max_retries=1)))
+        assert result.output == "in time"
+        ```
     """
 
     async def main() -> PipelineResult:

@@ -102,9 +102,22 @@ async def settled(reply: object, *arguments: object) -> object:
 class ScriptedAgent:
     """Agent with one scripted reply per call; it records its calls.
 
-    A reply is the output; or an exception, which is raised; `Streamed(pieces)`, live if the run is watched;
-    `Delayed(seconds, reply)`; an outcome such as `Paused(message=…)`; or a callable on the data that returns one of
-    these. After the last reply a call fails, unless the script repeats it `forever`.
+    Args:
+        *replies: outputs; exceptions, which are raised; `Streamed(pieces)`, live if the run is watched;
+            `Delayed(seconds, reply)`; outcomes such as `Paused(message=…)`; or callables on the data that return one
+            of these.
+        name: name of the agent.
+        forever: whether the last reply is repeated; otherwise a call after it fails.
+
+    Raises:
+        AssertionError: a call has no reply left; the step fails with it.
+
+    Example:
+        ```python
+        agent = ScriptedAgent(ConnectionError("down"), "up")
+        assert Flujo(Step("ask", agent, max_retries=1)).run("why?").output == "up"
+        assert agent.inputs == ["why?", "why?"]
+        ```
     """
 
     def __init__(self, *replies: object, name: str = "scripted agent", forever: bool = False) -> None:
@@ -267,12 +280,26 @@ def scripted_model(
 ) -> ScriptedModel:
     """Return a pydantic-ai model with one scripted reply per request.
 
-    A reply is a text; `Streamed(pieces)`; `CallTool(name, arguments)` or a list of them; any other value, which is
-    passed to the agent's output tool (as JSON text, if it has none); an exception; `Delayed(seconds, reply)`, in real
-    time; `Billed(reply, …)`; a `ModelResponse`; or a callable on the messages that returns one of these.
-
     Each process has its own position in the replies. Where several processes share a run, pass one callable and
     `forever=True`.
+
+    Args:
+        *replies: texts; `Streamed(pieces)`; `CallTool(name, arguments)` or a list of them; exceptions;
+            `Delayed(seconds, reply)`, in real time; `Billed(reply, …)`; a `ModelResponse`; a callable on the messages;
+            or any other value, which is passed to the agent's output tool (as JSON text, if it has none).
+        name: name of the model.
+        usage: usage of a reply that has none.
+        forever: whether the last reply is repeated.
+
+    Raises:
+        AssertionError: a call has no reply left; the step fails with it.
+
+    Example:
+        ```python
+        model = scripted_model("old pond")
+        assert Flujo(Step("haiku", make_agent_async(model))).run("a frog").output == "old pond"
+        assert model.prompts == ["a frog"]
+        ```
     """
     from ._scripted_model import ScriptedModel  # loads pydantic-ai, which only model agents need
 

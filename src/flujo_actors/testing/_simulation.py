@@ -258,10 +258,28 @@ def simulate(
 ) -> Simulation:
     """Run a pipeline under seeded crashes, faults and task orders, in memory.
 
-    `factory(world)` returns the `Flujo` of one simulated process. `seeds` is a number or the seeds themselves; `for_s`
-    continues with further seeds for so many CPU seconds. A life runs `drive(world, flujo)`; by default it runs or
-    resumes run `"r"`, and answers its questions from `answers` by path. `check(world)` raises `AssertionError` or
-    returns a sentence. `SimulationFailed` has the shrunk history of the first failure, unless `raises` is false.
+    Args:
+        factory: function of a `World` that returns the `Flujo` of one simulated process.
+        input: input of the run.
+        seeds: number of seeds, or the seeds themselves.
+        faults: kinds of faults; by default all.
+        check: function of the `World` that raises `AssertionError` or returns a sentence.
+        answers: answers to questions by path.
+        drive: function `(world, flujo)` of one life; by default it runs or resumes run `"r"`.
+        fresh: whether each life has a new `Flujo`.
+        max_lives: most lives of one history.
+        shrink: whether a failing history is shrunk.
+        for_s: CPU seconds for further seeds.
+        raises: whether a failure is raised.
+
+    Raises:
+        SimulationFailed: a rule was broken; the error has the shrunk history.
+
+    Example:
+        ```python
+        report = simulate(lambda world: Flujo(Step("greet", str.upper), store=world.store), "ada", seeds=5)
+        assert report.failures == ()
+        ```
     """
     if max_lives <= CALM_LIVES:
         raise DeclarationError(f"simulate: max_lives must be more than {CALM_LIVES}, not {max_lives}")

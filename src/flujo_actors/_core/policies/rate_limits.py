@@ -37,7 +37,26 @@ LOOK_S = 0.25
 @suggests_options
 @attrs.frozen
 class RateLimit:
-    """Named limit of a provider, shared by all processes of a store."""
+    """Named limit of a provider, shared by all processes of a store.
+
+    Args:
+        name: name of the bucket.
+        requests_per_min: requests per minute.
+        tokens_per_min: tokens per minute; a request reserves its estimated size.
+        at_once: requests in flight over all processes.
+        burst_s: seconds of the rate that may be used at once.
+        max_wait_s: longest wait; then the attempt fails with `RateLimited`.
+
+    Raises:
+        DeclarationError: no rate is given, or a value is not positive.
+
+    Example:
+        ```python
+        openai = RateLimit("openai", requests_per_min=500, tokens_per_min=200_000, at_once=20)
+        step = Step("write", make_agent_async(scripted_model("ok"), rate_limit=openai))
+        assert Flujo(step).run("hello").output == "ok"
+        ```
+    """
 
     name: str
     requests_per_min: float | None = attrs.field(default=None, kw_only=True)

@@ -77,7 +77,32 @@ def checked_states(state: RunStateName | Sequence[RunStateName]) -> Sequence[Run
 
 @attrs.frozen(kw_only=True)
 class RunFilter:
-    """Selection of runs; all conditions must hold."""
+    """Selection of runs; all conditions must hold.
+
+    Args:
+        status: stored status.
+        state: derived state, or several.
+        labels: labels that a run must have; `None` matches any value.
+        pipeline: name of the pipeline.
+        queue: name of the queue.
+        created_after: seconds, a `datetime`, or a span such as `"7d"`.
+        created_before: time of creation.
+        ended_before: time of the end.
+        search: beginning of an id, or else a part of a pipeline's name.
+        run_ids: ids of the runs.
+        all: whether a filter without a condition is meant.
+
+    Raises:
+        DeclarationError: a condition is not valid.
+        ValueError: there is no such status or state.
+
+    Example:
+        ```python
+        Flujo(Step("greet", str.upper), store="sqlite:///runs.db").run("ada", labels={"user": "ada"})
+        client = RunClient("sqlite:///runs.db")
+        assert client.bulk_delete(RunFilter(labels={"user": "ada"})).done == 1
+        ```
+    """
 
     status: StoredStatus | None = attrs.field(default=None, converter=attrs.converters.optional(checked_status))
     """Stored status."""

@@ -77,9 +77,26 @@ _PREFIX = "whsec_"
 @suggests_options
 @attrs.frozen
 class Webhook:
-    """Endpoint that is told of questions and ended runs.
+    """Endpoint that receives questions and ended runs.
 
-    `labels` selects runs, as in `RunClient.list`. Prompts and outputs are sent only with `content`.
+    Args:
+        url: address of the endpoint.
+        secret: key of the signature; with `whsec_` it is base64.
+        on: events: `"question"`, `"ended"`.
+        labels: labels that a run must have, as in `RunClient.list`.
+        content: whether prompts and outputs are sent.
+        allow_private: whether private and loopback addresses are allowed.
+
+    Raises:
+        DeclarationError: the address, the secret or an event is not valid.
+
+    Example:
+        ```python
+        hook = Webhook("https://example.org/hooks", secret="whsec_c2VjcmV0IG9mIHRoZSByZWNlaXZlcg==", on=("ended",))
+        flujo = Flujo(Step("greet", str.upper), store="sqlite:///runs.db", webhooks=[hook])
+        flujo.run("ada", run_id="r1")
+        assert RunClient("sqlite:///runs.db").webhooks(run_id="r1")[0].status == "pending"
+        ```
     """
 
     url: str

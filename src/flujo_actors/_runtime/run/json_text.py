@@ -21,8 +21,20 @@ _AN_ERROR = f'"{TAG}":"error"'
 def to_json(value: object, *, plain: bool = False) -> str:
     """Return an outcome, a result or any storable value as JSON text.
 
-    Errors, feedback, reasons and prompts are redacted; outputs and contexts are unchanged. `plain` omits type tags and
-    names of classes and modules, which only `from_json` needs: for browsers.
+    Errors, feedback, reasons and prompts are redacted; outputs and contexts are unchanged.
+
+    Args:
+        value: value to write.
+        plain: whether type tags and names of classes, which only `from_json` needs, are omitted: for browsers.
+
+    Raises:
+        TypeError: the value has no JSON form.
+
+    Example:
+        ```python
+        result = Flujo(Step("greet", str.upper)).run("ada")
+        assert from_json(to_json(result), PipelineResult) == result
+        ```
     """
     if plain:
         return _plain(value)

@@ -251,7 +251,26 @@ class SqliteStore(
     SqliteMaintenance,
     SqliteClaims,
 ):
-    """Runs in a SQLite file, or in memory with `":memory:"`."""
+    """Runs in a SQLite file, or in memory with `":memory:"`.
+
+    Args:
+        path: path of the file, on a local disk.
+        synchronous: `"FULL"`, or `"NORMAL"`, which may lose the last commits in a power failure.
+        busy_timeout_s: longest wait for other writers.
+        clock: clock of leases, for tests.
+        wall: wall clock of deadlines, for tests.
+        migrate: `"auto"`, or `"never"`.
+
+    Raises:
+        StoreError: the file cannot be opened.
+        StoreVersionError: its schema is of a later release, or must not be migrated.
+
+    Example:
+        ```python
+        flujo = Flujo(Step("greet", str.upper), store=SqliteStore("runs.db"))
+        assert flujo.run("ada").output == "ADA"
+        ```
+    """
 
     between_machines = False
     """Whether workers of other machines reach it."""
