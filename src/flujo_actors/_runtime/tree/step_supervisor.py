@@ -20,7 +20,7 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import attrs
 import trio
@@ -94,6 +94,7 @@ class StepSupervisor:
     )
 
     _nursery: trio.Nursery
+    _receive: trio.MemoryReceiveChannel[Any]  # reports, and None for the end of a task of `feed`
 
     def __init__(self, performer: StepGate, total: UsageTotal) -> None:
         self._performer, self._total = performer, total
@@ -147,10 +148,11 @@ class StepSupervisor:
     def one(self, request: StepRequest) -> Awaitable[StepSettled]:
         """Start one step actor and await its report, for sequential parents."""
         self._nursery.start_soon(self._actor, request, next(_starts), name=request.path)
-        return cast("Awaitable[StepSettled]", self._receive.receive())
+        return self._receive.receive()
 
     async def next(self) -> StepSettled | None:
         """Return any child's next report; `None` ends a `feed` task."""
+        settled: StepSettled | None
         try:
             settled = self._receive.receive_nowait()
             if not self._read % LONGEST_RUN:
