@@ -153,6 +153,13 @@ async def test_a_user_object_is_known_by_its_name(place: str):
     assert json.loads(RunClient(place, allow_blocking=True).record("r", record.seq).body)["by"] == "ada"
 
 
+@pytest.mark.parametrize("host", ["evil@localhost", "localhost@evil", "", "["])
+async def test_a_host_header_that_no_browser_sends_is_refused_without_auth(place: str, host: str):
+    """A user in it does not make another name this machine's."""
+    async with client(run_page(place)) as http:
+        assert (await http.get("/api/runs", headers={"host": host})).status_code == 403
+
+
 @pytest.mark.parametrize("header", ["x-forwarded-for", "x-real-ip", "forwarded", "x-forwarded-host", "via"])
 async def test_a_forwarded_request_is_refused_without_auth(place: str, header: str):
     """Its peer may be any machine: the address comes from a header or belongs to the proxy."""

@@ -199,6 +199,8 @@ def _is_loopback(address: str) -> bool:
 
 
 def _hostname(host: str) -> str | None:
+    if "@" in host:  # a user, which no browser sends
+        return None
     try:
         return urlsplit(f"//{host}").hostname
     except ValueError:
