@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+import trio
 from simulated_pipelines import CASES
 
+from flujo_actors import Backoff, Flujo, Step
 from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.records.records import Append, Lease, Record
 from flujo_actors._core.step_paths import StepPath
+from flujo_actors._durable.leases import HeldLease
 from flujo_actors._durable.store_journal import StoreJournal
+from flujo_actors._runtime.run.messages import StepRequest, StepState
+from flujo_actors._runtime.tree.step_supervisor import StepSupervisor
 from flujo_actors.errors import LeaseLost
 from flujo_actors.stores._memory_store import MemoryStore
-from flujo_actors.testing import SimulationFailed, faults, simulate
+from flujo_actors.testing import SimulationFailed, World, faults, simulate
 
 SEEDS = 400
 """Histories within which each defect must be found."""
@@ -89,6 +95,96 @@ def test_a_known_defect_is_found_and_shrunk(name: str, monkeypatch: pytest.Monke
     injected = [attrs.evolve(kind, p=max(kind.p, 0.05)) for kind in faults.only(*kinds)]
     with pytest.raises(SimulationFailed, match=rule) as failed:
         simulate(case.factory, case.input, seeds=SEEDS, faults=injected, answers=case.answers, check=case.promise)
+    assert len(failed.value.faults) <= 10
+
+
+# --- Defects A4 and A6 ---------------------------------------------------------------------------------------------
+# A step that leaves a cancel scope open, and a process that is frozen past its lease: each has its own pipeline.
+
+
+def leaking(world: World) -> Flujo:
+    """Items that leave a cancel scope with a deadline open: some are cancelled, and none may vanish."""
+
+    async def square(data: int) -> int:
+        trio.CancelScope(deadline=trio.current_time() + 5).__enter__()
+        await world.sleep(world.rng.uniform(0, 6))
+        return data * data
+
+    return Flujo(Step.map_over("squares", Step("square", square)), store=world.store)
+
+
+def whole(world: World) -> str | None:
+    assert world.result is not None
+    complete = world.result.status != "completed" or world.result.output == [1, 4, 9]
+    return None if complete else f"completed as {world.result.output!r}"
+
+
+def vanished_branch(patch: pytest.MonkeyPatch) -> None:
+    """A child that was cancelled by foreign code is taken for one that its parent cancelled."""
+
+    async def actor(self: Any, request: StepRequest, started: int) -> None:
+        settled = None
+        with contextlib.suppress(trio.Cancelled):
+            settled = await self._performer.perform(StepState(request))
+        self._send.send_nowait(settled)
+
+    patch.setattr(StepSupervisor, "_actor", actor)
+
+
+def retried(world: World) -> Flujo:
+    """A payment whose first attempt fails: the second one follows after a while."""
+
+    async def pay(data: int) -> int:
+        world.effect("pay")
+        if len(world.effects) == 1:
+            raise ConnectionError("try again")
+        return data
+
+    waits = Backoff(first=30.0, ceiling=60.0)
+    return Flujo(Step("pay", pay, max_retries=2, backoff=waits) >> Step("end", abs), store=world.store)
+
+
+async def frozen(world: World, flujo: Flujo) -> Any:
+    """Drive a life that stops for longer than its lease; meanwhile another process commits the payment."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(freeze, world)
+        try:
+            return await (flujo.resume_async("r") if world.records() else flujo.run_async(1, run_id="r"))
+        except LeaseLost:
+            return None
+
+
+async def freeze(world: World) -> None:
+    await trio.sleep(world.rng.uniform(0, 20))
+    world.process.now += 45
+    run, records = world.store.get(RunId("r")), world.records()
+    if run.ended_at is None and not run.leased and all(record.path != "pay" for record in records[2:]):
+        lease = world.store.claim(RunId("r"), owner="another process", lease_s=30.0)
+        paid = Record(kind="settled", path=StepPath("pay"), body='{"v":2,"success":{"name":"pay","output":1}}')
+        world.store.append([Append(lease=lease, records=(paid,), status="running", release=True)])
+
+
+def unchecked_lease(patch: pytest.MonkeyPatch) -> None:
+    """An owner does not compare its lease with the clock before an attempt."""
+    patch.setattr(HeldLease, "lapsed", property(lambda self: False))
+
+
+OWN: dict[str, tuple[Patch, dict[str, Any], str]] = {
+    "A4": (vanished_branch, {"factory": leaking, "input": [1, 2, 3], "check": whole}, r"\(a\)|completed as"),
+    "A6": (unchecked_lease, {"factory": retried, "drive": frozen, "faults": faults.none()}, r"\(b\) step 'pay'"),
+}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", OWN)
+def test_a_defect_of_branches_or_leases_is_found_and_shrunk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The present code passes the same seeds."""
+    patch, options, rule = OWN[name]
+    given = {"faults": faults.only("store_slow"), **options}
+    simulate(**given, seeds=50)
+    patch(monkeypatch)
+    with pytest.raises(SimulationFailed, match=rule) as failed:
+        simulate(**given, seeds=SEEDS)
     assert len(failed.value.faults) <= 10
 
 
