@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -41,6 +42,9 @@ COMPATIBLE = re.compile(
     re.IGNORECASE,
 )
 """Licenses of dependencies that an MIT project may require; the LGPL is that of psycopg, which is an extra."""
+
+PYRIGHT = {"include": ["programs"], "typeCheckingMode": "standard", "enableTypeIgnoreComments": True}
+"""As in pyproject.toml, which is out of sight there."""
 
 PERSON = (
     "the addresses of [project.urls] exist and belong to the project",
@@ -194,8 +198,9 @@ def typed() -> str | None:
     with tempfile.TemporaryDirectory() as place:
         programs = shutil.copytree(ROOT / "tests" / "typing", Path(place, "programs"))
         mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", user_environment(), str(programs))
-        pyright = (sys.executable, "-m", "basedpyright", "--level", "error", "--pythonpath", user_environment())
-        return command(*mypy, cwd=place) or command(*pyright, str(programs), cwd=place)
+        Path(place, "pyrightconfig.json").write_text(json.dumps(PYRIGHT), encoding="utf-8")
+        pyright = (sys.executable, "-m", "basedpyright", "--pythonpath", user_environment())
+        return command(*mypy, cwd=place) or command(*pyright, cwd=place)
 
 
 # --- dependencies ---

@@ -141,10 +141,9 @@ def test_the_statements_of_the_former_release_fit_a_migrated_file(tmp_path: Path
         for name, statement in STATEMENTS["sqlite"].items():
             if name == "RUNS":
                 statement += " WHERE id = 1"
+            statement = statement.replace("?1", ":first")  # Python 3.12.0 to 3.12.3 warn of numbers of parameters
             parameters: Any = dict.fromkeys(re.findall(r":(\w+)", statement), 1)
-            if "?1" in statement:
-                parameters = (1,)
-            elif "?" in statement:
+            if "?" in statement:
                 parameters = (1,) * statement.count("?")
             db.execute(f"EXPLAIN {statement}", parameters).fetchall()
 

@@ -205,7 +205,7 @@ _OLDEST_OPEN = "SELECT run_id FROM flujo_runs WHERE ended_at IS NULL AND parent 
 _CHECKED_RECORDS = """
     SELECT seq, CAST(kind AS TEXT), CAST(path AS TEXT), body, blob, data, 0.0, NULL
     FROM flujo_records LEFT JOIN flujo_blobs ON hash = blob
-    WHERE flujo_records.id > ?1 << 32 AND flujo_records.id < (?1 + 1) << 32 ORDER BY flujo_records.id"""
+    WHERE flujo_records.id > :run << 32 AND flujo_records.id < (:run + 1) << 32 ORDER BY flujo_records.id"""
 
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'flujo%'"
 
@@ -258,20 +258,20 @@ def _findings(db: sqlite3.Connection) -> Iterator[str]:
         if problem != "ok":
             yield f"SQLite reports: {problem}"
     for key, run_id in db.execute("SELECT id, run_id FROM flujo_runs ORDER BY id").fetchall():
-        yield from record_findings(name_of(run_id), db.execute(_CHECKED_RECORDS, (key,)), 0)
+        yield from record_findings(name_of(run_id), db.execute(_CHECKED_RECORDS, {"run": key}), 0)
     for table in ("flujo_records", "flujo_pauses", "flujo_labels"):
         yield from orphan_finding(table, _one(db, _ORPHANS.format(table)))
 
 
 def _delete_rows(db: sqlite3.Connection, run: int) -> int:
     """Delete the rows that belong to a deleted run; return their bytes."""
-    blobs = db.execute(sql.BLOBS_OF_RUN, (run,)).fetchall()
-    size: int = sum(length for (length,) in db.execute(sql.DELETE_RECORDS, (run,)))
+    blobs = db.execute(sql.BLOBS_OF_RUN, {"run": run}).fetchall()
+    size: int = sum(length for (length,) in db.execute(sql.DELETE_RECORDS, {"run": run}))
     db.execute(sql.DELETE_PAUSES, (run,))
     delete_labels(db, run)
     db.execute("DELETE FROM flujo_outbox WHERE run = ?", (run,))
-    for blob in blobs:
-        size += sum(length for (length,) in db.execute(sql.DELETE_UNUSED_BLOB, blob).fetchall())
+    for (blob,) in blobs:
+        size += sum(length for (length,) in db.execute(sql.DELETE_UNUSED_BLOB, {"hash": blob}).fetchall())
     return size
 
 

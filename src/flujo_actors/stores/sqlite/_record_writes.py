@@ -419,7 +419,8 @@ def compact(db: sqlite3.Connection, run: int, compaction: Compaction) -> None:
     started = db.execute(sql.COMPACTION_START, named).fetchone()
     dropped = db.execute(sql.COMPACT, {**named, "from": started[0] if started else run << 32}).fetchall()
     db.executemany(sql.DELETE_ANSWERED, [(run, path) for kind, path, _ in dropped if kind == "paused"])
-    db.executemany(sql.DELETE_UNUSED_BLOB, [(blob,) for blob in {blob for _, _, blob in dropped} if blob is not None])
+    blobs = {blob for _, _, blob in dropped if blob is not None}
+    db.executemany(sql.DELETE_UNUSED_BLOB, [{"hash": blob} for blob in blobs])
 
 
 def _many_inserted(

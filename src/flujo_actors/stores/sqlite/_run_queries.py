@@ -246,7 +246,7 @@ class SqliteRunQueries:
             found = db.execute("SELECT id FROM flujo_runs WHERE run_id = ?", (storable(run_id),)).fetchall()
             if not found:
                 raise refusals.not_found(run_id)
-            [(oldest,)] = db.execute(sql.COMPACTED, found[0]).fetchall()
+            [(oldest,)] = db.execute(sql.COMPACTED, {"run": found[0][0]}).fetchall()
         return None if oldest is None else int(oldest)
 
     def look(self, run_ids: Sequence[RunId]) -> dict[RunId, StoredRun]:

@@ -335,7 +335,7 @@ DELETE_RUN = f"DELETE FROM flujo_runs WHERE run_id = :run_id AND NOT ({HELD}) RE
 
 DELETE_CHILDREN = "DELETE FROM flujo_runs WHERE parent = :run_id RETURNING id"
 
-_OF_RUN = "id > ?1 << 32 AND id < (?1 + 1) << 32"
+_OF_RUN = "id > :run << 32 AND id < (:run + 1) << 32"
 
 BLOBS_OF_RUN = f"SELECT DISTINCT blob FROM flujo_records WHERE {_OF_RUN} AND blob IS NOT NULL"
 
@@ -344,14 +344,14 @@ DELETE_RECORDS = f"DELETE FROM flujo_records WHERE {_OF_RUN} RETURNING length(CA
 DELETE_PAUSES = "DELETE FROM flujo_pauses WHERE run = ?"
 
 DELETE_UNUSED_BLOB = """
-    DELETE FROM flujo_blobs WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM flujo_records WHERE blob = ?1)
+    DELETE FROM flujo_blobs WHERE hash = :hash AND NOT EXISTS (SELECT 1 FROM flujo_records WHERE blob = :hash)
     RETURNING length(data)"""
 
 _COMPACTED = """
     FROM flujo_records INDEXED BY flujo_records_compacted
     WHERE kind = 'compacted' AND id > :run << 32 AND id < (:run + 1) << 32"""
 
-COMPACTED = "SELECT min(seq) FROM flujo_records WHERE kind = 'compacted' AND id > ?1 << 32 AND id < (?1 + 1) << 32"
+COMPACTED = "SELECT min(seq) FROM flujo_records WHERE kind = 'compacted' AND id > :run << 32 AND id < (:run + 1) << 32"
 
 COMPACTION_BASE = f"SELECT max(id) {_COMPACTED} AND path = :base"
 
