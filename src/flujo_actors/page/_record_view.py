@@ -567,10 +567,7 @@ def _pair_row(run: dict[str, Any], content: bool) -> list[object]:
 
 def _judged_tables(found: Evaluation) -> list[dict[str, object]]:
     deltas = () if found.comparison is None else found.comparison.deltas
-    compared = [
-        [each.metric, f"{each.before:.4g}", f"{each.after:.4g}", f"{each.difference:+.3g}", each.verdict]
-        for each in deltas
-    ]
+    compared = [[d.metric, f"{d.before:.4g}", f"{d.after:.4g}", f"{d.difference:+.3g}", d.verdict] for d in deltas]
     gates = [
         [
             each.text,
