@@ -111,7 +111,7 @@ class RemoteCall:
     """`None` until it is handed over."""
     answers: list[Answer] = attrs.field(factory=list)
     notices: int = 0
-    """How often there may have been something to read."""
+    """Number of times that there was something to read."""
     notified: trio.Event = attrs.field(factory=trio.Event)
     """Set at the next notice. Each notice has its own event: many readers wait, and each reads at its own pace."""
     readers: int = 0

@@ -375,7 +375,7 @@ def answers_of(store: Store, run_id: RunId) -> list[dict[str, object]]:
 
 
 def latest_answers(store: Store, labels: LabelFilter, cursor: str | None) -> tuple[list[dict[str, object]], str | None]:
-    """Return a page of answers in a store, newest first, and the next cursor. Blocks.
+    """Return a page of answers, newest first, and the next cursor. Blocks.
 
     A page without an answer is passed over, up to a bound.
     """
