@@ -46,6 +46,8 @@ class Step(Declared[In, Out], GovernedKinds):
     Args:
         name: name of the step, unique in its pipeline.
         agent: function, object with an async `run` or `stream`, or pydantic-ai agent.
+
+    Keyword Args:
         input: value or function `(previous, context)` that replaces the previous output.
         max_retries: further attempts after a failure.
         backoff: delays between attempts.
