@@ -45,7 +45,7 @@ _CALL_ID = "flujo-output"
 """Id of a synthetic output tool call, equal in each replay."""
 
 
-class OutputMending(AbstractCapability[Any]):
+class OutputRepair(AbstractCapability[Any]):
     """Lets pydantic-ai use answers that the deterministic reading can mend (rule 1)."""
 
     def __init__(self, schema: Schema) -> None:

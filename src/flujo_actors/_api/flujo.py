@@ -20,8 +20,8 @@ from .._durable.run_registry import (
     NO_ANSWER,
     MemoryRunRegistry,
     OpenRun,
-    Resting,
     RunRegistry,
+    RunRelease,
     checked_id,
     reopened,
 )
@@ -584,7 +584,7 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
                     opened.context,
                     limits=limits,
                     resumed=opened.resumed,
-                    rest=Resting(runs, opened),
+                    rest=RunRelease(runs, opened),
                     halt=hold.halt,
                     answer=answer,
                     windows=windows,

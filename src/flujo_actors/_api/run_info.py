@@ -36,7 +36,7 @@ from .._durable.operations.bulk_actions import RunFilter, checked_states, matchi
 from .._durable.run_states import (
     Blocked,
     LiveWorker,
-    Standing,
+    StateInfo,
     facts_of,
     live_workers,
     queue_of,
@@ -216,7 +216,7 @@ def run_infos(store: Store, runs: Sequence[StoredRun]) -> list[RunInfo]:
 
 def found_runs(
     store: Store, query: RunQuery, states: Sequence[RunStateName] | None = None
-) -> list[tuple[StoredRun, Standing]]:
+) -> list[tuple[StoredRun, StateInfo]]:
     """Return a query's runs with their states, in order. Blocks.
 
     The state of an open run is not stored: runs with its facts are read in pages until the limit is reached.
@@ -248,7 +248,7 @@ def _pages(store: Store, query: RunQuery, states: Sequence[RunStateName]) -> Ite
 
 def filtered_runs(
     store: Store, where: RunFilter, order: ListOrder, limit: int | None, cursor: str | None
-) -> list[tuple[StoredRun, Standing]]:
+) -> list[tuple[StoredRun, StateInfo]]:
     """Return the runs of a filter with their states, in order. Blocks."""
     if where.run_ids is None:
         query = attrs.evolve(where.query(now=time.time()), order=order, limit=limit, cursor=cursor)
@@ -296,7 +296,7 @@ def _open_groups(store: Store) -> list[StateGroup]:
 
 
 def _queue_info(
-    name: str, found: Sequence[tuple[str, StateGroup, Standing]], workers: Sequence[LiveWorker]
+    name: str, found: Sequence[tuple[str, StateGroup, StateInfo]], workers: Sequence[LiveWorker]
 ) -> QueueInfo:
     mine = [(group, standing) for queue, group, standing in found if queue == name]
     waiting = [group for group, standing in mine if standing.state in ("queued", "blocked")]
@@ -314,7 +314,7 @@ def _queue_info(
     )
 
 
-def info_of(run: StoredRun, standing: Standing) -> RunInfo:
+def info_of(run: StoredRun, standing: StateInfo) -> RunInfo:
     first = run.pauses[0] if run.pauses else None
     ended_at = since_of(run) if has_ended(run.status) else None
     return RunInfo(
@@ -373,7 +373,7 @@ def _waits_of(run: StoredRun) -> tuple[Wait, ...]:
     return tuple(wait_of(run.run_id, wait) for wait in run.waits)
 
 
-def _waiting_since(run: StoredRun, standing: Standing) -> float | None:
+def _waiting_since(run: StoredRun, standing: StateInfo) -> float | None:
     """Since when the run waits for a worker."""
     waits = standing.state in ("queued", "blocked") or (standing.state == "abandoned" and run.queue is not None)
     return since_of(run) if waits else None

@@ -58,7 +58,7 @@ class DiagramNode:
 
 
 @attrs.frozen(kw_only=True)
-class Drawing:
+class DiagramLayout:
     """A whole pipeline."""
 
     name: str
@@ -73,9 +73,9 @@ def _short(text: object) -> str:
 # --- of a blueprint ---------------------------------------------------------------------------------------------
 
 
-def drawing_of(model: BlueprintModel, flow: Flow | None = None) -> Drawing:
+def drawing_of(model: BlueprintModel, flow: Flow | None = None) -> DiagramLayout:
     """Return a blueprint's diagram; with its flow, steps show promotion."""
-    return Drawing(name=model.name or model.source.file, boxes=_boxes(model, model.steps, flow))
+    return DiagramLayout(name=model.name or model.source.file, boxes=_boxes(model, model.steps, flow))
 
 
 def _boxes(model: BlueprintModel, steps: list[StepModel], flow: Flow | None) -> tuple[DiagramNode, ...]:
@@ -130,9 +130,9 @@ def _detail(step: StepModel) -> str:
 # --- of a pipeline of Python ------------------------------------------------------------------------------------
 
 
-def drawing_of_pipeline(pipeline: Pipeline) -> Drawing:
+def drawing_of_pipeline(pipeline: Pipeline) -> DiagramLayout:
     """Return the drawing of a pipeline made in Python."""
-    return Drawing(name=pipeline.title, boxes=tuple(_box_of(step, name) for step, name in pipeline.named_steps))
+    return DiagramLayout(name=pipeline.title, boxes=tuple(_box_of(step, name) for step, name in pipeline.named_steps))
 
 
 def _box_of(step: AnyStep, name: str) -> DiagramNode:
@@ -195,7 +195,7 @@ def _flat(step: AnyStep) -> tuple[DiagramNode, ...]:
 SCHEMA_VERSION = 1
 
 
-def as_tree(drawing: Drawing) -> str:
+def as_tree(drawing: DiagramLayout) -> str:
     """Lines, each step below its parent."""
     return "\n".join([drawing.name, *_branches(drawing.boxes, "")]) + "\n"
 
@@ -264,7 +264,7 @@ def _in_mermaid(text: str) -> str:
     return f'"{"".join(kept)}"'
 
 
-def as_mermaid(drawing: Drawing) -> str:
+def as_mermaid(drawing: DiagramLayout) -> str:
     """Return a flowchart with a subgraph for each composite."""
     made = _Mermaid()
     made.sequence(drawing.boxes, "  ")
@@ -315,7 +315,7 @@ def _in_dot(text: str) -> str:
     return f'"{escaped}"'
 
 
-def as_dot(drawing: Drawing) -> str:
+def as_dot(drawing: DiagramLayout) -> str:
     """Return a digraph with a cluster for each composite."""
     made = _Dot()
     made.sequence(drawing.boxes, "  ")
@@ -326,7 +326,7 @@ def as_dot(drawing: Drawing) -> str:
 # --- JSON -------------------------------------------------------------------------------------------------------
 
 
-def as_json(drawing: Drawing) -> str:
+def as_json(drawing: DiagramLayout) -> str:
     """One document."""
     steps = [_as_data(box) for box in drawing.boxes]
     document = {"schema_version": SCHEMA_VERSION, "name": drawing.name, "steps": steps}
@@ -421,7 +421,7 @@ def _arrow(x: float, start: float, end: float) -> Iterator[str]:
     yield f'<line x1="{x:.1f}" y1="{start:.1f}" x2="{x:.1f}" y2="{end:.1f}" stroke="#57606a"/>'
 
 
-def as_svg(drawing: Drawing) -> str:
+def as_svg(drawing: DiagramLayout) -> str:
     """Return the picture; it needs no program to be laid out."""
     placed = _lane(Lane(label=drawing.name, boxes=drawing.boxes))
     width, height = placed.width + 2 * _PAD, placed.height + 2 * _PAD

@@ -460,7 +460,7 @@ class RunRegistry(Protocol):
         """Keep the grip on a run while it is worked on."""
 
 
-class Resting:
+class RunRelease:
     """Put one run away with its result: one small object per run."""
 
     __slots__ = ("_run", "_runs")

@@ -100,7 +100,7 @@ def live_workers(store: Store, *, within_s: float) -> list[LiveWorker]:
 
 
 @attrs.frozen
-class Standing:
+class StateInfo:
     """State of a run, with the reason in one sentence."""
 
     state: RunStateName
@@ -113,34 +113,34 @@ def queue_of(run: StoredRun) -> str:
     return run.queue or DEFAULT_QUEUE
 
 
-def standings(store: Store, runs: Sequence[StoredRun], *, within_s: float) -> list[tuple[StoredRun, Standing]]:
+def standings(store: Store, runs: Sequence[StoredRun], *, within_s: float) -> list[tuple[StoredRun, StateInfo]]:
     """Return runs with their states, reading live workers once. Blocks."""
     unknown = any(_known_state(run) is None for run in runs)
     workers = live_workers(store, within_s=within_s) if unknown else []
     return [(run, standing_of(run, workers)) for run in runs]
 
 
-def standing_of(run: StoredRun, workers: Sequence[LiveWorker]) -> Standing:
+def standing_of(run: StoredRun, workers: Sequence[LiveWorker]) -> StateInfo:
     """Return the state of a run; see the module's rules."""
     return _known_state(run) or _claimable(run, workers)
 
 
-def _known_state(run: StoredRun) -> Standing | None:
+def _known_state(run: StoredRun) -> StateInfo | None:
     match run.status:
         case "completed" | "failed" | "aborted" as ended:
-            return Standing(ended)
+            return StateInfo(ended)
         case "running" | "paused" | "sleeping":
             pass
     if run.cancel is not None:
-        return Standing("cancelling", run.cancel.removesuffix(" (undo=False)"))
+        return StateInfo("cancelling", run.cancel.removesuffix(" (undo=False)"))
     if run.leased:
-        return Standing("running")
+        return StateInfo("running")
     if run.pauses and not run.expired:
-        return Standing("waiting")
+        return StateInfo("waiting")
     if run.is_asleep:
-        return Standing("sleeping", _sleep_reason(run))
+        return StateInfo("sleeping", _sleep_reason(run))
     if run.is_unreleased:
-        return Standing("abandoned", "the lease of its owner expired without release")
+        return StateInfo("abandoned", "the lease of its owner expired without release")
     return None
 
 
@@ -150,21 +150,21 @@ def _sleep_reason(run: StoredRun) -> str | None:
     return f"it waits for {' and '.join(events[:3])}" if events else None
 
 
-def _claimable(run: StoredRun, workers: Sequence[LiveWorker]) -> Standing:
+def _claimable(run: StoredRun, workers: Sequence[LiveWorker]) -> StateInfo:
     queue = queue_of(run)
     serving = [worker for worker in workers if queue in worker.queues]
     if not serving:
-        return Standing("blocked", f"no live worker serves queue {queue!r}", "no_worker")
+        return StateInfo("blocked", f"no live worker serves queue {queue!r}", "no_worker")
     fitting = [worker for worker in serving if worker.pipeline == run.pipeline]
     if not fitting:
         text = f"{_count(serving)} queue {queue!r}, none executes pipeline {run.pipeline!r}"
-        return Standing("blocked", text, "no_worker")
+        return StateInfo("blocked", text, "no_worker")
     same = [worker for worker in fitting if worker.mode != "strict" or run.fingerprint in (None, worker.fingerprint)]
     if any(run.run_id not in worker.refused for worker in same):
-        return Standing("queued")
+        return StateInfo("queued")
     if not same or _OTHER_VERSION in same[0].refused[run.run_id]:
-        return Standing("blocked", _other_version(run, queue, fitting), "other_version")
-    return Standing("blocked", same[0].refused[run.run_id], "unreadable")
+        return StateInfo("blocked", _other_version(run, queue, fitting), "other_version")
+    return StateInfo("blocked", same[0].refused[run.run_id], "unreadable")
 
 
 def _other_version(run: StoredRun, queue: str, workers: Sequence[LiveWorker]) -> str:

@@ -78,7 +78,7 @@ class StoreTransaction:
 
     async def rollback(self, reason: object = None) -> TransactionLost | None:
         """Roll back the step's writes; return the store's own loss, if any."""
-        return await self._left_by(reason if isinstance(reason, Exception) else _Undone())
+        return await self._left_by(reason if isinstance(reason, Exception) else _RolledBack())
 
     async def abandon(self) -> None:
         """Roll back a cancelled step's writes; its thread may still write."""
@@ -91,7 +91,7 @@ class StoreTransaction:
             self._turn.give_back()
 
 
-class _Undone(Exception):
+class _RolledBack(Exception):
     """Exception that rolls back a transaction's block."""
 
 

@@ -354,7 +354,7 @@ class RunWatch:
     def __init__(
         self, store: Store, run_id: RunId, *, after: int = 0, texts: bool = False, reconnect_s: float = 0.0
     ) -> None:
-        self._seat: _Seat | None = None
+        self._seat: _WatchRegistration | None = None
         self._reconnect_s = _checked_patience(reconnect_s)
         self._lost_at: float | None = None
         self._failures = 0
@@ -406,7 +406,7 @@ class RunWatch:
         logger.warning("the watch of run %r lost its store (%s); trying again", self._run_id, error)
         return min(left_s, _RECONNECT.delay(self._failures, random.random))
 
-    async def _batch(self, seat: _Seat) -> list[RecordSummary] | None:
+    async def _batch(self, seat: _WatchRegistration) -> list[RecordSummary] | None:
         while True:
             seat.change.begin()
             if seat.watched.run is None and seat.watched.error is None:
@@ -423,12 +423,12 @@ class RunWatch:
                 return None
             await seat.change.wait()
 
-    async def _read(self, seat: _Seat) -> list[RecordSummary]:
+    async def _read(self, seat: _WatchRegistration) -> list[RecordSummary]:
         if seat.watcher.is_at_hand(seat.watched, self._after):
             return seat.watcher.records(seat.watched, self._after)
         return await anyio.to_thread.run_sync(seat.watcher.records, seat.watched, self._after, abandon_on_cancel=True)
 
-    def _take_seat(self) -> _Seat:
+    def _take_seat(self) -> _WatchRegistration:
         change = _Change()
         if self._texts:  # before the watcher's first poll, which registers the run with its owner
             live_texts.join(self._live, change.tell)
@@ -437,7 +437,7 @@ class RunWatch:
         except StoreError:
             live_texts.leave(self._live, change.tell)
             raise
-        self._seat = _Seat(watcher=watcher, watched=watched, change=change)
+        self._seat = _WatchRegistration(watcher=watcher, watched=watched, change=change)
         return self._seat
 
     def _is_heard(self) -> bool:
@@ -475,7 +475,7 @@ def _checked_patience(reconnect_s: float) -> float:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class _Seat:
+class _WatchRegistration:
     """Registration of a watcher."""
 
     watcher: WatchPoller

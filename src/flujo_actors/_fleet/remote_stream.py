@@ -153,9 +153,9 @@ class SignalListener:
         token = trio.lowlevel.current_trio_token()
         self._listener = Listener(url, self.channel, lambda message: passed_on(token, self._heard, message))
 
-    def listening(self, child: str, hear: object) -> _Listening:
+    def listening(self, child: str, hear: object) -> _Subscription:
         """Pass acknowledgments of a remote step to the callback during the block."""
-        return _Listening(self._hear, child, hear)
+        return _Subscription(self._hear, child, hear)
 
     def _heard(self, message: str) -> None:
         if message:
@@ -180,7 +180,7 @@ def listener_of(url: str) -> SignalListener:
 
 
 @attrs.frozen
-class _Listening:
+class _Subscription:
     """Registration of a callback for a block."""
 
     told: dict[str, object]

@@ -360,7 +360,7 @@ async def open_supervisor(
     family = SupervisorState(strategy=strategy, intensity=Intensity() if intensity is None else intensity)
     letters = DeadLetters() if dead_letters is None else dead_letters
     supervisor = Supervisor(family, letters, exits, rng)
-    with _Raising(supervisor._escalated), _lone_error():
+    with _EscalationGuard(supervisor._escalated), _lone_error():
         async with trio.open_nursery() as nursery:
             await nursery.start(supervisor._run, nursery.cancel_scope.cancel)
             for actor, spec in children:
@@ -370,7 +370,7 @@ async def open_supervisor(
 
 
 @attrs.frozen
-class _Raising:
+class _EscalationGuard:
     """Raise the supervisor's escalation in place of resulting errors."""
 
     escalation: Callable[[], Escalated | None]

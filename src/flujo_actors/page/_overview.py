@@ -36,7 +36,7 @@ from .._core.step_paths import ROOT, is_tried
 from .._core.views.record_summaries import RecordSummary
 from .._durable.operations.bulk_actions import RunFilter
 from .._durable.operations.run_totals import TotalsRow
-from .._durable.run_states import RunStateName, Standing
+from .._durable.run_states import RunStateName, StateInfo
 from .._fleet.schedules import ScheduleInfo
 from ..errors import DeclarationError, FlujoError, InvalidAnswer, RunNotFound
 from ..stores._store_port import Store
@@ -483,7 +483,7 @@ def _keys_table(queues: Sequence[QueueInfo]) -> dict[str, object]:
 
 def listed_runs(
     store: Store, query: RunQuery, states: Sequence[RunStateName] | None
-) -> tuple[list[tuple[StoredRun, Standing]], str | None]:
+) -> tuple[list[tuple[StoredRun, StateInfo]], str | None]:
     """Return a page of runs and its cursor. Blocks.
 
     Cases of an evaluation are left out, unless the query searches: the evaluation is one line.

@@ -41,7 +41,7 @@ from .._durable.fingerprint import read_fingerprint, system_texts
 from .._durable.pipeline_diff import declared_at
 from .._durable.remote_result_refs import read_whole
 from .._durable.run_admission import step_at, whole_record
-from .._durable.run_states import Standing
+from .._durable.run_states import StateInfo
 from ..errors import RunNotFound
 from ..stores._store_port import Store
 from ._browser_json import count_text, cut, dollars_text, json_text, seconds_text
@@ -319,7 +319,7 @@ def _step(path: StepPath, one: RecordSummary | None, other: RecordSummary | None
         "b": b,
         "same": same,
         "by": by,
-        "view": (*_mark(a, same), _indent(path), _time(a), _time(b)),
+        "view": (*_mark(a, same), "\u2003" * min(4, path.count("/")), _time(a), _time(b)),
     }
 
 
@@ -328,10 +328,6 @@ def _mark(a: object, same: bool | None) -> tuple[str, str, str]:
     if same is None:
         return "waiting", "minus", "only in B" if a is None else "only in A"
     return ("queued", "check", "equal") if same else ("running", "compare", "different")
-
-
-def _indent(path: str) -> str:
-    return "\u2003" * min(4, path.count("/"))
 
 
 def _time(side: Mapping[str, Any] | None) -> str:
@@ -616,7 +612,7 @@ def rows_of(records: Iterable[RecordSummary], hide: Hide) -> list[Row]:
     return [row_of(record, hide) for record in records]
 
 
-def listed(run: StoredRun, now: Standing, hide: Hide) -> dict[str, object]:
+def listed(run: StoredRun, now: StateInfo, hide: Hide) -> dict[str, object]:
     """Return a run in its state, as the list shows it."""
     return {
         "run_id": run.run_id,
@@ -639,7 +635,7 @@ def listed(run: StoredRun, now: Standing, hide: Hide) -> dict[str, object]:
     }
 
 
-def standing(run: StoredRun, now: Standing, hide: Hide, *, can_resume: bool) -> dict[str, object]:
+def standing(run: StoredRun, now: StateInfo, hide: Hide, *, can_resume: bool) -> dict[str, object]:
     """Return a run with its open pauses for its own page."""
     return {
         **listed(run, now, hide),

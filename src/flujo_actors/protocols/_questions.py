@@ -32,7 +32,7 @@ from ..structured._compiled_schema import compile_schema
 
 
 @attrs.frozen(kw_only=True)
-class Asked:
+class OpenQuestion:
     """An open question."""
 
     token: str
@@ -53,7 +53,7 @@ async def refuse_foreign(flujo: Flujo, run_id: str) -> None:
         raise not_found(RunId(run_id))
 
 
-async def asked_at(flujo: Flujo, token: str) -> Asked:
+async def asked_at(flujo: Flujo, token: str) -> OpenQuestion:
     """Return a token's open pause; raise `NotPaused` without one."""
     if flujo.store is None:
         pause = await flujo._runs("strict").pause_at(token)
@@ -63,9 +63,9 @@ async def asked_at(flujo: Flujo, token: str) -> Asked:
     return _asked(token, stored.path, stored.message, read_question(body.get("question")), body.get("schema"))
 
 
-def _asked(token: str, path: StepPath, message: str, spec: QuestionSpec | None, input_schema: object) -> Asked:
+def _asked(token: str, path: StepPath, message: str, spec: QuestionSpec | None, input_schema: object) -> OpenQuestion:
     kind = kind_of(spec, path)
-    return Asked(
+    return OpenQuestion(
         token=token,
         message=message,
         kind=kind,
@@ -223,7 +223,7 @@ def _behind(reference: str, root: JsonObject) -> JsonObject:
     return found if isinstance(found, Mapping) else {}
 
 
-def form_of(asked: Asked) -> ElicitationForm | None:
+def form_of(asked: OpenQuestion) -> ElicitationForm | None:
     """Return the form of a question; requested arguments are prefilled."""
     form = asks_with(asked.schema)
     given = None if asked.tool is None else asked.tool["arguments"]

@@ -49,7 +49,7 @@ from .._dsl.pipeline import AnyStep
 from .._dsl.step_declaration import Step
 from .._durable.watch_poller import RunWatch
 from ..errors import DeclarationError, FlujoError
-from ._questions import Asked, asked_at, refuse_foreign
+from ._questions import OpenQuestion, asked_at, refuse_foreign
 
 try:
     from ag_ui.core import (
@@ -375,7 +375,7 @@ class _Agent:
             return [functools.partial(self._cancel, str(parse_token(open_[0].token)[0]))]
         return [functools.partial(self._resume, translator, each.interrupt_id, each.payload) for each in asked.resume]
 
-    async def _question(self, token: str) -> Asked:
+    async def _question(self, token: str) -> OpenQuestion:
         await refuse_foreign(self.flujo, str(parse_token(token)[0]))
         return await asked_at(self.flujo, token)
 
@@ -479,7 +479,7 @@ class _Agent:
             interrupts=[Interrupt(id=token, reason="sleeping", message="the run is asleep", metadata=facts)]
         )
 
-    async def _questions(self, translator: EventTranslator, result: PipelineResult) -> list[Asked]:
+    async def _questions(self, translator: EventTranslator, result: PipelineResult) -> list[OpenQuestion]:
         if result.status != "paused":
             return []
         tokens = [each.state_token for each in translator.paused] or [result.state_token]
@@ -526,7 +526,7 @@ def _later(asked: RunAgentInput, said: str) -> list[UserMessage]:
     return sent[names.index(said) + 1 :] if said in names else []
 
 
-def _outcome(translator: EventTranslator, result: PipelineResult, questions: list[Asked]) -> Any:
+def _outcome(translator: EventTranslator, result: PipelineResult, questions: list[OpenQuestion]) -> Any:
     match result.status:
         case "paused":
             return RunFinishedInterruptOutcome(interrupts=[_interrupt(translator, each) for each in questions])
@@ -535,7 +535,7 @@ def _outcome(translator: EventTranslator, result: PipelineResult, questions: lis
     return RunFinishedSuccessOutcome()
 
 
-def _interrupt(translator: EventTranslator, asked: Asked) -> Interrupt:
+def _interrupt(translator: EventTranslator, asked: OpenQuestion) -> Interrupt:
     tool = {} if asked.tool is None else {"tool": asked.tool["tool"], "arguments": plain(asked.tool["arguments"])}
     return Interrupt(
         id=asked.token,

@@ -39,7 +39,7 @@ from .._dsl.step_declaration import Step
 from .._runtime.run.json_text import to_json
 from ..errors import DeclarationError, FlujoError, InvalidAnswer, NotPaused, RunLeased, RunNotFound
 from ..stores._record_rows import not_found
-from ._questions import Asked, ElicitedAnswer, answer_in, asked_at, form_of, refuse_foreign
+from ._questions import ElicitedAnswer, OpenQuestion, answer_in, asked_at, form_of, refuse_foreign
 
 try:
     from mcp.server.auth.middleware.auth_context import get_access_token
@@ -463,12 +463,12 @@ class _Tools:
             return _text({**document, "output": json.loads(to_json(result.output, plain=True))})
         return _text({**document, "feedback": result.feedback}, is_error=result.status != "sleeping")
 
-    def _text(self, run_id: str, asked: Asked, *, why: str = "") -> Told:
+    def _text(self, run_id: str, asked: OpenQuestion, *, why: str = "") -> Told:
         """Return a question for a client that cannot ask it."""
         document = {"run_id": run_id, "status": "paused", "questions": [self._question(run_id, asked)]}
         return _text({**document, "refused": why} if why else document)
 
-    def _question(self, run_id: str, asked: Asked) -> dict[str, object]:
+    def _question(self, run_id: str, asked: OpenQuestion) -> dict[str, object]:
         facts: dict[str, object] = {
             "token": asked.token,
             "message": asked.message,
@@ -510,16 +510,16 @@ def _can_poll(context: McpContext) -> bool:
     return _is_modern(context) and offered is not None and declares_tasks(offered.extensions)
 
 
-def _waiting_for(asked: list[Asked]) -> str | None:
+def _waiting_for(asked: list[OpenQuestion]) -> str | None:
     return "; ".join(each.message for each in asked) or None
 
 
-def _elicitation(asked: Asked, form: Form) -> dict[str, object]:
+def _elicitation(asked: OpenQuestion, form: Form) -> dict[str, object]:
     params = ElicitRequestFormParams(message=asked.message, requested_schema=form)
     return ElicitRequest(params=params).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _input_required(asked: Asked, form: Form, round_: int = 1, *, why: str = "") -> InputRequiredResult:
+def _input_required(asked: OpenQuestion, form: Form, round_: int = 1, *, why: str = "") -> InputRequiredResult:
     params = ElicitRequestFormParams(message=_message(asked, why), requested_schema=form)
     named = {"flujo_actors/run_id": str(parse_token(asked.token)[0]), "flujo_actors/token": asked.token}
     return InputRequiredResult(
@@ -527,7 +527,7 @@ def _input_required(asked: Asked, form: Form, round_: int = 1, *, why: str = "")
     )
 
 
-async def _elicited(asked: Asked, form: Form, why: str, context: McpContext) -> ElicitedAnswer | None:
+async def _elicited(asked: OpenQuestion, form: Form, why: str, context: McpContext) -> ElicitedAnswer | None:
     """Return the person's answer; `None` if declined or failed."""
     try:
         reply = await context.session.elicit_form(_message(asked, why), form, context.request_id)
@@ -537,5 +537,5 @@ async def _elicited(asked: Asked, form: Form, why: str, context: McpContext) -> 
     return answer_in(reply.action, reply.content, form)
 
 
-def _message(asked: Asked, why: str) -> str:
+def _message(asked: OpenQuestion, why: str) -> str:
     return f"{asked.message}\n\n{why}" if why else asked.message

@@ -69,13 +69,13 @@ def retriever_conformance(make: Make) -> tuple[str, ...]:
     """
     for clause in CLAUSES:
         try:
-            clause(_Asked(make(Manuals, PASSAGES)))
+            clause(_TestedRetriever(make(Manuals, PASSAGES)))
         except AssertionError as error:
             raise AssertionError(f"{clause.__name__[1:].replace('_', ' ')}: {error}") from error
     return tuple(clause.__name__[1:] for clause in CLAUSES)
 
 
-class _Asked:
+class _TestedRetriever:
     """A retriever under test."""
 
     def __init__(self, retriever: Any) -> None:
@@ -100,74 +100,74 @@ async def _awaited(found: Awaitable[Any]) -> object:
 # --- the clauses: each is a sentence ------------------------------------------------------------------------
 
 
-def _relevance_is_from_0_to_1_and_the_best_comes_first(ask: _Asked) -> None:
+def _relevance_is_from_0_to_1_and_the_best_comes_first(ask: _TestedRetriever) -> None:
     scores = [result.score for result in ask("green tea of which degrees")]
     assert scores, "nothing was found"
     assert all(map(is_relevance, scores)), f"the scores are {scores}"
     assert scores == sorted(scores, reverse=True), f"the scores are {scores}"
 
 
-def _what_is_found_answers_the_question(ask: _Asked) -> None:
+def _what_is_found_answers_the_question(ask: _TestedRetriever) -> None:
     assert ask.ids("the pump shows error E-1042")[:1] == ["pump"]
     assert ask.ids("which temperature does the kiln reach after nine hours")[:1] == ["kiln"]
 
 
-def _results_carry_text_id_and_fields(ask: _Asked) -> None:
+def _results_carry_text_id_and_fields(ask: _TestedRetriever) -> None:
     found = ask("E-1042 pump")[0]
     assert found.content == PASSAGES[0][0]
     assert {"tenant": "acme", "year": 2025, "draft": False}.items() <= dict(found.metadata).items(), found.metadata
 
 
-def _no_more_than_top_k_are_found(ask: _Asked) -> None:
+def _no_more_than_top_k_are_found(ask: _TestedRetriever) -> None:
     assert len(ask("green tea", top_k=1)) == 1
 
 
-def _nothing_below_the_floor_is_found(ask: _Asked) -> None:
+def _nothing_below_the_floor_is_found(ask: _TestedRetriever) -> None:
     scores = [result.score for result in ask("green tea water")]
     floor = max(scores)
     assert all(result.score >= floor for result in ask("green tea water", min_relevance=floor))
     assert ask("green tea water", min_relevance=1.0) == () or min(scores) == 1.0
 
 
-def _a_filter_is_a_wall(ask: _Asked) -> None:
+def _a_filter_is_a_wall(ask: _TestedRetriever) -> None:
     assert "rival" not in ask.ids("green tea of the rival company", filters={"tenant": "acme"})
     assert ask.ids("green tea of the rival company", filters={"tenant": "rival"}) == ["rival"]
     assert ask.ids("green tea", filters={"tenant": "nobody"}) == []
 
 
-def _a_filter_comes_before_top_k(ask: _Asked) -> None:
+def _a_filter_comes_before_top_k(ask: _TestedRetriever) -> None:
     assert ask.ids("green tea of the rival company kept at 60 degrees", top_k=1, filters={"year": 2026}) == ["tea"]
 
 
-def _several_filters_must_all_let_it_through(ask: _Asked) -> None:
+def _several_filters_must_all_let_it_through(ask: _TestedRetriever) -> None:
     assert ask.ids("green tea", filters={"tenant": "acme", "draft": True}) == ["draft"]
     assert ask.ids("green tea", filters={"tenant": "rival", "draft": True}) == []
 
 
-def _a_list_lets_any_of_its_values_through(ask: _Asked) -> None:
+def _a_list_lets_any_of_its_values_through(ask: _TestedRetriever) -> None:
     found = set(ask.ids("green tea", filters={"tenant": ["acme", "rival"], "draft": [False]}))
     assert {"tea", "rival"} <= found, found
     assert "draft" not in found, found
     assert ask.ids("green tea", filters={"tenant": []}) == []
 
 
-def _a_filter_takes_any_text_as_it_is(ask: _Asked) -> None:
+def _a_filter_takes_any_text_as_it_is(ask: _TestedRetriever) -> None:
     for odd in ("acme\0", "acme\ud800", "\0acme", "ac\0me"):
         assert ask.ids("green tea", filters={"tenant": odd}) == [], repr(odd)
         assert "tea" in ask.ids("green tea", filters={"tenant": [odd, "acme"]}), repr(odd)
 
 
-def _every_type_of_field_can_be_filtered_by(ask: _Asked) -> None:
+def _every_type_of_field_can_be_filtered_by(ask: _TestedRetriever) -> None:
     assert ask.ids("green tea", filters={"weight": 0.5}) == ["draft"]
     assert ask.ids("green tea", filters={"year": [2026]}) == ["tea"]
 
 
-def _a_question_is_no_query_language(ask: _Asked) -> None:
+def _a_question_is_no_query_language(ask: _TestedRetriever) -> None:
     for query in HOSTILE:
         assert all(map(is_relevance, [result.score for result in ask(query)])), repr(query)
 
 
-CLAUSES: Sequence[Callable[[_Asked], None]] = (
+CLAUSES: Sequence[Callable[[_TestedRetriever], None]] = (
     _relevance_is_from_0_to_1_and_the_best_comes_first,
     _what_is_found_answers_the_question,
     _results_carry_text_id_and_fields,

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ..._blueprint.diagrams import (
-    Drawing,
+    DiagramLayout,
     as_dot,
     as_json,
     as_mermaid,
@@ -45,7 +45,7 @@ def show(call: Invocation, target: str, kind: str, resolved: bool, allow: tuple[
     click.echo(printable(drawn, lines=True), nl=False)
 
 
-def _drawing(call: Invocation, target: str, *, resolved: bool, allow: tuple[str, ...]) -> Drawing:
+def _drawing(call: Invocation, target: str, *, resolved: bool, allow: tuple[str, ...]) -> DiagramLayout:
     if is_python(target):
         return drawing_of_pipeline(pipeline_of(target))
     analysis = _looked_at(call, target, allow)

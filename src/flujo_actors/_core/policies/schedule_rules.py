@@ -190,7 +190,7 @@ def due_instants(schedule: Schedule, progress: Progress, instants: Instants, now
     nothing = DueInstants(fire=(), missed=0, watermark=watermark)
     if progress.paused:
         return nothing
-    look = _Look(schedule, watermark, instants, now)
+    look = _DueCheck(schedule, watermark, instants, now)
     newest, fresh = look.newest_late(), look.fresh()
     if newest is None and not fresh:
         return nothing
@@ -203,7 +203,7 @@ def due_instants(schedule: Schedule, progress: Progress, instants: Instants, now
 
 
 @attrs.frozen
-class _Look:
+class _DueCheck:
     """Due instants of a schedule at one time.
 
     A schedule may have been without a worker for a year: nothing here walks over all of its instants.

@@ -42,7 +42,7 @@ from ..forks import retry
 from ..pause_lookup import give_answer, question_of
 from ..pipeline_diff import ResumeMode
 from ..retention import MOST_IN_BATCH, delete_batch, pages_of
-from ..run_states import RUN_STATES, RunStateName, Standing, standings, stored_statuses
+from ..run_states import RUN_STATES, RunStateName, StateInfo, standings, stored_statuses
 
 Moment: TypeAlias = float | dt.datetime | str
 """Seconds since the epoch, a datetime, or a span before now."""
@@ -171,7 +171,7 @@ def checked_where(where: object, *, what: str) -> RunFilter:
     return where
 
 
-def matching_runs(store: Store, where: RunFilter, *, within_s: float) -> Iterator[list[tuple[StoredRun, Standing]]]:
+def matching_runs(store: Store, where: RunFilter, *, within_s: float) -> Iterator[list[tuple[StoredRun, StateInfo]]]:
     """Yield pages of a filter's runs with states (rule 3). Blocks."""
     query = where.query(now=time.time())
     if query.labels:
@@ -200,8 +200,8 @@ ENDING_S = 10.0
 
 _POLL_S = 0.1
 
-Matched = tuple[StoredRun, Standing]
-Act = Callable[[StoredRun, Standing], str | None]
+Matched = tuple[StoredRun, StateInfo]
+Act = Callable[[StoredRun, StateInfo], str | None]
 """Act on a run; return the reason if it is skipped."""
 
 
@@ -256,7 +256,7 @@ class BulkAction:
     def cancel(self, where: RunFilter, *, reason: str, undo: bool) -> BulkReport:
         """Cancel the open runs of a filter. Blocks."""
 
-        def act(run: StoredRun, now: Standing) -> str | None:
+        def act(run: StoredRun, now: StateInfo) -> str | None:
             if has_ended(run.status):
                 return f"{run.status}; nothing to cancel"
             cancel(self.store, run.run_id, reason, undo=undo)
@@ -269,7 +269,7 @@ class BulkAction:
     ) -> BulkReport:
         """Retry the failed and aborted runs of a filter. Blocks."""
 
-        def act(run: StoredRun, now: Standing) -> str | None:
+        def act(run: StoredRun, now: StateInfo) -> str | None:
             if run.status == "completed":
                 return "completed; nothing to retry"
             if not has_ended(run.status):
@@ -283,7 +283,7 @@ class BulkAction:
     def answer(self, where: RunFilter, answer: object, *, to: str | None, by: str | None) -> BulkReport:
         """Answer the open questions of a filter's runs. Blocks."""
 
-        def act(run: StoredRun, now: Standing) -> str | None:
+        def act(run: StoredRun, now: StateInfo) -> str | None:
             asked = [question_of(AskedPause(run_id=run.run_id, pause=pause)) for pause in run.pauses]
             meant = [question for question in asked if to in (None, question.to)]
             reasons = [self._answered(question.state_token, answer, by) for question in meant]
@@ -327,7 +327,7 @@ class BulkAction:
             if not self.dry_run:
                 yield page
 
-    def _reason(self, act: Act, run: StoredRun, now: Standing) -> str | None:
+    def _reason(self, act: Act, run: StoredRun, now: StateInfo) -> str | None:
         try:
             return act(run, now)
         except (RunNotFound, NotPaused, NotRetryable, RunLeased, RunExists, LeaseLost, CorruptRecord) as error:

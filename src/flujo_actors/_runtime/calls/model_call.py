@@ -39,7 +39,7 @@ from ..._agents.compaction import (
 from ..._agents.output_schema import has_own_validators, promoted_schema, provider_output, schema_of
 from ..._agents.prices import Pricing
 from ..._agents.provider_errors import broke_off, is_about_content, own_refusal, quoted_text, refusal_of, text_of_error
-from ..._agents.repair import OutputMending, RepairedOutput, continued, repairer
+from ..._agents.repair import OutputRepair, RepairedOutput, continued, repairer
 from ..._agents.request_meter import AgentCall, Emit
 from ..._bridge.to_trio import TrioCaller
 from ..._bridge.user_code_guard import guarded
@@ -456,7 +456,7 @@ class ModelCaller:
     _messages: list[ModelMessage] = attrs.field(factory=list)
     """Messages of the attempt's conversation so far, with its history."""
     _function_tools: frozenset[str] = frozenset()
-    _mending: OutputMending | None = None
+    _mending: OutputRepair | None = None
     _unanswered: bool = False
     """Whether pydantic-ai refused the last answer, so that none was reported yet."""
 
@@ -568,7 +568,7 @@ class ModelCaller:
         if self.schema is None:
             return defaults
         if self.validates and not as_text:
-            self._mending = OutputMending(compile_schema(self.schema))
+            self._mending = OutputRepair(compile_schema(self.schema))
             defaults = with_options(defaults, {"capabilities": [self._mending]})
         output: Any = None
         if as_text and not has_own_validators(self.agent):

@@ -53,7 +53,7 @@ from .._store_port import Verdict
 from . import _statements as sql
 from ._budgets import write_share
 from ._connections import SqliteConnections
-from ._run_queries import Places, RunRow, owner_of
+from ._run_queries import RunPositions, RunRow, owner_of
 from ._schedules import write_cached
 
 # --- Pauses in a SQLite file --------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def _belief(alpha: float, beta: float, observations: int, mean_cost_usd: float, 
 MANY, MOST_AT_ONCE = 8, 100
 
 
-def append_all(db: sqlite3.Connection, batch: Sequence[Append], wall: float, places: Places) -> list[Verdict]:
+def append_all(db: sqlite3.Connection, batch: Sequence[Append], wall: float, places: RunPositions) -> list[Verdict]:
     """Write the appends, each all of it or nothing."""
     cursor = db.cursor()
     lost: list[LeaseLost | ConversationMoved | None] = []
@@ -326,7 +326,7 @@ def owner_notices(db: sqlite3.Connection) -> dict[RunId, OwnerNotice]:
 
 
 def insert_first(
-    db: sqlite3.Connection, admission: Admission, lease: Lease, run: int, wall: float, places: Places
+    db: sqlite3.Connection, admission: Admission, lease: Lease, run: int, wall: float, places: RunPositions
 ) -> None:
     """The record of a run that was admitted just now."""
     columns, blob = columns_of(Record(kind="admitted", path=ROOT, body=admission.body))
@@ -358,7 +358,7 @@ def asking(db: sqlite3.Connection) -> record_rows.Ask:
 
 
 def _appended(
-    cursor: sqlite3.Cursor, append: Append, wall: float, places: Places
+    cursor: sqlite3.Cursor, append: Append, wall: float, places: RunPositions
 ) -> LeaseLost | ConversationMoved | None:
     lease = append.lease
     if append.conversation is not None:
@@ -472,7 +472,7 @@ def _under(run: int, lease: Lease) -> tuple[int, str, str, int]:
     return run, storable(lease.run_id), storable(lease.owner), lease.epoch
 
 
-def _lost(cursor: sqlite3.Cursor, lease: Lease, places: Places) -> LeaseLost:
+def _lost(cursor: sqlite3.Cursor, lease: Lease, places: RunPositions) -> LeaseLost:
     places.forget(lease)
     return record_rows.lost(lease, owner_of(cursor.connection, lease.run_id))
 

@@ -72,7 +72,7 @@ class RunRow(NamedTuple):
     created_at: float
 
 
-class Places:
+class RunPositions:
     """Cache of run positions; see the module's rules."""
 
     __slots__ = ("_known",)
@@ -136,7 +136,7 @@ class SqliteRunQueries:
     """Run queries of a SQLite store."""
 
     _connections: SqliteConnections
-    _places: Places
+    _places: RunPositions
     _clock: LeaseClock
     _seen: _Seen | None = None
     """Last result of `look`."""

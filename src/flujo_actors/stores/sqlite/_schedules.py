@@ -20,7 +20,7 @@ from ...errors import RunExists
 from .._record_rows import rate_infos, restored, storable
 from . import _statements as sql
 from ._connections import SqliteConnections
-from ._run_queries import Places
+from ._run_queries import RunPositions
 
 _COLUMNS = "name, pipeline, queue, declared, progress, due_at, version"
 
@@ -44,7 +44,7 @@ class SqliteSchedules:
 
     _connections: SqliteConnections
     _wall: Callable[[], float]
-    _places: Places
+    _places: RunPositions
 
     @abstractmethod
     def _admit(

@@ -57,7 +57,7 @@ from ._maintenance import SqliteMaintenance, SqliteTransfer
 from ._record_writes import SqliteBeliefs, append_all, insert_first, owner_notices
 from ._run_queries import (
     FORKED,
-    Places,
+    RunPositions,
     SqliteLabels,
     SqliteRunQueries,
     insert_labels,
@@ -288,7 +288,7 @@ class SqliteStore(
         self._clock = clock or SystemClock()
         self._wall = wall
         timeout_s = checked_seconds(busy_timeout_s, what="SqliteStore: busy_timeout_s")
-        self._places = Places()
+        self._places = RunPositions()
         self._connections = SqliteConnections(
             os.fspath(path), synchronous=synchronous, busy_timeout_s=timeout_s, migrates=migrates(migrate)
         )
@@ -435,7 +435,7 @@ class SqliteStore(
         with self._connections.errors():
             if not db.in_transaction:
                 db.execute("BEGIN IMMEDIATE")
-            return append_all(db, batch, self._wall(), Places())  # a rollback makes positions unknown
+            return append_all(db, batch, self._wall(), RunPositions())  # a rollback makes positions unknown
 
     def _admit(
         self, db: sqlite3.Connection, admission: Admission, owner: str | None, lease_s: float
