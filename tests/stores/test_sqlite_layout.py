@@ -68,6 +68,26 @@ def test_many_records_of_a_run_are_few_statements(store):
     assert bodies(store, other.run_id) == [record("c").body]
 
 
+def test_single_records_of_many_runs_take_one_statement_for_a_hundred(store, path):
+    """An outdated lease, an old position and a long body are left to statements of their own."""
+    leases = [admit(store, f"r{number}") for number in range(150)]
+    every = [Append(lease=lease, records=(record(f"a {lease.run_id}"),)) for lease in leases]
+    assert statements_of(store, lambda: store.append(every)) == ["BEGIN", "INSERT", "INSERT", "SELECT", "COMMIT"]
+    with closing(SqliteStore(path)) as second:
+        write(second, leases[1], record("between"))
+    names = {lease.run_id: ("x" * 100_000 if lease is leases[2] else "") + f"b {lease.run_id}" for lease in leases}
+    batch = [Append(lease=lease, records=(record(names[lease.run_id]),)) for lease in leases]
+    batch[0] = attrs.evolve(batch[0], lease=attrs.evolve(leases[0], epoch=7))
+    verdicts = store.append([*batch, Append(lease=leases[3], records=(record("c"),))])
+    assert [type(verdict).__name__ for verdict in verdicts] == ["LeaseLost"] + ["NoneType"] * 150
+    for lease in leases:
+        between = ["between"] if lease is leases[1] else []
+        last = {"r0": [], "r3": [names["r3"], "c"]}.get(lease.run_id, [names[lease.run_id]])
+        written = [f"a {lease.run_id}", *between, *last]
+        assert bodies(store, lease.run_id) == [record(name).body for name in written]
+        assert [each.seq for each in store.read(lease.run_id)] == list(range(1, len(written) + 2))
+
+
 def test_of_many_appends_together_each_is_told_that_its_lease_is_lost(store):
     """None of them writes anything; those of another run beside them do."""
     lease, other = admit(store), admit(store, "other")

@@ -67,6 +67,16 @@ def insert_many_at(count: int) -> str:
     return f"{_RECORD} SELECT {columns} FROM (VALUES {rows}), flujo_runs WHERE id = ? AND {_LEASE}"
 
 
+@functools.cache
+def insert_each_at(count: int) -> str:
+    """Return the insert of a record of each run; unused keys alone."""
+    rows = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
+    columns = ", ".join(f"column{number}" for number in range(1, 8))
+    return f"""{_RECORD} SELECT {columns} FROM (VALUES {rows}) CROSS JOIN flujo_runs
+        WHERE id = column8 AND run_id = column9 AND owner = column10 AND epoch = column11
+        ON CONFLICT DO NOTHING RETURNING id"""
+
+
 _STATE = """
     updated_at = ?, status = coalesce(?, status),
     tokens = coalesce(?, tokens), cost_usd = coalesce(?, cost_usd),
