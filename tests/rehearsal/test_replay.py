@@ -388,3 +388,35 @@ def test_an_unknown_run_is_not_found() -> None:
         flujo.replay("gone")
     with pytest.raises(DeclarationError, match="Flujo has no store"):
         Flujo(step(str)).replay("gone")
+
+
+@pytest.mark.parametrize("slow", ["left", "right"])
+def test_the_first_of_two_concurrent_divergences_is_that_of_the_record(slow: str) -> None:
+    """Whichever branch is faster now: each continues as recorded, and the earlier record decides."""
+    store, settled = MemoryStore(), trio.Event()
+
+    def branch(name: str, **changed: Any) -> Any:
+        async def enter(data: int) -> int:
+            if name == slow:
+                await settled.wait()
+            return data
+
+        async def leave(data: int) -> int:
+            return data
+
+        async def end(data: int) -> int:
+            settled.set()
+            return data
+
+        return Step(f"{name} in", enter) >> Step(f"{name} out", leave, **changed) >> Step(f"{name} end", end)
+
+    def both(**changed: Any) -> Flujo[Any, Any]:
+        branches = {name: branch(name, **changed) for name in ("left", "right")}
+        return Flujo(Step.parallel("both", branches), store=store)
+
+    both().run(1, run_id="r")
+    replay = both(input=lambda data, context: data + 1).replay("r")
+    fast = "right" if slow == "left" else "left"
+    assert ended(replay)[0] == "diverged"
+    assert replay.difference is not None
+    assert replay.difference.path == f"both/{fast}/{fast} out"

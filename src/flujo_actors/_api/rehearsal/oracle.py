@@ -7,8 +7,8 @@ Rules:
    in recorded order.
 3. Anything without a record stops the run: `Diverged`. A run without an end is compared as far as it is recorded:
    then `RecordEnds` stops it.
-4. A replay follows the record: after a difference it continues with the recorded outcome. So the first difference is
-   the first in recorded order, also among concurrent branches.
+4. A replay follows the record: after a difference or a divergence it continues with the recorded outcome. So the
+   first one is the first in recorded order, also among concurrent branches.
 5. A rehearsal continues with the present outcome. After the first changed one, a step whose input cannot be derived
    has another input.
 """
@@ -97,6 +97,7 @@ class Oracle:
         self.checked: dict[StepPath, None] = {}
         self.taken: dict[StepPath, None] = {}
         self.differences: list[Difference] = []
+        self.divergences: list[Difference] = []
         self.is_changed = False
         """Whether an outcome differs from its record since the fork."""
         self._calls = _Calls(recording, fork_seq)

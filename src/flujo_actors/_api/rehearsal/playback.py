@@ -120,13 +120,28 @@ class RecordedSupervisor(RunSupervisor):
         if self.run.journal.recall(path) is not None:
             self.oracle.checked.setdefault(path)
             return await super().perform(state)
-        match self.oracle.way(path, state.request.step, state.request.data):
-            case "run":
-                return await self._executed(state)
-            case "recorded":
-                return await self._taken(state)
-            case "skip":
-                return await self._answered(state, Success(step_result=StepResult(name=state.name)), state.context)
+        try:
+            match self.oracle.way(path, state.request.step, state.request.data):
+                case "run":
+                    return await self._executed(state)
+                case "recorded":
+                    return await self._taken(state)
+                case "skip":
+                    return await self._answered(state, Success(step_result=StepResult(name=state.name)), state.context)
+        except Diverged as error:
+            if state.settled is not None or not self._follows(path, error):
+                raise
+            recorded = self.oracle.recording.outcome(path)
+            assert recorded is not None
+            return await self._answered(state, recorded, self._recorded_context(state))
+
+    def _follows(self, path: StepPath, error: Diverged) -> bool:
+        """Note a divergence; return whether the run continues as recorded.
+
+        Concurrent branches then reach their own divergences, and the first in recorded order is reported.
+        """
+        self.oracle.divergences.append(error.difference)
+        return self.oracle.present.follows and path in self.oracle.recording.settled
 
     # --- answered from the record ---
 
@@ -180,6 +195,8 @@ class RecordedSupervisor(RunSupervisor):
         path, outcome = state.path, settled.outcome
         control = escalating(outcome.error) if isinstance(outcome, Failure) else None
         if isinstance(control, UnitFailed):
+            return self._as_recorded(state, settled)
+        if isinstance(control, Diverged) and self._follows(path, control):
             return self._as_recorded(state, settled)
         if isinstance(control, Diverged | RecordEnds):
             raise control

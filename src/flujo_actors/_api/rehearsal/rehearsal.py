@@ -584,6 +584,7 @@ async def _first_difference(playback: Playback, oracle: Oracle, host: Host) -> t
         pass
     except ControlError as error:
         result = error.result
+    found += [("diverged", each) for each in oracle.divergences]
     found += [("different", each) for each in oracle.differences]
     if not found and result is not None:
         found += [("different", each) for each in _of_run(oracle, result)]
