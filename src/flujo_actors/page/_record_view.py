@@ -485,14 +485,8 @@ def evaluation_tables(store: Store, run_id: str, *, changed: bool, by: str, cont
     rows = sorted(
         (_case_row(each, before.get((each.name, each.repeat)), names) for each in cases), key=_sort_key(by, names)
     )
-    columns = [
-        ("Case",),
-        ("Status", ""),
-        *((name, "num") for name in names),
-        ("Cost", "num"),
-        ("Time", "num"),
-        ("", "num"),
-    ]
+    facts = [(name, "num") for name in (*names, "Cost", "Time", "")]
+    columns = [("Case",), ("Status", ""), *facts]
     cases_table = {"title": "Cases", "note": evaluation_text(found), "columns": columns, "rows": rows}
     return {"metrics": names, "changed": found.comparison is not None, "tables": [cases_table, *_judged_tables(found)]}
 
