@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -213,6 +214,32 @@ def test_another_process_sees_what_was_added(tmp_path: Path) -> None:
     assert in_another_process(add) == 0
     assert papers.search("coffee")[0].source_id == "c"
     assert SqliteRetriever(tmp_path / "p.db", Papers).search("tea")[0].source_id == "t"
+
+
+def test_no_connection_is_left_to_the_collector(tmp_path: Path) -> None:
+    """Closed by `close`, again after each opening, and by an opening that is refused."""
+
+    class Other(Collection, name="papers"):
+        tenant: str
+
+    def opened() -> int:
+        links = [os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if _is_open(each)]
+        return sum(link == str(tmp_path / "p.db") for link in links)
+
+    papers, other = SqliteRetriever(tmp_path / "p.db", Papers), SqliteRetriever(tmp_path / "p.db", Other)
+    for number in range(3):
+        papers.add("tea", id=f"t{number}", tenant="a", year=1)
+        assert opened() == 1
+        papers.close()
+        assert opened() == 0
+    with pytest.raises(RetrievalError):
+        other.search("tea")
+    assert opened() == 0
+    assert in_another_process(lambda: papers.close() or len(papers)) == 0
+
+
+def _is_open(descriptor: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{descriptor}")
 
 
 def test_two_collections_share_a_file(tmp_path: Path) -> None:

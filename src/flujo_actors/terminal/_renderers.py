@@ -15,6 +15,7 @@ from typing import Literal, Protocol, TextIO, TypeAlias, get_args
 import attrs
 
 from .._core.step_paths import ROOT, StepPath, is_tried, step_around, step_of, whose
+from .._core.views.live_view import NAP
 from .._core.views.record_summaries import RecordSummary
 from .._core.views.result_tree import in_color, shown_cost, shown_time
 from .._core.views.run_tree import Node, RunTree, one_line
@@ -120,7 +121,8 @@ class PlainLines:
             case "settled":
                 self._line("bad", "↻", self._path_name(whose(record.path)), record.note)
             case "paused":
-                self._line("ask", "?", self._path_name(step_of(record.path)), record.note)
+                tone, mark = ("dim", NAP) if record.status == "sleeping" else ("ask", "?")
+                self._line(tone, mark, self._path_name(step_of(record.path)), record.note)
             case "ended" if record.path == ROOT:
                 self._ended(record)
             case _:

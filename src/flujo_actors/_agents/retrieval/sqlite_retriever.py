@@ -6,6 +6,8 @@ Rules:
 2. Vectors are read once and compared exactly, by numpy: no extension has to be loaded, which most Pythons cannot do.
 3. With both, relevance is the mean of words and meaning. Ranks are not fused, since a fused rank is no relevance.
 4. Added passages are durable when the call returns. Another process sees them with its next search.
+5. A connection is closed by `close()`, by a failed opening, or when the retriever or the process ends. A connection of
+   a parent process is never closed: its locks are the parent's.
 
 Sections:
 
@@ -296,6 +298,7 @@ class SqliteRetriever(EmbeddingRetriever[bytes]):
         self._lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
         self._opened_by = 0
+        self._closer: weakref.finalize[[sqlite3.Connection, int], SqliteRetriever] | None = None
         self._writes = 0
         self._known: _Known | None = None
 
@@ -371,19 +374,27 @@ class SqliteRetriever(EmbeddingRetriever[bytes]):
 
     def _open(self) -> sqlite3.Connection:
         if self._db is None or self._opened_by != os.getpid():  # a connection does not survive a fork
+            self._disconnect()
             self._db = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             self._opened_by, self._known = os.getpid(), None
-            weakref.finalize(self, _close, self._db, self._opened_by)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._tables.create(self._db)
+            self._closer = weakref.finalize(self, _close, self._db, self._opened_by)
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._tables.create(self._db)
+            except (sqlite3.Error, DeclarationError, RetrievalError):
+                self._disconnect()
+                raise
         return self._db
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""
         with self._lock:
-            if self._db is not None:
-                _close(self._db, self._opened_by)
-            self._db = None
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._closer is not None:
+            self._closer()
+        self._db = self._closer = None
 
     def __len__(self) -> int:
         with self._lock:
@@ -393,7 +404,13 @@ class SqliteRetriever(EmbeddingRetriever[bytes]):
         return f"SqliteRetriever({self._path!r}, {collection_name(self.collection)!r})"
 
 
+_INHERITED: list[sqlite3.Connection] = []
+"""Connections of a parent process; the collector must not close them (rule 5)."""
+
+
 def _close(db: sqlite3.Connection, owner: int) -> None:
     """Close a connection, in the process that made it."""
     if owner == os.getpid():
         db.close()
+    else:
+        _INHERITED.append(db)

@@ -39,11 +39,13 @@ _TONES: dict[NodeStatus, Tone] = {
     "aborted": "dim",
 }
 _MARKS: dict[NodeStatus, str] = {"success": "✓", "failure": "✗", "running": "▸", "waiting": "?", "aborted": "–"}
+NAP = "☾"
+"""Mark of a step that waits for time, an event or a rate, and for no person."""
 _RUN_TONES: dict[str, Tone] = {
     "completed": "good",
     "failed": "bad",
     "paused": "waiting",
-    "sleeping": "waiting",
+    "sleeping": "dim",
     "aborted": "bad",
 }
 
@@ -113,13 +115,22 @@ class _View:
         retries = [f"attempt {node.attempts}"] if node.attempts > 1 and node.status == "running" else []
         return Row(
             depth=depth,
-            mark=_MARKS[node.status],
-            tone=_TONES[node.status],
+            mark=NAP if self._naps(node) else _MARKS[node.status],
+            tone="dim" if self._naps(node) else _TONES[node.status],
             name=one_line(node.name),
             facts="  ".join([*facts, *retries, *self._amounts(node)]),
             note=one_line(note or (node.note if node.status == "success" else "")),
             weight=_weight(node, depth),
         )
+
+    def _naps(self, node: Node) -> bool:
+        """Return whether a step sleeps.
+
+        In a sleeping run, every open step without a question does.
+        """
+        if node.status == "waiting":
+            return node.naps
+        return node.status == "running" and self.outline.status == "sleeping"
 
     def _counts(self, node: Node) -> list[str]:
         known = max(node.of, len(node.children))
@@ -200,7 +211,7 @@ class _View:
             depth=0,
             mark="■" if outline.status != "running" else "●",
             tone=_RUN_TONES.get(outline.status, "dim"),
-            name=outline.status,
+            name="waiting" if outline.status == "paused" else outline.status,
             facts="  ".join(fact for fact in facts if fact),
             note=one_line(title),
         )

@@ -64,6 +64,8 @@ class Node:
     done: int = 0
     failed: int = 0
     waiting: int = 0
+    naps: bool = False
+    """Whether its wait asks no person."""
     last_failure: StepPath | None = None
     counted_tokens: int = 0
     counted_usd: float = 0.0
@@ -233,6 +235,7 @@ class RunTree:
         self._tell(node, record)
         self.units.pop(record.path, None)
         self.questions[node.path] = node.note = record.note
+        node.naps = record.status == "sleeping"
         self._count(node, record)
         self._restate(node, "waiting")
 
