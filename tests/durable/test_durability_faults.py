@@ -13,11 +13,13 @@ import pytest
 import trio
 from tour import Tour, gone_on_to
 
-from flujo_actors import Flujo, RunClient, Step
+from flujo_actors import Flujo, RunClient, Step, current_unit, make_agent_async
+from flujo_actors._core.outcomes import RunId
 from flujo_actors.errors import NotPaused, RunNotFound, StoreError
 from flujo_actors.stores._lease_clock import ManualClock
 from flujo_actors.stores._memory_store import MemoryStore
 from flujo_actors.stores.sqlite._store import SqliteStore
+from flujo_actors.testing import CallTool, scripted_model
 from flujo_actors.testing.faulty_store import FaultyStore, store_faults
 from kit.durable_places import AN_HOUR_LATER, PostgresPlace, SqlitePlace
 from kit.effects import Effects
@@ -256,3 +258,70 @@ def _slow_pipeline(effects: Effects) -> Any:
     for each in others:
         pipeline = pipeline >> each
     return pipeline
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_failed_call_of_a_granular_step_is_no_failure_of_its_agent(
+    when: Literal["before", "after"], fault: str
+) -> None:
+    """The caller gets the store's error, the run can be resumed, and a repeated unit has the same key."""
+    for number in itertools.count(2):  # the first call asks for a run that does not exist
+        keys: list[str] = []
+        clock = ManualClock()
+        store = MemoryStore(clock=clock)
+        faulty = FaultyStore(store, fail_at=number, error=store_faults()[fault], when=when)
+        error = _failure_of(lambda: _completed_agent(faulty, keys))  # noqa: B023 - called at once
+        if len(faulty.calls) < number:
+            break
+        assert error is None or str(error) == str(store_faults()[fault])  # live texts are sent if possible
+        clock.advance(3600)
+        _failure_of(lambda: _completed_agent(store, keys))  # noqa: B023 - called at once
+        state = RunClient(store).state("run")
+        assert (state.status, state.output) == ("completed", "done"), number
+        assert (len(keys) <= 2, len(set(keys))) == (True, 1)
+    assert number > 10
+
+
+def _completed_agent(store: MemoryStore | FaultyStore, keys: list[str]) -> None:
+    async def pay(amount: int) -> str:
+        unit = current_unit()
+        assert unit is not None
+        keys.append(unit.idempotency_key)
+        return f"paid {amount}"
+
+    def reply(messages: list[Any]) -> CallTool | str:
+        return CallTool("pay", {"amount": 9}) if len(messages) == 1 else "done"
+
+    agent = make_agent_async(scripted_model(reply, forever=True), tools=[pay])
+    _completed(Flujo(Step.granular("ask", agent), store=store))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("method", ["look", "scan"])
+async def test_a_watch_survives_whatever_its_store_raises(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that the store does not declare does not end the thread of all watches: this one reads to the end."""
+    store = MemoryStore()
+    flujo = Flujo(Step("one", _plus_one) >> Step.human_in_the_loop("ask", "?"), store=store)
+    paused = await flujo.run_async(1, run_id="r")
+    client, original, seen, failed = RunClient(store), getattr(MemoryStore, method), list[int](), list[str]()
+
+    def fails_once(me: MemoryStore, *args: Any, **options: Any) -> Any:
+        if not failed:
+            failed.append(method)
+            raise OSError("disk full")
+        return original(me, *args, **options)
+
+    async def watch(task_status: trio.TaskStatus[None]) -> None:
+        async for record in client.watch("r"):
+            seen.append(record.seq)
+            if record.kind == "paused":
+                task_status.started()
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(watch)
+            monkeypatch.setattr(MemoryStore, method, fails_once)
+            assert paused.state_token is not None
+            await flujo.resume_async(paused.state_token, "yes")
+    assert (failed, seen) == ([method], [record.seq for record in store.read(RunId("r"))])

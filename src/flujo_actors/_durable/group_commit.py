@@ -30,7 +30,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import attrs
 import trio
-from outcome import Error, Outcome, Value, capture
+from outcome import Error, Outcome, Value
 
 from .._bridge.threads import way_in
 from .._core import seams
@@ -38,11 +38,10 @@ from .._core.outcomes import RunId
 from .._core.records.records import Admission, Append, CancelRequest, Lease, OwnerNotice, Record
 from ..errors import FlujoError, LeaseLost, RunExists, StoreError
 from ..stores._store_port import Store, Verdict
-from ..telemetry._redaction.redactor import redacted
 from .cancel_requests import CancelWatch
 from .connection_lock import queue_for
 from .leases import HeldLease, Leases, new_owner
-from .store_executor import StoreExecutor, post, start_thread
+from .store_executor import StoreExecutor, post, start_thread, store_reply
 from .text_exchange import begin_texts, forget_texts, leave_texts
 from .timer_thread import alarms
 from .watch_poller import watchers
@@ -259,7 +258,7 @@ class JournalWriter:
     def _committed(self, write: Callable[[list[J]], Sequence[object]], jobs: list[J]) -> list[Answer]:
         if not jobs:
             return []
-        got = _asked(lambda: write(jobs))
+        got = store_reply(lambda: write(jobs))
         if isinstance(got, Error):
             return [Error(_copied(got.error)) for _ in jobs]
         self.commits += 1
@@ -349,16 +348,6 @@ def _says_something(append: Append) -> bool:
 def _with_notes(append: Append, speaker: CommitWaiter | None) -> Append:
     notes = () if speaker is None else speaker.take_notes()
     return attrs.evolve(append, records=(*notes, *append.records)) if notes else append
-
-
-def _asked(call: Callable[[], R]) -> Value[R] | Error:
-    """Return the store's reply, or any exception as `StoreError`."""
-    got = capture(call)
-    if isinstance(got, Value) or isinstance(got.error, StoreError) or not isinstance(got.error, Exception):
-        return got
-    broken = StoreError(redacted(f"the store raised {type(got.error).__name__}: {got.error}"))
-    broken.__cause__ = got.error
-    return Error(broken)
 
 
 def _copied(error: BaseException) -> BaseException:

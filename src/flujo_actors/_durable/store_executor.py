@@ -16,11 +16,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import trio
-from outcome import Outcome, Value, capture
+from outcome import Error, Outcome, Value, capture
 
 from .._bridge.threads import way_in
 from .._core import seams
-from ..errors import StoreError
+from ..errors import FlujoError, StoreError
+from ..telemetry._redaction.redactor import redacted
 from .timer_thread import alarms, no_thread
 
 R = TypeVar("R")
@@ -68,6 +69,16 @@ def post(token: trio.lowlevel.TrioToken, do: Callable[..., object], *args: objec
     """From any thread: do something in the loop's, if it still runs."""
     with contextlib.suppress(trio.RunFinishedError):
         token.run_sync_soon(do, *args)
+
+
+def store_reply(call: Callable[[], R]) -> Value[R] | Error:
+    """Return the store's reply; its own exceptions become a `StoreError`."""
+    got = capture(call)
+    if isinstance(got, Value) or isinstance(got.error, FlujoError) or not isinstance(got.error, Exception):
+        return got
+    broken = StoreError(redacted(f"the store raised {type(got.error).__name__}: {got.error}"))
+    broken.__cause__ = got.error
+    return Error(broken)
 
 
 def start_thread(do: Callable[[], R], done: Callable[[Outcome[R]], object]) -> None:

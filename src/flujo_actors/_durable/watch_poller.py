@@ -13,8 +13,8 @@ Rules:
 2. New records of a run are read once, into a window shared by its watches. A watch behind the window, as each is at
    first, reads from the store by itself; so a slow watcher does not delay others.
 3. A watcher is woken from the thread, on trio, on asyncio or in another thread, and never runs in it.
-4. A store error is passed to all watches, and the thread continues with later ones. A watch with `reconnect_s` joins
-   again, and reads on after its last record.
+4. An error of the store, whatever it raises, is passed to all watches, and the thread continues with later ones. A
+   watch with `reconnect_s` joins again, and reads on after its last record.
 5. A watch ends when the run has ended and all its records were delivered; `RunNotFound` for a missing run.
 6. Live text of steps in other processes is read by the same thread (`text_exchange`), twice a second.
 
@@ -25,20 +25,20 @@ Sections:
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, cast
 
 import anyio
 import anyio.to_thread
 import attrs
 import sniffio
+from outcome import Error
 
 from .._core.outcomes import RunId
 from .._core.records.records import StoredRun, has_ended
@@ -46,12 +46,13 @@ from .._core.retry_decisions import Backoff
 from .._core.step_paths import StepPath
 from .._core.validators import is_number
 from .._core.views.record_summaries import RecordSummary
-from ..errors import DeclarationError, FlujoError, StoreError, TransactionLost
+from ..errors import DeclarationError, StoreError, TransactionLost
 from ..stores._fork_safety import watch_forks
 from ..stores._record_rows import not_found
 from ..stores._store_port import ChangeListener, RunChanges, Store
 from ..stores._store_port import required as required
 from .live_text import live_key, live_texts, place_of
+from .store_executor import store_reply
 from .text_exchange import EVERY_S, take_texts
 
 POLL_S = 0.15
@@ -92,7 +93,7 @@ class WatchedRun:
     read_to: int = 0
     """Up to which record the window reaches."""
     window: deque[RecordSummary] = attrs.Factory(lambda: deque(maxlen=_WINDOW))
-    error: FlujoError | None = None
+    error: BaseException | None = None
     wakes: list[Wake] = attrs.Factory(list)
 
     def after(self, seq: int) -> list[RecordSummary] | None:
@@ -218,21 +219,19 @@ class WatchPoller:
         if now < self._listens_at or not hasattr(self._store, "listen"):
             return None
         self._listens_at = now + _LISTEN_AGAIN_S
-        with contextlib.suppress(StoreError):  # it polls until it can listen
-            listener = cast(RunChanges, self._store).listen()
-            with self._changed:
-                self._interrupt = None if listener is None else listener.interrupt
-            return listener
-        return None
+        got = store_reply(cast(RunChanges, self._store).listen)
+        if isinstance(got, Error):
+            return None  # it polls until it can listen
+        with self._changed:
+            self._interrupt = None if got.value is None else got.value.interrupt
+        return got.value
 
     def _heard(self, listener: ChangeListener, run_ids: Sequence[RunId]) -> ChangeListener | None:
         """Wait for a change; return `None` if the subscription was lost."""
         with self._changed:
             if self._poked:
                 return listener
-        try:
-            listener.wait(run_ids, _LISTENING_POLL_S)
-        except StoreError:
+        if isinstance(store_reply(lambda: listener.wait(run_ids, _LISTENING_POLL_S)), Error):
             with self._changed:
                 self._interrupt = None
             listener.release()
@@ -241,22 +240,21 @@ class WatchPoller:
 
     def _look(self, runs: Sequence[WatchedRun]) -> list[Wake]:
         """Query the store; return the callbacks to wake."""
-        try:
-            run_ids = [each.run_id for each in runs]
-            stored = self._store.look(run_ids)
-            self._read_texts(run_ids)
-        except FlujoError as error:
-            return self._told(runs, error)
-        return [wake for each in runs for wake in self._advanced(each, stored.get(each.run_id))]
+        got = store_reply(lambda: self._queried([each.run_id for each in runs]))
+        if isinstance(got, Error):
+            return self._told(runs, got.error)
+        return [wake for each in runs for wake in self._advanced(each, got.value.get(each.run_id))]
 
-    def _read_texts(self, run_ids: Sequence[RunId]) -> None:
-        """Rule 6."""
+    def _queried(self, run_ids: Sequence[RunId]) -> Mapping[RunId, StoredRun]:
+        """Return the stored runs; read live texts: rule 6."""
+        stored = self._store.look(run_ids)
         now = time.monotonic()
         if now >= self._reads_texts_at:
             self._reads_texts_at = now + EVERY_S
             take_texts(self._store, run_ids)
+        return stored
 
-    def _told(self, runs: Iterable[WatchedRun], error: FlujoError) -> list[Wake]:
+    def _told(self, runs: Iterable[WatchedRun], error: BaseException) -> list[Wake]:
         """Pass an error to all watches once; later ones start anew."""
         with self._changed:
             for each in runs:
@@ -272,10 +270,10 @@ class WatchPoller:
             return self._told([watched], not_found(watched.run_id))
         if watched.run is not None and _as_seen(run) == _as_seen(watched.run):
             return ()
-        try:
-            new = self._new_in(watched, run)
-        except FlujoError as error:
-            return self._told([watched], error)
+        got = store_reply(lambda: self._new_in(watched, run))
+        if isinstance(got, Error):
+            return self._told([watched], got.error)
+        new = got.value
         with self._changed:
             watched.window.extend(new)
             watched.read_to = new[-1].seq if new else max(watched.read_to, run.records if watched.run is None else 0)

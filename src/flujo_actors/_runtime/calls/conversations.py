@@ -43,7 +43,7 @@ from ..._core.usage import NO_USAGE, Usage
 from ..._dsl.output_options import Resumable
 from ..._durable.journal import Journal, KeptUnit
 from ..._durable.recorded_results import SteeringInbox
-from ...errors import StructuredOutputError, UncertainUnit
+from ...errors import StoreError, StructuredOutputError, UncertainUnit
 from ..run.messages import AttemptInput
 from ..run.run_environment import Run
 from .model_call import CallDefaults
@@ -247,6 +247,10 @@ class Conversations:
         """Return the metadata about messages that came after the last request."""
         ids = () if self._last is None else self._last.undelivered
         return {"undelivered": list(ids)} if ids else {}
+
+    def is_store_error(self, error: BaseException) -> bool:
+        """Return whether the store, not the agent, ended the last conversation."""
+        return isinstance(error, StoreError) and self._last is not None and error is self._last.stopped
 
     def heard_out(self, failed: AttemptFailed) -> bool:
         """Return whether the last one ended with a refusal."""

@@ -591,6 +591,8 @@ class ModelCaller:
             if self.kept is not None:
                 self.kept.ended(request)
         if isinstance(got, Error):
+            if self.kept is not None and self.kept.is_store_error(got.error):
+                raise got.error  # as a failed commit of an outcome: the run can be resumed
             return self.failed(request, got.error)
         result: AgentRunResult[object] = got.value
         self._result = result
