@@ -448,7 +448,7 @@ def _many_inserted(
     return place, records
 
 
-def _each_inserted(cursor: sqlite3.Cursor, batch: Sequence[Append], wall: float, places: Places) -> set[RunId]:
+def _each_inserted(cursor: sqlite3.Cursor, batch: Sequence[Append], wall: float, places: RunPositions) -> set[RunId]:
     """Write the single records of many runs in bulk (rule 4); return these runs."""
     counts = Counter(append.lease.run_id for append in batch)
     rows: dict[int, tuple[RunRow, tuple[object, ...]]] = {}
