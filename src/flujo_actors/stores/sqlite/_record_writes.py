@@ -449,7 +449,7 @@ def _many_inserted(
 
 
 def _each_inserted(cursor: sqlite3.Cursor, batch: Sequence[Append], wall: float, places: RunPositions) -> set[RunId]:
-    """Write the single records of many runs in bulk (rule 4); return these runs."""
+    """Insert single records of many runs in bulk (rule 4); return them."""
     counts = Counter(append.lease.run_id for append in batch)
     rows: dict[int, tuple[RunRow, tuple[object, ...]]] = {}
     for append in batch:
