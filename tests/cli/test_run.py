@@ -188,6 +188,15 @@ def test_text_is_streamed_to_stdout(place: Path) -> None:
 
 
 @pytest.mark.slow
+def test_watch_is_the_live_view(place: Path) -> None:
+    """`--watch` draws on stderr, also where that is no terminal; a later `--progress` wins."""
+    watched = run(place, "run", "app.py:pipeline", "-i", "a", "--watch")
+    assert "\x1b[" in watched.stderr
+    plain = run(place, "run", "app.py:pipeline", "-i", "a", "--watch", "--progress", "plain")
+    assert ("\x1b[" in plain.stderr, plain.stdout) == (False, watched.stdout)
+
+
+@pytest.mark.slow
 def test_json_lines_equal_the_journal(place: Path) -> None:
     """Every line parses, the last one is the end; events are outcomes, and the result at last."""
     done = run(place, "run", "app.py:pipeline", "-i", "a", "--progress", "json", "--run-id", "r", *STORE)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from flujo_actors import Flujo, RunClient, RunFilter, Step
+from flujo_actors._core.outcomes import RunId
 from flujo_actors.errors import CorruptRecord, DeclarationError, RunExists, RunNotFound, StoreVersionError
 from flujo_actors.stores import MemoryStore, SqliteStore, Store
 from kit.durable_places import Place, PostgresPlace, SqlitePlace
@@ -342,3 +343,16 @@ def test_an_export_keeps_a_link_and_the_mode_of_its_file(tmp_path: Path) -> None
     assert private.stat().st_mode & 0o777 == 0o600
     assert b'"run"' in private.read_bytes()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link.jsonl", "private.jsonl"]
+
+
+@pytest.mark.parametrize("items", [1, 2_000])
+def test_a_run_file_is_little_larger_than_its_records(items: int, tmp_path: Path) -> None:
+    """At most 1.2 times the bytes of the record bodies and 64 kB, with quotes, line breaks and accents in them.
+
+    A record adds 80 bytes: its number, kind, path and time. Bodies of an agent's step are longer than 400.
+    """
+    store = MemoryStore()
+    Flujo(Step.map_over("items", Step("twice", twice)), store=store).run(['say "é"\n' * 20] * items, run_id="r")
+    bodies = sum(len(record.body.encode()) for record in store.read(RunId("r")))
+    path = RunClient(store).export("r", tmp_path / "r.flujo.jsonl")
+    assert Path(path).stat().st_size <= 1.2 * bodies + 64_000

@@ -78,6 +78,7 @@ _OPTIONS = (
         show_default=True,
         help="How to show the run on stderr.",
     ),
+    click.option("--watch", "progress", flag_value="live", help="The same as --progress live."),
     click.option("--chunks", is_flag=True, help="With --progress json: also what streams say."),
     click.option("--limit-usd", type=click.FloatRange(0), metavar="N", help="Stop when it has cost so many dollars."),
     click.option("--limit-tokens", type=click.IntRange(0), metavar="N", help="Stop when it has used so many tokens."),
