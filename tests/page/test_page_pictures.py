@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from examples.served import served
 from flujo_actors.page import run_page
-from page.claims import COMPLETED, FAILED, WAITING_FOR_APPROVAL, seeded, service, with_waits
+from page.claims import COMPLETED, FAILED, WAITING_FOR_APPROVAL, WAITING_FOR_TOOL, seeded, service, with_waits
 from page.conftest import apart
 
 pytestmark = pytest.mark.slow
@@ -19,6 +19,7 @@ IMAGES = Path(__file__).parents[2] / "docs/images"
 
 PICTURES = {
     "page-run": (f"#run={COMPLETED}", ".detail .out", "light"),
+    "page-waiting": (f"#run={WAITING_FOR_TOOL}", ".question", "light"),
     "page-run-dark": (f"#run={COMPLETED}&step=adjust&tab=conversation", ".msg", "dark"),
     "page-inbox": ("#page=inbox", ".question", "light"),
     "page-graph": (f"#run={WAITING_FOR_APPROVAL}&view=graph&step=approve", ".box", "light"),
