@@ -104,6 +104,10 @@ def test_a_lost_subscription_is_begun_again(
     assert ended(child) == 0
 
 
+def watcher_threads() -> int:
+    return [thread.name for thread in threading.enumerate()].count("flujo_actors watcher")
+
+
 @pytest.mark.slow
 def test_many_waits_share_a_session_which_ends_with_the_store(postgres_place: PostgresPlace) -> None:
     """Twenty waits and a second round of them share a connection and a thread."""
@@ -116,8 +120,7 @@ def test_many_waits_share_a_session_which_ends_with_the_store(postgres_place: Po
     for _ in range(2):
         with ThreadPoolExecutor(20) as threads:
             waits = [threads.submit(_times_out, client, f"r{number}") for number in range(20)]
-            wait_for(lambda: watchers_of(postgres_place.url) == 1)
-            assert [thread.name for thread in threading.enumerate()].count("flujo_actors watcher") == 1
+            wait_for(lambda: (watcher_threads(), watchers_of(postgres_place.url)) == (1, 1))  # the session is kept
             assert all(each.result() for each in waits)
         assert watchers_of(postgres_place.url) == 1
     wait_for(lambda: not any("watcher" in thread.name for thread in threading.enumerate()))
@@ -298,7 +301,7 @@ def _fail() -> None:
 
 def _times_out(client: RunClient, run_id: str) -> bool:
     try:
-        client.wait(run_id, 1.5)
+        client.wait(run_id, 3.0)
     except TimeoutError:
         return True
     return False
