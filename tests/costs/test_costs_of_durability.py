@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sqlite3
+import sys
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -245,7 +246,8 @@ def test_a_durable_run_that_waits_holds_few_objects() -> None:
             event.set()
         return (after - before) / 50
 
-    assert trio.run(main) <= 104
+    # From 3.14 on the collector tracks every dict from its creation; before, it left out those of plain values.
+    assert trio.run(main) <= (104 if sys.version_info < (3, 14) else 120)
 
 
 @pytest.mark.trio

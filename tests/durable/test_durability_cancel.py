@@ -13,7 +13,20 @@ import anyio.to_thread
 import pytest
 import trio
 
-from flujo_actors import Aborted, Flujo, MemoryStore, NotPaused, Pipeline, RunClient, RunLeased, RunNotFound, Step
+from flujo_actors import (
+    Aborted,
+    Failure,
+    Flujo,
+    MemoryStore,
+    NotPaused,
+    Pipeline,
+    RunClient,
+    RunLeased,
+    RunNotFound,
+    Step,
+    Success,
+    Undo,
+)
 from flujo_actors._core.outcomes import RunId
 from flujo_actors.stores._store_port import Store
 from kit.durable_places import Place, SqlitePlace
@@ -111,6 +124,32 @@ def test_the_owner_reads_a_request_with_its_next_write(place: Place, effects: Ef
     assert (result.status, result.feedback) == ("aborted", "enough")
     assert effects.counted() == {}
     assert list(RunClient(store, allow_blocking=True).outcomes("run")) == ["first"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("undo", [None, False, True])
+def test_a_run_that_is_cancelled_before_its_end_is_written_does_not_complete(
+    place: Place, effects: Effects, *, undo: bool | None, fails: bool
+) -> None:
+    """Its last step stays as it settled. Compensations are executed, unless the request declines them."""
+
+    def last(data: int) -> int:
+        RunClient(place.open(), allow_blocking=True).cancel("run", "enough", undo=undo is not False)
+        if fails:
+            raise ValueError("no")
+        return data
+
+    def take_back(undone: Undo) -> None:
+        effects.add("undone")
+
+    first = Step("first", lambda data: data, **({} if undo is None else {"compensate": take_back}))
+    result = Flujo(first >> Step("last", last), store=place.open()).run(1, run_id="run")
+    assert (result.status, result.feedback, result.output) == ("aborted", "enough", None)
+    assert [step.name for step in result.step_history][:2] == ["first", "last"]
+    assert effects.counted() == ({"undone": 1} if undo else {})
+    client = RunClient(place.open(), allow_blocking=True)
+    assert (client.get("run").status, client.state("run").feedback) == ("aborted", "enough")
+    assert isinstance(client.outcomes("run")["last"], Failure if fails else Success)
 
 
 @pytest.mark.trio

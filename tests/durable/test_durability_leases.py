@@ -265,6 +265,7 @@ def test_an_interrupt_does_not_wait_for_a_silent_store() -> None:
         assert program.communicate(timeout=120)[0] == "interrupted\n"
 
 
+@pytest.mark.slow
 def test_the_lease_of_a_run_whose_loop_was_closed_is_not_renewed_for_ever() -> None:
     """A closed loop cannot go on with its runs: somebody else may."""
     store = CountingStore()

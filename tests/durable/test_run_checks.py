@@ -95,6 +95,7 @@ def test_the_command_ends_with_one_if_a_run_cannot_be_resumed(
     assert main(["run", "app_checked.py:p", "--input", "x", "--run-id", "r", "--store", url]) == 3
     assert main(["runs", "check", "app_checked.py:p"]) == 0
     assert main(["runs", "check", "app_checked.py:q"]) == 1
+    assert "cannot be resumed with --mode strict" in capsys.readouterr().err
     assert main(["runs", "check", "app_checked.py:q", "--mode", "compat"]) == 0
     capsys.readouterr()
     assert main(["runs", "check", "app_checked.py:q", "--json"]) == 1

@@ -16,7 +16,7 @@ from flujo_actors._api.cli.entry import main
 from flujo_actors._api.cli.store_commands import store as store_command
 from flujo_actors._core.settings_model import Settings
 from flujo_actors._fleet.health_probe import HealthPort, health_place
-from flujo_actors.errors import DeclarationError, StoreVersionError
+from flujo_actors.errors import DeclarationError, StoreError, StoreVersionError
 from flujo_actors.stores import MemoryStore, PostgresStore, SqliteStore, open_store
 from flujo_actors.stores.postgres import _schema as postgres_schema
 from flujo_actors.stores.sqlite import _schema as sqlite_schema
@@ -294,11 +294,26 @@ def as_role(url: str, role: str) -> str:
     return f"{url}%20-crole%3D{role}"
 
 
+def test_a_role_without_ddl_is_told_how_the_tables_of_the_engine_are_created(postgres_place: PostgresPlace) -> None:
+    """The error names the command and the owner, instead of a missing privilege alone."""
+    assert called(postgres_place, "migrate").exit_code == 0
+    if not postgres_place.query("SELECT 1 FROM pg_roles WHERE rolname = 'flujo_app'"):
+        postgres_place.query("CREATE ROLE flujo_app")
+    for statement in called(postgres_place, "migrate", "--grants", "flujo_app").stdout.splitlines():
+        postgres_place.query(statement)
+    app = PostgresStore(as_role(postgres_place.url, "flujo_app"))
+    flujo = Flujo(Step("a", upper), store=app, engine="postgres", settings={"store_migrate": "never"})
+    with pytest.raises(
+        StoreError, match=r"run `flujo-actors store migrate --engine postgres --store URL` with the URL"
+    ):
+        flujo.submit_sync("x")
+
+
 def test_roles_need_no_more_than_they_use(postgres_place: PostgresPlace) -> None:
     """An application role executes and deletes runs; a reading role lists and exports them."""
     filled(postgres_place)
     queued = {"pipeline": Step("a", upper), "engine": "postgres"}
-    Flujo(**queued, store=postgres_place.url).submit_sync("x", run_id="first", queue="none")  # creates its tables
+    assert called(postgres_place, "migrate", "--engine", "postgres").exit_code == 0
     [(schema,)] = postgres_place.query("SELECT current_schema()")
     for role in ("flujo_app", "flujo_reader"):
         if not postgres_place.query("SELECT 1 FROM pg_roles WHERE rolname = %s", role):
@@ -313,7 +328,8 @@ def test_roles_need_no_more_than_they_use(postgres_place: PostgresPlace) -> None
     assert RunClient(app).prune({"completed": "0s", "rules": [{"pipeline": "upper"}]}).runs == 1
     assert app.take_duty("retention", owner="me", for_s=1.0)
     submitting = Flujo(**queued, store=app, settings={"store_migrate": "never"})
-    submitting.submit_sync("x", run_id="second", queue="none")
+    for run_id in ("first", "second"):
+        submitting.submit_sync("x", run_id=run_id, queue="none")
     assert postgres_place.query("SELECT count(*) FROM procrastinate_jobs WHERE queue_name = 'none'") == [(2,)]
     assert app.delete(["first", "second"]) == 2
     reader = RunClient(as_role(postgres_place.url, "flujo_reader"))

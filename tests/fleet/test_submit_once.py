@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +21,7 @@ from flujo_actors import (
     Step,
     Undo,
 )
+from kit.other_processes import all_at_once
 from kit.postgres_server import session_server
 
 
@@ -210,38 +209,28 @@ def test_a_store_without_keys_names_the_missing_method() -> None:
         flujo.submit_sync(1, singleton="k")
 
 
-RACER = """
-import sys
-from flujo_actors import Flujo, Step
-async def same(data):
-    return data
-flujo = Flujo(Step("a", same), store=sys.argv[1], **({"engine": "postgres"} if sys.argv[2] == "engine" else {}))
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(250):
-    once = {"singleton": "k"} if number % 2 else {"run_id": "only", "if_exists": "return"}
-    print(number % 2, flujo.submit_sync(number, **once))
-"""
+def submitted_by(flujo: Flujo) -> Iterator[str]:
+    """Lines with the id of each of 250 submissions, in turn by run id and by singleton key."""
+    for number in range(250):
+        once = {"singleton": "k"} if number % 2 else {"run_id": "only", "if_exists": "return"}
+        yield f"{number % 2} {flujo.submit_sync(number, **once)}\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "engine"])
-def test_of_a_thousand_racing_submissions_one_creates_the_run(kind: str, tmp_path: Any) -> None:
+def test_of_a_thousand_racing_submissions_one_creates_the_run(kind: str, tmp_path: Path) -> None:
     """Every caller of four processes has its id; with an engine, run and ticket are one transaction."""
     url = f"sqlite:///{tmp_path}/runs.db" if kind == "sqlite" else session_server().fresh_url()
     _, client = make(url)
     client.list()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", RACER, url, kind]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
-    racers: list[Any] = [subprocess.Popen(command, **pipes) for _ in range(4)]  # type: ignore[call-overload]
-    for racer in racers:
-        assert racer.stdout.readline() == "ready\n"
-    for racer in racers:
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
-    lines = [line for racer in racers for line in racer.communicate(timeout=240)[0].splitlines()]
-    assert [racer.returncode for racer in racers] == [0] * 4
+
+    def race(number: int) -> int:
+        flujo = Flujo(Step("a", echo), store=url, **({"engine": "postgres"} if kind == "engine" else {}))
+        (tmp_path / f"racer {number}").write_text("".join(submitted_by(flujo)))
+        return 0
+
+    assert all_at_once(4, race) == [0] * 4
+    lines = [line for file in tmp_path.glob("racer *") for line in file.read_text().splitlines()]
     assert len(lines) == 1000
     assert len({line for line in lines if line.startswith("0 ")}) == 1
     assert len({line for line in lines if line.startswith("1 ")}) == 1

@@ -231,3 +231,5 @@ def test_options_of_the_url_are_ours_alone() -> None:
         PostgresStore("postgresql://db/runs", pooler="session")  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match=r"flujo\.pool_size must be a whole number"):
         PostgresStore("postgresql://db/runs?flujo.pool_size=many")
+    with pytest.raises(DeclarationError, match="PostgresStore: pool_size must be a whole number of at least 1, not 0"):
+        PostgresStore("postgresql://db/runs", pool_size=0)

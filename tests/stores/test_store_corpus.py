@@ -9,7 +9,7 @@ import re
 import shutil
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from flujo_actors import Flujo, RunClient, RunNotFound, StoreVersionError
+from flujo_actors._api.cli.entry import main
 from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.records.records import Admission, RecordKind
 from flujo_actors.stores import PostgresStore, SqliteStore
@@ -53,8 +54,19 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     yield found
 
 
+def test_the_corpus_has_a_store_of_every_schema() -> None:
+    """Every schema that was ever written stays in it, the present one too."""
+    assert {number_of(path.stem) for path in FILES if path.suffix == ".sqlite"} == schemas(sqlite_schema.MIGRATIONS)
+    assert {number_of(path.stem) for path in FILES if path.suffix == ".sql"} == schemas(postgres_schema.MIGRATIONS)
+
+
+def schemas(migrations: Sequence[object]) -> set[int]:
+    return set(range(1, len(migrations) + 1))
+
+
 def number_of(path: str) -> int:
-    return int(re.findall(r"\d+", path)[-1])
+    """Return the schema in the name of a file, before the release that wrote it."""
+    return int(re.findall(r"\d+", path)[0])
 
 
 def schema_of(url: str) -> int:
@@ -73,10 +85,10 @@ def newest(url: str) -> int:
 
 @pytest.mark.slow
 def test_a_former_store_is_read_and_resumed(url: str, pipeline: Any, request: pytest.FixtureRequest) -> None:
-    """Readers read the schema before this one and leave it; a migrated store resumes paused and crashed runs."""
+    """Readers read this schema and the one before, and leave it; a migrated store resumes paused and crashed runs."""
     before = schema_of(url)
     assert before == number_of(request.node.callspec.id)
-    if before == newest(url) - 1:
+    if before >= newest(url) - 1:
         assert {run.run_id for run in RunClient(url).list()} == {"completed", "paused", "crashed"}
         assert RunClient(url).state("completed").output == 41
     else:
@@ -105,6 +117,21 @@ def paused_token(flujo: Flujo[Any, Any], url: str) -> str:
         store.get(RunId("missing"))
     [question] = [each for each in RunClient(url).questions() if each.run_id == "paused"]
     return question.state_token
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", [CORPUS / "sqlite-01.sqlite", CORPUS / "postgres-01.sql"], indirect=True)
+def test_a_worker_migrates_a_store_that_others_must_not(
+    url: str, pipeline: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `store_migrate = "never"` a worker refuses a former store; `worker --migrate` migrates it first."""
+    monkeypatch.setenv("FLUJO_STORE_MIGRATE", "never")
+    worker = ["worker", "corpus_app:PIPELINE", "--store", url, "--once"]
+    assert main(worker) != 0
+    assert f"the store has schema 1, this process needs {newest(url)}" in capsys.readouterr().err
+    assert schema_of(url) == 1
+    assert main([*worker, "--migrate"]) == 0
+    assert schema_of(url) == newest(url)
 
 
 # --- The former release next to this one ----------------------------------------------------------------------------

@@ -6,8 +6,10 @@ Rules:
 2. For a running run a request is stored. Its owner receives it with the result of its next write, and also polls twice
    a second; then the run's steps are cancelled, and the run ends as aborted.
 3. A request outlives its reader: the next owner ends the run before doing any of its work.
-4. An owner that releases the run ends it itself if a request came too late for its steps: no other process may look.
-5. An unowned run whose pipeline has compensations is not ended here without the pipeline: it is marked as not
+4. A request that is stored before the end of the run always counts: the store refuses every other end than `aborted`,
+   and the owner compensates the run and ends it.
+5. An owner that releases the run ends it itself if a request came too late for its steps: no other process may look.
+6. An unowned run whose pipeline has compensations is not ended here without the pipeline: it is marked as not
    continuing, and `recover()`, `cancel()` or any worker compensates and ends it. `undo=False` ends it at once.
 """
 
@@ -71,7 +73,7 @@ def cancel(store: Store, run_id: RunId, reason: str, *, undo: bool = True) -> No
 
 
 def end_as_aborted(store: Store, run_id: RunId, request: CancelRequest) -> None:
-    """End an unowned run, or leave it for compensation (rule 5); blocks.
+    """End an unowned run, or leave it for compensation (rule 6); blocks.
 
     Raise `RunLeased` if it has an owner, `NotPaused` if it has ended.
     """

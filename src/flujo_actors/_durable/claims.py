@@ -190,7 +190,7 @@ def explained(run_id: RunId, refused: RunLeased, *, waited: bool = False) -> Run
 
 def held_by(run_id: RunId, refused: RunLeased) -> str:
     """Return the owner of a run, and the expiry of its lease."""
-    return f"run {run_id!r} is held by {_who(refused.owner)}, and its lease lasts {_until(refused.left_s)}"
+    return f"run {run_id!r} is held by {_owner_name(refused.owner)}, and its lease lasts {_until(refused.left_s)}"
 
 
 _ADVICE: dict[Fate, str] = {
@@ -209,10 +209,10 @@ _STATE: dict[Fate, str] = {
 }
 
 
-def _who(owner: str | None) -> str:
+def _owner_name(owner: str | None) -> str:
     process = process_of(owner)
     if process is None:
-        return "somebody" if owner is None else f"{owner[:100]!r}, who cannot be seen from here"
+        return "another process" if owner is None else f"{owner[:100]!r}, which cannot be seen from here"
     return f"process {process.pid} on {process.host!r}{_STATE[fate_from_here(owner)]}"
 
 

@@ -47,8 +47,13 @@ def _entry_data(path: StepPath, entry: ToUndo, recorded: Container[StepPath]) ->
         return {"own": True, **_stored("input", entry.input)}
     if entry.completed and entry.path in recorded:
         return below(path, entry.path)
-    told = {"at": below(path, entry.path), "name": entry.name, "attempts": entry.attempts, "completed": entry.completed}
-    return {**told, **_stored("input", entry.input), **_stored("output", entry.output)}
+    facts = {
+        "at": below(path, entry.path),
+        "name": entry.name,
+        "attempts": entry.attempts,
+        "completed": entry.completed,
+    }
+    return {**facts, **_stored("input", entry.input), **_stored("output", entry.output)}
 
 
 def _stored(name: str, value: object) -> dict[str, object]:

@@ -288,8 +288,8 @@ class DurableRunRegistry:
         is_long = run.records > long_runs.LONG_RUN and not records and self._can_read_parts()
         read = self._read_parts(lease, run.labels) if is_long else self._read(lease, labels=run.labels, claimed=records)
         opened = attrs.evolve(await read, key=run.key)
-        told = {"owner": lease.owner, "epoch": lease.epoch, **({AFTER_DEATH: True} if after_death else {})}
-        note = Record(kind="resumed", path=ROOT, body=record_bodies.make_body(**told))
+        facts = {"owner": lease.owner, "epoch": lease.epoch, **({AFTER_DEATH: True} if after_death else {})}
+        note = Record(kind="resumed", path=ROOT, body=record_bodies.make_body(**facts))
         unasked = _journal_of(opened).unasked((*run.pauses, *run.waits))
         await self._writer().write(Append(lease=lease, records=(note,), pauses=unasked, status="running"), None, None)
         return attrs.evolve(opened, deaths=opened.deaths + 1) if after_death else opened

@@ -252,12 +252,12 @@ def _bare(agent: object) -> object:
 
 def _prompts(agent: object, named: Callable[..., str]) -> list[str]:
     """Return an agent's instructions; functions count by name."""
-    told = (
+    parts = (
         *getattr(agent, "_system_prompts", ()),
         *getattr(agent, "_system_prompt_functions", ()),
         *getattr(agent, "_instructions", ()),
     )
-    texts = [getattr(each, "instruction", getattr(each, "function", each)) for each in told]
+    texts = [getattr(each, "instruction", getattr(each, "function", each)) for each in parts]
     return [text if isinstance(text, str) else named(text) for text in texts]
 
 

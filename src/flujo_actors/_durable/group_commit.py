@@ -301,6 +301,10 @@ class JournalWriter:
         begin_texts(self._store(), lease)
         return held
 
+    def hold_again(self, held: HeldLease) -> HeldLease:
+        """Renew a lease whose release was refused by the store."""
+        return self.hold(held.lease, held.tell, since=held.until - self._lease_s)
+
     def release_lease(self, lease: Lease) -> None:
         """Stop renewing a lease, and looking for requests to cancel its run."""
         self._leases.release_lease(lease)

@@ -90,10 +90,10 @@ def _plain(answer: object) -> object:
 
 def checked_verdict(answer: object, question: QuestionSpec, *, step_name: str) -> JsonSchema:
     """Return the decision on a tool call; raise `InvalidAnswer` for bad arguments."""
-    told, wanted = checked_tool_answer(answer, step_name=step_name), question.facts.get("parameters")
-    if told["approved"] and told.get("arguments") is not None and wanted is not None:
-        _refuse(problems_in(as_data(told["arguments"]), wanted, at=("arguments",)), step_name)
-    return told
+    verdict, wanted = checked_tool_answer(answer, step_name=step_name), question.facts.get("parameters")
+    if verdict["approved"] and verdict.get("arguments") is not None and wanted is not None:
+        _refuse(problems_in(as_data(verdict["arguments"]), wanted, at=("arguments",)), step_name)
+    return verdict
 
 
 def checked_choice(answer: JsonObject, kind: QuestionKind, schema: JsonSchema, *, step_name: str) -> object:
@@ -115,8 +115,8 @@ def _is_closed(schema: JsonSchema) -> bool:
 
 def _refuse(problems: Sequence[str], step_name: str) -> None:
     if problems:
-        told = "".join(each + (" " if each.endswith("?") else "; ") for each in problems).rstrip(" ;")
-        raise InvalidAnswer(f"the answer to {step_name!r}: {told}; the question is still open")
+        sentences = "".join(each + (" " if each.endswith("?") else "; ") for each in problems).rstrip(" ;")
+        raise InvalidAnswer(f"the answer to {step_name!r}: {sentences}; the question is still open")
 
 
 def problems_in(data: object, schema: JsonObject, *, at: tuple[str, ...] = ()) -> list[str]:
@@ -248,8 +248,8 @@ def give_answer(store: Store, token: str, answer: object, *, by: str | None = No
                 return
             given = record_bodies.make_body(answer=record_bodies.stored_value(attrs.asdict(decision)))
         case "tool":
-            told = checked if by is None or checked.get("by") else {**checked, "by": by}
-            given = record_bodies.make_body(answer=record_bodies.stored_value(told))
+            signed = checked if by is None or checked.get("by") else {**checked, "by": by}
+            given = record_bodies.make_body(answer=record_bodies.stored_value(signed))
         case _:
             # The pipeline may require more of an answer than its JSON Schema: it checks when the run resumes.
             signed = {} if by is None else {"by": by}
@@ -335,11 +335,23 @@ class AskedTool(JsonObject):
 
 @attrs.frozen(kw_only=True)
 class Question:
-    """Open question of a run, with the schema of its answer."""
+    """Open question of a run, with the schema of its answer.
+
+    Example:
+        ```python
+        store = MemoryStore()
+        Flujo(Step.approval("send", "Send it?", to="ada"), store=store).run("a letter", run_id="r1")
+        [question] = RunClient(store).questions(to="ada")
+        assert (question.run_id, question.message) == ("r1", "Send it?")
+        ```
+    """
 
     run_id: str
+    """Id of the run."""
     state_token: str
+    """Token for the answer."""
     message: str
+    """Question to the person."""
     step: str = ""
     """Pausing step."""
     to: str | None = None
@@ -355,9 +367,11 @@ class Question:
     metadata: Mapping[str, object] = attrs.field(factory=dict)
     """Further facts for the approver."""
     kind: QuestionKind = "input"
+    """Kind of the question."""
     path: str = ""
     """Path of the pausing step."""
     pipeline: str = ""
+    """Name of the pipeline."""
     labels: Mapping[str, str] = NO_LABELS
     """Labels of the run; read-only."""
     asked_at: float | None = None

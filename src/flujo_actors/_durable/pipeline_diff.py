@@ -264,8 +264,8 @@ def _is_handler(path: StepPath) -> bool:
 def _facts_changed(path: StepPath, before: Facts, after: Facts) -> Iterator[str]:
     if before != after and _is_handler(path):
         changed = (name for name in {**before, **after} if before.get(name) != after.get(name))
-        told = ", ".join(f"{name}{_from_to(name, before.get(name), after.get(name))}" for name in changed)
-        yield f"{_what(path)} changed: {told}"
+        changes = ", ".join(f"{name}{_from_to(name, before.get(name), after.get(name))}" for name in changed)
+        yield f"{_what(path)} changed: {changes}"
         return
     if before["kind"] != after["kind"]:
         yield f"{path!r} was a {before['kind']} and is a {after['kind']} now"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, get_args
@@ -147,8 +148,8 @@ class StoredWaits:
     _pauses: dict[StepPath, Pause]
     _answers: dict[StepPath, PauseAnswer]
 
-    def _take_answer(self, record: Record) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _take_answer(self, record: Record) -> None: ...
 
     puts_away = True
 

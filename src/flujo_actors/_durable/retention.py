@@ -211,9 +211,11 @@ class PruneReport:
     """Result of a deletion by retention settings."""
 
     runs: int
+    """Number of deleted runs."""
     bytes: int
     """Bytes of record bodies and blobs; 0 if nothing was deleted."""
     dry_run: bool = False
+    """Whether nothing was deleted."""
 
 
 def prune(

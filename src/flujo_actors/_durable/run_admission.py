@@ -202,8 +202,8 @@ def _mismatch(run_id: RunId, changes: list[str], mode: ResumeMode) -> Fingerprin
 def register_types_of(pipeline: Pipeline, context_model: type | None) -> None:
     """Register every model in the annotations of the pipeline and its context."""
     register_annotation(context_model)
-    for told in (Recovered, StepFailure, CompensatedToolCall, Undo):
-        register_annotation(told)
+    for stored_type in (Recovered, StepFailure, CompensatedToolCall, Undo):
+        register_annotation(stored_type)
     for step in walk_steps(pipeline):
         match step:
             case Step():

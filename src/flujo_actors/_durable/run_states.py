@@ -168,8 +168,8 @@ def _claimable(run: StoredRun, workers: Sequence[LiveWorker]) -> StateInfo:
 
 
 def _other_version(run: StoredRun, queue: str, workers: Sequence[LiveWorker]) -> str:
-    told = next((worker.refused[run.run_id] for worker in workers if run.run_id in worker.refused), "")
-    _, _, rest = told.partition(_OTHER_VERSION)
+    refusal = next((worker.refused[run.run_id] for worker in workers if run.run_id in worker.refused), "")
+    _, _, rest = refusal.partition(_OTHER_VERSION)
     difference, _, _ = rest.partition(". Resume it with")
     known = f": {difference}" if difference else ""
     version = "its version" if run.fingerprint is None else f"version {run.fingerprint[:6]}"

@@ -23,7 +23,7 @@ def reward(store: Store, run_id: RunId, path: StepPath, value: float) -> None:
         raise StoreError(f"{type(store).__name__} keeps no beliefs: it has no `beliefs` and `reward`")
     chosen, cost_usd = _due(store.read(run_id), run_id, path)
     record = Record(kind="rewarded", path=path, body=record_bodies.make_body(reward=value))
-    told = Evidence(
+    evidence = Evidence(
         name=chosen["name"],
         category=chosen["category"],
         arm=chosen["arm"],
@@ -31,7 +31,7 @@ def reward(store: Store, run_id: RunId, path: StepPath, value: float) -> None:
         cost_usd=cost_usd,
         memory=chosen["memory"],
     )
-    store.reward(run_id, path, record=record, evidence=told)
+    store.reward(run_id, path, record=record, evidence=evidence)
 
 
 def _due(records: Iterable[Record], run_id: RunId, path: StepPath) -> tuple[dict[str, Any], float]:

@@ -28,6 +28,7 @@ import attrs
 
 from .. import _durable, structured
 from .._core import seams
+from .._core.attempt_results import CancelPending
 from .._core.failure_info import Undoable
 from .._core.outcomes import Failure, Paused, PipelineResult, StepResult, TerminalOutcome
 from .._core.policies.approval_policy import QuestionSpec, addressed, asked_in
@@ -483,8 +484,8 @@ class StoreJournal(StoredWaits, StoredItems, LeaseHolder):
         self._contexts.discard(path)
         body = record_bodies.with_worked(self._settled_body(path, record, of), self._worked())
         self._started.pop(path, None)
-        told = settled_gist(record.outcome, of=of) if len(body) > SHORT_BODY else None
-        return Record(kind="settled", path=path, body=body, gist=told)
+        gist = settled_gist(record.outcome, of=of) if len(body) > SHORT_BODY else None
+        return Record(kind="settled", path=path, body=body, gist=gist)
 
     def _settled_body(self, path: StepPath, record: Recorded, of: int) -> str:
         left = None if record.same_context else self._contexts.part(path, record.context, record.given)
@@ -618,20 +619,35 @@ class StoreJournal(StoredWaits, StoredItems, LeaseHolder):
         return tuple(pause for each in self._pauses.values() if (pause := open_pause(each)).token not in tokens)
 
     async def ended(self, result: PipelineResult) -> None:
-        """Record the result of the run, and release its lease."""
+        """Record the result of the run, and release its lease.
+
+        Raise `CancelPending` if the run was to be cancelled: it is still open then, and can end as aborted.
+        """
         body = plain_end(result) or record_bodies.make_body(**record_bodies.result_data(result))
-        told = {} if self.outbox is None else {"outbox": self.outbox.ended(result)}
-        await self._write(
-            "ended",
-            ROOT,
-            body,
-            **told,
+        notes = tuple(self.take_notes())
+        append = Append(
+            lease=self.lease,
+            records=(*notes, self._record("ended", ROOT, body)),
+            outbox=() if self.outbox is None else self.outbox.ended(result),
             status=result.status,
             release=True,
             tokens=result.total_tokens,
             cost_usd=result.total_cost_usd,
+            unless_cancelled=result.status in ("completed", "failed"),
         )
+        try:
+            await self._writer.write(append, None, None)
+        except CancelPending:
+            await self._continue(notes)
+            raise
         self.at_rest = True
+
+    async def _continue(self, notes: tuple[Record, ...]) -> None:
+        """Hold the lease again, and write the steps of a refused end."""
+        if self.held is not None:
+            self.held = self._writer.hold_again(self.held)
+        if notes:
+            await self._writer.write(Append(lease=self.lease, records=notes), None, None)
 
     @property
     def asks(self) -> bool:
@@ -639,9 +655,11 @@ class StoreJournal(StoredWaits, StoredItems, LeaseHolder):
         return any(not is_wait(each) for each in self._pauses.values())
 
     async def _write(self, kind: RecordKind, path: StepPath, body: str, **changes: Any) -> None:
-        record = Record(kind=kind, path=path, body=record_bodies.with_worked(body, self._worked()))
-        append = Append(lease=self.lease, records=(record,), **changes)
+        append = Append(lease=self.lease, records=(self._record(kind, path, body),), **changes)
         await self._writer.write(append, self, None)
+
+    def _record(self, kind: RecordKind, path: StepPath, body: str) -> Record:
+        return Record(kind=kind, path=path, body=record_bodies.with_worked(body, self._worked()))
 
 
 def _with_original(stored: TerminalOutcome, outcome: TerminalOutcome) -> TerminalOutcome:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
-from .._core.validators import nearest
+from .._core.validators import brief_repr, is_count, nearest
 from ..errors import DeclarationError
 
 HIDDEN = "[redacted]"
@@ -63,6 +63,7 @@ Pooler: TypeAlias = Literal["transaction"]
 """Mode of a pooler (PgBouncer, Supavisor) between this process and the database."""
 
 _PREFIX = "flujo."
+_SHORT_NUMBER = re.compile(r"[0-9]{1,18}")
 _KNOWN = ("migrate", "pool_size", "pooler", "schema")
 _OF_SQLITE = ("migrate",)
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
@@ -118,9 +119,14 @@ def _checked(name: str, value: str, known: Sequence[str], kind: str) -> Any:
         raise DeclarationError(f"a {kind} URL has no option 'flujo.{name}': {hint}")
     if name != "pool_size":
         return value
-    if not value.isdecimal() or int(value) < 1:
-        raise DeclarationError(f"flujo.pool_size must be a whole number of at least 1, not {value!r}")
-    return int(value)
+    return checked_pool_size(int(value) if _SHORT_NUMBER.fullmatch(value) else value, what="flujo.pool_size")
+
+
+def checked_pool_size(size: object, *, what: str) -> int:
+    """Return the number of connections; refuse other values."""
+    if not is_count(size):
+        raise DeclarationError(f"{what} must be a whole number of at least 1, not {brief_repr(size)}")
+    return size
 
 
 def checked_pooler(pooler: object) -> Pooler | None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 import attrs
 
+from .._core.attempt_results import CancelPending
 from .._core.labels import NO_LABELS, Labels
 from .._core.outcomes import RunId
 from .._core.policies.claim_order import in_turns, rotated
@@ -140,6 +141,10 @@ class MemoryRun:
     def notice(self) -> OwnerNotice | None:
         """Return the news for the owner."""
         return self.cancel or (MessageNotice(seq=self.steered) if self.steered else None)
+
+    def refusal(self, append: Append) -> CancelPending | None:
+        """Return the refusal of an append to a cancelled run."""
+        return CancelPending(self.cancel) if append.unless_cancelled and self.cancel is not None else None
 
     @property
     def last(self) -> int:
@@ -364,8 +369,8 @@ class MemoryTransfer:
     _runs: dict[RunId, MemoryRun]
     _lock: threading.Lock
 
-    def _new_run(self, admission: Admission, owner: str | None, lease_s: float) -> MemoryRun:
-        raise NotImplementedError
+    @abstractmethod
+    def _new_run(self, admission: Admission, owner: str | None, lease_s: float) -> MemoryRun: ...
 
     def read_page(self, run_id: RunId, *, after: int, limit: int) -> list[Record]:
         with self._lock:

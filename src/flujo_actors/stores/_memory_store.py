@@ -70,7 +70,19 @@ FORKED = "fork"
 
 
 class MemoryStore(MemoryEvents, MemorySchedules, MemoryRates, MemoryCache, MemoryTransfer):
-    """Runs in memory; gone with the process."""
+    """Runs in memory; gone with the process.
+
+    Args:
+        clock: clock of leases, for tests.
+        wall: wall clock of deadlines, for tests.
+
+    Example:
+        ```python
+        store = MemoryStore()
+        Flujo(Step("greet", str.upper), store=store).run("ada", run_id="r1")
+        assert [run.state for run in RunClient(store).list()] == ["completed"]
+        ```
+    """
 
     between_machines = False
     """Whether workers of other machines reach it."""
@@ -577,10 +589,11 @@ class MemoryStore(MemoryEvents, MemorySchedules, MemoryRates, MemoryCache, Memor
         return run
 
     def _append(self, append: Append) -> Verdict:
-        refused = self._lost(append.lease) or self.talked(append.conversation)
+        lease = append.lease
+        refused = self._lost(lease) or self._runs[lease.run_id].refusal(append) or self.talked(append.conversation)
         if refused is not None:
             return refused
-        run, wall = self._runs[append.lease.run_id], self._wall()
+        run, wall = self._runs[lease.run_id], self._wall()
         for record in append.records:
             run.add(record, wall)
         if append.compaction is not None:

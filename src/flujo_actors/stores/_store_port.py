@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
-from .._core.attempt_results import ConversationMoved
+from .._core.attempt_results import CancelPending, ConversationMoved
 from .._core.labels import Labels
 from .._core.outcomes import RunId
 from .._core.policies.rate_limits import Rates as Rates
@@ -53,7 +53,7 @@ from .._core.step_paths import StepPath
 from .._core.views.record_summaries import RecordSummary
 from ..errors import DeclarationError, LeaseLost, RunExists
 
-Verdict: TypeAlias = LeaseLost | ConversationMoved | OwnerNotice | None
+Verdict: TypeAlias = LeaseLost | ConversationMoved | CancelPending | OwnerNotice | None
 """Result of an append: refused, written, or written with a notice for the owner."""
 
 
@@ -82,8 +82,9 @@ class RunLog(Protocol):
         """Make the batch durable in one transaction before returning.
 
         An append under an outdated lease is skipped, and its error is returned at its position; so is one whose
-        `conversation` has another revision, in a store with `conversation_rows`. A written one returns the pending
-        `CancelRequest` of its run, else a `MessageNotice` of its messages, else `None`.
+        `conversation` has another revision, in a store with `conversation_rows`, and one with `unless_cancelled` whose
+        run has a cancel request, in a store with `request_cancel`. A written one returns the pending `CancelRequest` of
+        its run, else a `MessageNotice` of its messages, else `None`.
         """
 
     def renew(self, leases: Sequence[Lease], *, lease_s: float) -> list[LeaseLost | None]:
@@ -106,9 +107,9 @@ class RunControl(Protocol):
     def request_cancel(self, run_id: RunId, *, reason: str) -> None:
         """Record a durable cancel request; no effect on an ended run.
 
-        The owner receives it with the result of its next append, which is written all the same, and by
-        `cancel_requests`. The request stays until the run has ended, for the next owner. Raise `RunNotFound` if there
-        is no such run.
+        The owner receives it with the result of its next append, which is written all the same unless it has
+        `unless_cancelled`, and by `cancel_requests`. The request stays until the run has ended, for the next owner.
+        Raise `RunNotFound` if there is no such run.
         """
 
     def cancel_requests(self, run_ids: Sequence[RunId]) -> Mapping[RunId, OwnerNotice]:

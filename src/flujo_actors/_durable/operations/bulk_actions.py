@@ -22,7 +22,7 @@ import attrs
 from ..._core.labels import checked_filter
 from ..._core.outcomes import RunId
 from ..._core.records.records import AskedPause, RunQuery, StoredRun, StoredStatus, has_ended
-from ..._core.validators import is_number, span_seconds
+from ..._core.validators import brief_repr, is_count, is_number, span_seconds
 from ...errors import (
     AlreadyAnswered,
     CorruptRecord,
@@ -55,7 +55,7 @@ def moment(given: Moment, *, what: str, now: float) -> float:
     if isinstance(given, str):
         return now - span_seconds(given)
     if not is_number(given):
-        raise DeclarationError(f"{what} must be seconds since the epoch, a datetime or a span, not {given!r:.100}")
+        raise DeclarationError(f"{what} must be seconds since the epoch, a datetime or a span, not {brief_repr(given)}")
     return float(given)
 
 
@@ -165,7 +165,7 @@ class RunFilter:
 def checked_where(where: object, *, what: str) -> RunFilter:
     """Return the filter of an action; refuse an empty one."""
     if not isinstance(where, RunFilter):
-        raise DeclarationError(f"{what} needs a RunFilter(…), not {where!r:.100}")
+        raise DeclarationError(f"{what} needs a RunFilter(…), not {brief_repr(where)}")
     if where.is_empty and not where.all:
         raise DeclarationError(f"{what}: this filter matches every run; pass RunFilter(all=True)")
     return where
@@ -212,12 +212,15 @@ class BulkReport:
     matched: int
     """Number of runs that match the filter."""
     done: int
+    """Number of runs that were changed."""
     skipped: Mapping[str, str]
     """Reasons by run id, of at most 1,000 runs."""
     skipped_count: int
+    """Number of runs that were left as they are."""
     bytes: int = 0
     """Size of deleted bodies and blobs."""
     dry_run: bool = False
+    """Whether nothing was changed."""
 
 
 @attrs.define(eq=False)
@@ -356,6 +359,6 @@ class BulkAction:
 
 def checked_limit(limit: int | None, *, what: str) -> int | None:
     """Return a limit of a bulk action; refuse numbers below 1."""
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise ValueError(f"{what}: limit must be a number of at least 1 or None, not {limit!r}")
+    if limit is not None and not is_count(limit):
+        raise ValueError(f"{what}: limit must be a number of at least 1 or None, not {brief_repr(limit)}")
     return limit

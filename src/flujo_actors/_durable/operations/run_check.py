@@ -39,7 +39,9 @@ class RunCheck:
     """Verdict about an open run and a pipeline."""
 
     run_id: RunId
+    """Id of the run."""
     verdict: Verdict
+    """Whether the pipeline can resume the run."""
     reason: str | None = None
     """Reason of the refusal, in one sentence."""
 

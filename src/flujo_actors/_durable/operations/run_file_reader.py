@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, cast, get_args
 
 import attrs
@@ -18,7 +19,15 @@ from ..._core.labels import Labels, checked_labels
 from ..._core.outcomes import RunId
 from ..._core.policies.approval_policy import addressed, asked_in
 from ..._core.records import record_bodies
-from ..._core.records.records import RECORD_VERSION, OpenPause, Record, RecordKind, StoredRun, StoredStatus
+from ..._core.records.records import (
+    PLAIN_VERSION,
+    RECORD_VERSION,
+    OpenPause,
+    Record,
+    RecordKind,
+    StoredRun,
+    StoredStatus,
+)
 from ..._core.step_paths import StepPath
 from ..._core.validators import is_number
 from ...errors import CorruptRecord, DeclarationError, StoreVersionError
@@ -30,6 +39,9 @@ FORMAT = 1
 _LARGEST = 1 << 53
 """Bound of the numbers of a file: exact in every database."""
 
+
+_MOST_SHARED = 200
+"""Characters that a path takes from the one before: bounds the memory of a small file."""
 
 TIMES = ("created_at", "updated_at", "started_at", "ended_at", "worked_s")
 """Times of a run, in seconds."""
@@ -65,6 +77,56 @@ class RecordGap:
         self._last = record.seq
 
 
+class RecordLines:
+    """Records of one run as short lines of a file, and back.
+
+    A line is `[kind, shared, rest, after, body]`: the number of a kind, the characters of the path that the record
+    before has too, the others, the microseconds since it, and the body without its usual version. A number follows if
+    it is not the next one. Bodies of 70 bytes are common, and names of fields would double them.
+    """
+
+    KINDS: tuple[str, ...] = get_args(RecordKind)
+
+    def __init__(self, created_us: int, kinds: Sequence[str] = KINDS, version: int = PLAIN_VERSION) -> None:
+        self._kinds, self._version = kinds, version
+        self._seq, self._path, self._at_us = 0, "", created_us
+
+    def packed(self, *, seq: int, kind: str, path: str, at_us: int, body: Mapping[str, object]) -> list[object]:
+        """Return the line of the next record."""
+        pairs = zip(path[:_MOST_SHARED], self._path, strict=False)
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        known = next(iter(body), None) == "v" and body["v"] == self._version
+        short = {name: part for name, part in body.items() if name != "v"} if known else body
+        line = [self._kinds.index(kind), shared, path[shared:], at_us - self._at_us, short]
+        follows = seq == self._seq + 1
+        self._seq, self._path, self._at_us = seq, path, at_us
+        return line if follows else [*line, seq]
+
+    def unpacked(self, line: Sequence[Any]) -> dict[str, object]:
+        """Return the data of the next record; `ValueError` names a wrong part."""
+        if len(line) not in (5, 6):
+            raise ValueError(f"a record has five or six parts, not {len(line)}")
+        kind, shared, rest, after, body, *seq = line
+        if _whole(kind, "kind") >= len(self._kinds):
+            raise ValueError(f"there is no kind {kind!r:.40}")
+        if _whole(shared, "shared") > min(len(self._path), _MOST_SHARED):
+            raise ValueError(f"the path before has no {shared!r:.40} characters")
+        if isinstance(after, bool) or not isinstance(after, int):
+            raise ValueError(f"after must be a whole number, not {after!r:.40}")
+        if not isinstance(body, dict):
+            raise ValueError("its body is no object")
+        self._seq = _whole(seq[0], "seq") if seq else self._seq + 1
+        self._path, self._at_us = self._path[:shared] + _text(rest, "path"), self._at_us + after
+        whole = body if "v" in body else {"v": self._version, **body}
+        return {
+            "seq": self._seq,
+            "kind": self._kinds[kind],
+            "path": self._path,
+            "at_us": self._at_us,
+            "body": _body_text(whole),
+        }
+
+
 def time_name(name: str) -> str:
     return f"{name.rpartition('_')[0]}_us"
 
@@ -81,6 +143,9 @@ class RunFileReader:
         """Whether the header is that of a file of one run."""
         self._number, self._end = 0, source.tell() if source.seekable() else 0
         self._digest = hashlib.sha256()
+        self._form: tuple[Any, Any] = (RecordLines.KINDS, PLAIN_VERSION)
+        """Kinds and usual version of bodies, by the header."""
+        self._lines = RecordLines(0)
         self._name = ""
         """Kind of the line that was read last."""
         self._data: Mapping[str, object] = {}
@@ -107,6 +172,7 @@ class RunFileReader:
             pauses = [*map(_pause, data.get("pauses", ())), *self._pauses()]  # type: ignore[call-overload]
             self._source.seek(position[0])
             self._number = position[1]
+            self._begin(data)
             self._advance()
             run = attrs.evolve(_stored_run(data), **questions_and_waits(pauses))
             yield run, self._records()
@@ -140,6 +206,8 @@ class RunFileReader:
                 raise StoreVersionError(f"the file has {what} {found}, this process reads up to {known}: upgrade it")
         self.redacted = header.get("redacted") is not False
         if self._is_single:
+            with self._checking():
+                _check_form(header)
             self._take(header)
         elif self.redacted:
             raise DeclarationError("a redacted export cannot be imported")
@@ -204,8 +272,11 @@ class RunFileReader:
 
     def _take(self, data: Any) -> None:
         """Take the data of a line; a record may be the line."""
-        if isinstance(data, dict) and "seq" in data and "body" in data:
-            data = {"record": {**data, "body": _body_text(data["body"])}}
+        with self._checking():
+            if isinstance(data, list):
+                data = {"record": self._lines.unpacked(data)}
+            elif isinstance(data, dict) and "seq" in data and "body" in data:  # the first form of such lines
+                data = {"record": {**data, "body": _body_text(data["body"])}}
         names = [name for name in ("run", "record", "pause", "end") if isinstance(data, dict) and name in data]
         if len(names) != 1:
             raise self._wrong("a run, a record, a pause or the end is expected here")
@@ -213,6 +284,14 @@ class RunFileReader:
         self._data = data if names[0] == "end" else data[names[0]]
         if not isinstance(self._data, dict):
             raise self._wrong(f"its {self._name} is no object")
+        if self._name == "run":
+            self._form = (data.get("kinds", self._form[0]), data.get("v", self._form[1]))
+            self._begin(self._data)
+
+    def _begin(self, run: Mapping[str, object]) -> None:
+        """Start the records of a run."""
+        created_us = run.get("created_us")
+        self._lines = RecordLines(created_us if isinstance(created_us, int) else 0, *self._form)
 
     def _line(self) -> Any:
         """Return the next line as JSON data; the last is not hashed."""
@@ -247,7 +326,22 @@ class RunFileReader:
 
 def _body_text(body: object) -> object:
     """Return the text of a body that is written as an object."""
-    return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    if isinstance(body, str):
+        return body
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _check_form(header: Mapping[str, object]) -> None:
+    """Refuse a header whose parts are wrong, or contradict its run."""
+    run = header.get("run")
+    named = {"run_id": "id", "pipeline": "pipeline", "records": "records"}
+    for name, of_run in named.items():
+        if isinstance(run, dict) and header[name] != run.get(of_run):
+            raise ValueError(f"its {name} is {header[name]!r:.40}, that of its run {run.get(of_run)!r:.40}")
+    kinds = header.get("kinds", [])
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise ValueError("kinds must be a list of texts")
+    _whole(header.get("v", PLAIN_VERSION), "v")
 
 
 def _refuse(constant: str) -> None:

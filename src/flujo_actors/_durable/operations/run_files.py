@@ -11,7 +11,7 @@ Rules:
 5. A run and its remote steps are imported in one transaction. An interrupted import is repeated with `"skip"`.
 6. Nothing is imported, decoded or executed because a file names it: bodies are stored as texts.
 7. A file of one run (`.flujo.jsonl`) is UTF-8, and its bodies are JSON objects. Its header names the run and has its
-   row; then one line per record, each remote step with a `run` line before, and the number of records.
+   row; then one line per record (`RecordLines`), each remote step with a `run` line before, and the number of records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import IO, Any, Literal, TypeAlias, cast, get_args
 import attrs
 
 from ..._core.outcomes import RunId
-from ..._core.records.records import RECORD_VERSION, OpenPause, Record, StoredRun
+from ..._core.records.records import PLAIN_VERSION, RECORD_VERSION, OpenPause, Record, StoredRun
 from ...errors import CorruptRecord, DeclarationError
 from ...stores import _record_rows as record_rows
 from ...stores._memory_store import MemoryStore
@@ -39,7 +39,7 @@ from ...telemetry._redaction.redactor import redacted_value
 from ..forks import pause_of_fork, record_of_fork
 from ..remote_result_refs import read_whole
 from ..watch_poller import required
-from .run_file_reader import FORMAT, TIMES, RecordGap, RunFileReader, RunGroup, time_name
+from .run_file_reader import FORMAT, TIMES, RecordGap, RecordLines, RunFileReader, RunGroup, time_name
 
 SUFFIX = ".flujo.jsonl"
 """Suffix of files of one run."""
@@ -63,6 +63,7 @@ class ExportReport:
     runs: int
     """Number of runs, without remote steps."""
     records: int
+    """Number of exported records."""
     bytes: int
     """Length of the file."""
     sha256: str
@@ -203,7 +204,7 @@ class _RunLines:
         if gap.missing is not None:
             raise record_rows.corrupt(run.run_id, gap.missing, "it is missing")
 
-    def _record_data(self, run: StoredRun, record: Record) -> dict[str, object]:
+    def _record_data(self, run: StoredRun, record: Record) -> dict[str, Any]:
         return {
             "seq": record.seq,
             "kind": record.kind,
@@ -285,13 +286,15 @@ class _SingleRunLines(_RunLines):
         run = self._store.get(run_id)
         facts = {"flujo_run": FORMAT, "run_id": run_id, "pipeline": run.pipeline, "records": run.records}
         about = {"library": version(), "record_format": RECORD_VERSION, "redacted": redacted}
-        yield {**facts, **about, "run": self._row(run)}
+        form = {"v": PLAIN_VERSION, "kinds": RecordLines.KINDS}
+        yield {**facts, **about, **form, "run": self._row(run)}
         yield from self._inside(run)
 
     def _inside(self, run: StoredRun) -> Iterator[object]:
+        lines = RecordLines(_us(run.created_at))
         for record in self._records_of(run):
             self.records += 1
-            yield self._record_data(run, record)
+            yield lines.packed(**self._record_data(run, record))
         for child in sorted(self._children_of(run), key=_age):
             yield {"run": self._row(child)}
             yield from self._inside(child)

@@ -44,21 +44,29 @@ class TotalsRow:
     key: Mapping[str, str | None]
     """Values of the group; `None` without the label or queue."""
     runs: int
+    """Number of runs."""
     completed: int = 0
+    """Number of completed runs."""
     failed: int = 0
+    """Number of failed runs."""
     aborted: int = 0
+    """Number of aborted runs."""
     open: int = 0
     """Runs that have not ended."""
     p50_s: float | None = None
     """Seconds from creation to end, median."""
     p95_s: float | None = None
+    """Seconds from creation to end, 95th percentile."""
     worked_p50_s: float | None = None
     """Seconds of execution of ended runs, median."""
     worked_p95_s: float | None = None
+    """Seconds of execution of ended runs, 95th percentile."""
     queued_p95_s: float | None = None
     """Seconds from creation to the first claim."""
     tokens: int = 0
+    """Tokens of all runs."""
     cost_usd: float = 0.0
+    """Cost of all runs."""
 
 
 @attrs.define(eq=False)

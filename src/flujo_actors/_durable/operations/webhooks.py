@@ -184,12 +184,12 @@ class Webhooks:
 
     def noted(self, admission: Admission) -> Admission:
         """Return an admission that names the webhooks of its run (rule 5)."""
-        told = [
+        facts = [
             {"key": each.key, "url": each.shown, "on": list(each.on), **({"content": True} if each.content else {})}
             for each in self.hooks
             if has_labels(admission.labels, checked_filter(each.labels))
         ]
-        body = f'{admission.body[:-1]},"{_NOTED}":{json.dumps(told)}}}' if told else admission.body
+        body = f'{admission.body[:-1]},"{_NOTED}":{json.dumps(facts)}}}' if facts else admission.body
         return attrs.evolve(admission, body=body)
 
     def messages(self, run_id: RunId, pipeline: str, labels: Labels) -> RunMessages:
@@ -260,8 +260,8 @@ class RunMessages:
     def _message(
         self, hook: Webhook, event: WebhookEvent, facts: Mapping[str, object], content: Mapping[str, object]
     ) -> OutboxMessage:
-        told = {**facts, **content}
-        return _message_to(hook.key, hook.shown, event, self.run_id, self.pipeline, self.labels, told, at=self.wall())
+        fields = {**facts, **content}
+        return _message_to(hook.key, hook.shown, event, self.run_id, self.pipeline, self.labels, fields, at=self.wall())
 
 
 def aborted_messages(run: StoredRun, admitted: Mapping[str, object]) -> tuple[OutboxMessage, ...]:
@@ -278,9 +278,9 @@ def deferred_messages(run: StoredRun, admitted: Mapping[str, object], pause: Ope
     body = read_body(pause.body, where="a deferred question")
     schema = answer_schema(read_question(body.get("question")), pause.path, body.get("schema"))
     facts = {"state": "waiting", "token": pause.token, "to": pause.to, "schema": schema}
-    told = {False: facts, True: {**facts, "message": pause.message}}
+    fields = {False: facts, True: {**facts, "message": pause.message}}
     hooks = _noted(admitted, "question")
-    return tuple(_noted_message(each, "question", run, told[each.get("content") is True]) for each in hooks)
+    return tuple(_noted_message(each, "question", run, fields[each.get("content") is True]) for each in hooks)
 
 
 def _noted(admitted: Mapping[str, object], event: WebhookEvent) -> list[Mapping[str, object]]:

@@ -84,6 +84,11 @@ class RunUnits:
         kept: KeptUnit | None = journal.called(self.place(key), request)
         return None if kept is None else await self._recalled(key, kept)
 
+    def compare_request(self, key: UnitKey, asked: str) -> None:
+        """Compare the hash of a model request with the recorded one."""
+        journal: Any = self.journal
+        journal.compare_request(self.place(key), asked)
+
     async def _recalled(self, key: UnitKey, kept: KeptUnit) -> RecordedUnit:
         """Return a recorded unit, adopted from another run if needed."""
         if kept.borrowed is not None:

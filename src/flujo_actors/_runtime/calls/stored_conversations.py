@@ -19,12 +19,6 @@ import anyio.to_thread
 import attrs
 from outcome import Error
 from pydantic import TypeAdapter
-from pydantic_ai.conversation_store import (
-    ConversationConflict,
-    ConversationEntry,
-    ConversationRecord,
-    ConversationStore,
-)
 from pydantic_ai.messages import ModelMessage
 
 from ..._agents.granular.conversation import run_usage_of
@@ -36,11 +30,22 @@ from ..._dsl.step_declaration import Step
 from ..._durable.store_executor import call_store
 from ...errors import DeclarationError
 from ...stores._record_rows import SqlConversationRows
-from ...stores._store_factory import open_store
 from ...stores._store_port import Store
 from ..run.messages import AttemptInput
 from ..run.run_environment import Run
 from ..run.user_functions import failure_of, with_context_copy
+
+try:
+    from pydantic_ai.conversation_store import (
+        ConversationConflict,
+        ConversationEntry,
+        ConversationRecord,
+        ConversationStore,
+    )
+except ModuleNotFoundError as error:
+    raise DeclarationError(
+        "stored conversations need pydantic-ai-slim 2.66 or newer: run `pip install 'pydantic-ai-slim>=2.66'`"
+    ) from error
 
 T = TypeVar("T")
 
@@ -71,12 +76,7 @@ _records: TypeAdapter[ConversationRecord] = TypeAdapter(ConversationRecord)
 _entries: TypeAdapter[ConversationEntry] = TypeAdapter(ConversationEntry)
 
 
-def conversations(store: str | Store) -> ConversationStore:
-    """Return a store of conversations for pydantic-ai's agents, in this store."""
-    return StoredConversations(_rows_of(open_store(store)))
-
-
-def _rows_of(store: Any) -> ConversationRows:
+def rows_of(store: Any) -> ConversationRows:
     """Return the conversation rows of a store or its database."""
     if hasattr(store, "conversation_rows"):
         rows: ConversationRows = store.conversation_rows()
@@ -205,7 +205,7 @@ async def conversation_for(run: Run, step: Step, work: AttemptInput) -> LoadedCo
 
 async def load_conversation(store: Store, conversation_id: str) -> LoadedConversation:
     """Return a stored conversation with its whole history."""
-    return await call_store(partial(_loaded, _rows_of(store), conversation_id))
+    return await call_store(partial(_loaded, rows_of(store), conversation_id))
 
 
 def _loaded(rows: ConversationRows, conversation_id: str) -> LoadedConversation:

@@ -23,7 +23,20 @@ def _declared_defaults(cls: type) -> dict[str, object]:
 
 @register_type
 class Context:
-    """Values by attribute: `context.notes = []`. Any identifier is a valid name."""
+    """Values by attribute: `context.notes = []`. Any identifier is a valid name.
+
+    Args:
+        values: fields and their values.
+
+    Example:
+        ```python
+        def count(text: str, *, context: Context) -> str:
+            context.words = len(text.split())
+            return text
+
+        assert Flujo(Step("count", count)).run("a b c").final_context.words == 3
+        ```
+    """
 
     __module__ = "flujo_actors"  # it is stored under its public name, wherever it is defined
 
@@ -59,7 +72,12 @@ class Context:
         return f"Context({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value called `name`, or `default`."""
+        """Return the value called `name`, or `default`.
+
+        Args:
+            name: name of the field.
+            default: value of a field that is not set.
+        """
         return vars(self).get(name, default)
 
     def __flujo_data__(self) -> dict[str, object]:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias, assert_never
 
 import attrs
 import trio
 
-from ..._core.attempt_results import Attempt, AttemptFailed, AttemptStopped, AttemptSucceeded, escalating
+from ..._core.attempt_results import (
+    Attempt,
+    AttemptFailed,
+    AttemptStopped,
+    AttemptSucceeded,
+    CancelPending,
+    escalating,
+)
 from ..._core.error_info import error_type_of
 from ..._core.failure_info import could_not
+from ..._core.ledger import Ledger
 from ..._core.outcomes import Aborted, Failure, Paused, PipelineResult, RunStatus
 from ..._core.quota import Quota
 from ..._core.step_paths import ROOT, StepPath
@@ -27,6 +35,7 @@ from .step_actor import NOT_COALESCED, RunSupervisor
 from .step_supervisor import WRAPPERS, StrayCancellation, sequence, vetoed
 
 if TYPE_CHECKING:
+    from ..._core.records.records import CancelRequest
     from ..._durable.run_registry import StopRequest
 
 _CUT_SHORT = AttemptStopped(outcome=Aborted(reason="the run was cut short"))
@@ -69,14 +78,10 @@ async def drive(
     windows: Windows | None = None,
 ) -> PipelineResult:
     """Run the pipeline to its result; control errors carry the partial result."""
+    requested = halt
     if run.handles_failures and halt is not None and halt.given_reason is not None:
         run, halt = attrs.evolve(run, stopping=halt.given_reason), None
-    if resumed:
-        run.emit("run.resumed", ROOT, pipeline_name=pipeline.title, answer=answer, labels=run.labels)
-    else:
-        run.emit("run.started", ROOT, pipeline_name=pipeline.title, input=data, labels=run.labels)
-    if run.retry is not None:
-        run.emit("run.retried", ROOT, pipeline_name=pipeline.title, labels=run.labels, **attrs.asdict(run.retry))
+    _announce_start(run, pipeline.title, {"answer": answer} if resumed else {"input": data}, resumed=resumed)
     quotas: tuple[Quota, ...] = () if limits is None else (run.quota(limits, owner=f"run {run.run_id}"),)
     if windows is not None:
         quotas = await windows.opened(run, quotas[0])
@@ -95,7 +100,12 @@ async def drive(
         if not _interrupted(ended):
             if windows is not None:
                 await windows.close(run)
-            await rest(result)
+            try:
+                await rest(result)
+            except CancelPending as pending:
+                ended = await _cancelled_at_end(run, pipeline, state, requested, pending.request)
+                result = _result(run, ended, state)
+                await rest(result)
     except BaseException:
         await _announce(run, _result(run, _CUT_SHORT, state), state.usage)
         raise
@@ -103,6 +113,26 @@ async def drive(
         ended, result = await _report_pauses(run, ended, result, state, rest)
     veto = await _announce(run, result, state.usage)
     return _delivered(result, ended, veto)
+
+
+def _announce_start(run: Run, title: str, given: Mapping[str, object], *, resumed: bool) -> None:
+    """Emit the first events of an execution."""
+    run.emit("run.resumed" if resumed else "run.started", ROOT, pipeline_name=title, labels=run.labels, **given)
+    if run.retry is not None:
+        run.emit("run.retried", ROOT, pipeline_name=title, labels=run.labels, **attrs.asdict(run.retry))
+
+
+async def _cancelled_at_end(
+    run: Run, pipeline: Pipeline, state: StepState, halt: StopRequest | None, request: CancelRequest
+) -> Attempt:
+    """Compensate a run that was cancelled after its last step.
+
+    The entries of this session count, not those that an earlier one recorded: some of them are compensated by now.
+    """
+    assert halt is not None  # a run that can be cancelled from outside has one
+    halt.now(run.telemetry.redact(request.given_reason), undoes=request.undoes)
+    run = attrs.evolve(run, ledger=Ledger(), resumed=False)
+    return await _ended(run, pipeline, state, resumed=True, halt=halt)
 
 
 def _around(data: object, quotas: tuple[Quota, ...], *, scoped: bool) -> InheritedScope:

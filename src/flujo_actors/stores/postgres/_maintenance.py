@@ -94,7 +94,7 @@ class PostgresOutbox:
         return [outbox_message(*row) for row in rows]
 
     def settle_message(self, message_id: str, *, owner: str, error: str | None, after_s: float | None) -> None:
-        told = {
+        parameters = {
             **self._today(),
             "id": message_id,
             "owner": owner,
@@ -103,7 +103,7 @@ class PostgresOutbox:
             "error": None if error is None else storable(error),
             "after_s": after_s,
         }
-        self._connections.write(lambda db: (db.execute(_SETTLE_MESSAGE, told), _never))
+        self._connections.write(lambda db: (db.execute(_SETTLE_MESSAGE, parameters), _never))
 
     def messages(
         self, *, status: OutboxStatus | None = None, run_id: RunId | None = None, limit: int | None = None

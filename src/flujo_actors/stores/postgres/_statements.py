@@ -85,7 +85,13 @@ ADVANCE: LiteralString = f"""
         ended_at = CASE WHEN %(ends)s::bool THEN {WALL} ELSE ended_at END,
         worked_s = worked_s + CASE WHEN %(release)s::bool THEN coalesce({WALL} - claimed_at, 0) ELSE 0 END
     WHERE run_hash = %(hash)s AND owner = %(owner)s::text AND epoch = %(epoch)s::bigint
+      AND (cancel IS NULL OR NOT %(unless_cancelled)s::bool)
     RETURNING id, next_seq - %(count)s::bigint, cancel, steered"""
+
+PENDING_CANCEL: LiteralString = """
+    SELECT cancel FROM flujo_runs WHERE run_hash = %(hash)s AND owner = %(owner)s::text AND epoch = %(epoch)s::bigint
+      AND cancel IS NOT NULL"""
+"""The reason for which an append under this lease was refused."""
 
 RENEW: LiteralString = f"""
     UPDATE flujo_runs SET lease_until = {NOW} + %(lease_s)s::float8
@@ -143,6 +149,11 @@ PROMOTE: LiteralString = f"""
         SELECT id FROM flujo_runs WHERE {_ASLEEP} AND wake_at <= {STABLE} ORDER BY wake_at LIMIT %(most)s
         FOR UPDATE SKIP LOCKED) RETURNING id"""
 """Sleepers that become ready, oldest first."""
+
+IDENTITY: LiteralString = """
+    SELECT pg_postmaster_start_time()::text, current_database(), to_regclass('flujo_runs')::oid::bigint
+"""
+"""Identity of a store's tables; no privilege is needed."""
 
 NEXT_WAKE: LiteralString = f"SELECT min(wake_at) - {STABLE} FROM flujo_runs WHERE {_ASLEEP}"
 

@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any, LiteralString, TypeAlias
 
 import attrs
 
-from ..._core.attempt_results import ConversationMoved
+from ..._core.attempt_results import CancelPending, ConversationMoved
 from ..._core.outcomes import RunId
 from ..._core.policies.selection import Belief, Evidence
 from ..._core.records.records import (
     Admission,
     Append,
+    CancelRequest,
     Lease,
     ListOrder,
     OpenPause,
@@ -40,9 +41,9 @@ from ..._core.records.records import (
 )
 from ..._core.step_paths import ROOT, StepPath
 from ..._core.validators import checked_seconds
-from ...errors import DeclarationError, LeaseLost, RunExists, SingletonBusy
+from ...errors import DeclarationError, FlujoError, LeaseLost, RunExists, SingletonBusy
 from .. import _record_rows as record_rows
-from .._dsn_redaction import Pooler, checked_pooler, checked_schema, in_schema, url_options
+from .._dsn_redaction import Pooler, checked_pool_size, checked_pooler, checked_schema, in_schema, url_options
 from .._fork_safety import watch_forks
 from .._lease_clock import LeaseClock
 from .._record_rows import (
@@ -96,7 +97,8 @@ def advancing_together(batch: Sequence[Append], order: Sequence[int]) -> list[tu
     groups: list[tuple[list[int], list[Append]]] = []
     for place in order:
         append = batch[place]
-        if groups and groups[-1][1][-1].lease == append.lease and _only_adds(groups[-1][1][-1]):
+        joins = groups and groups[-1][1][-1].lease == append.lease and not append.unless_cancelled
+        if joins and _only_adds(groups[-1][1][-1]):
             groups[-1][0].append(place)
             groups[-1][1].append(append)
         else:
@@ -116,6 +118,7 @@ def change_of(group: Sequence[Append]) -> dict[str, object]:
         "status": last.status,
         "release": last.release,
         "ends": has_ended(last.status),
+        "unless_cancelled": last.unless_cancelled,
         "tokens": last.tokens,
         "cost_usd": last.cost_usd,
     }
@@ -229,7 +232,24 @@ class PostgresStore(
     PostgresTransfer,
     PostgresMaintenance,
 ):
-    """Runs in a Postgres database, in `schema` or by `search_path`."""
+    """Runs in a Postgres database, in `schema` or by `search_path`.
+
+    Args:
+        url: URL of the database.
+        pool_size: most connections of the process.
+        timeout_s: longest wait for a connection.
+        clock: clock of leases, for tests.
+        wall: wall clock of deadlines, for tests.
+        migrate: `"auto"`, or `"never"`.
+        pooler: mode of a pooler in front of the database.
+        schema: schema of the tables; by default that of `search_path`.
+
+    Example:
+        ```python
+        store = PostgresStore("postgresql://app@db.example/flujo", pool_size=4, migrate="never")
+        flujo = Flujo(Step("greet", str.upper), store=store)  # connects at the first run
+        ```
+    """
 
     def __init__(
         self,
@@ -245,7 +265,8 @@ class PostgresStore(
     ) -> None:
         self._clock, self._wall = clock, wall
         url, options = url_options(url)
-        pool_size, migrate = options.get("pool_size", pool_size), options.get("migrate", migrate)
+        migrate = options.get("migrate", migrate)
+        pool_size = options.get("pool_size") or checked_pool_size(pool_size, what="PostgresStore: pool_size")
         self.pooler = checked_pooler(options.get("pooler", pooler))
         """Mode of the pooler; LISTEN and engines need a direct connection."""
         schema = checked_schema(options.get("schema", schema))
@@ -382,6 +403,11 @@ class PostgresStore(
         """Let the next use of a reading store migrate the schema."""
         self._connections.may_migrate()
 
+    def identity(self) -> object:
+        """Return the tables behind all URLs and users, or None. Blocks."""
+        rows = self._connections.read(lambda db: db.ask(sql.IDENTITY))
+        return tuple(rows[0]) if rows else None
+
     def close(self) -> None:
         """Close the connections; they open again if the store is used again."""
         self._connections.close()
@@ -474,7 +500,7 @@ class PostgresStore(
         for (places, group), row in zip(groups, _each(db, sql.ADVANCE, changes), strict=True):
             for place, append in zip(places, group, strict=True):
                 if row is None:
-                    verdicts[place] = _lost(db, append.lease)
+                    verdicts[place] = self._refusal(db, append)
                 else:
                     run, first, *news = row
                     verdicts[place] = record_rows.owner_notice(*news) if any(news) else None
@@ -486,9 +512,9 @@ class PostgresStore(
             verdicts[place] = refused
         pauses.close(db, ended)
         insert_records(db, records, with_blobs=False)
-        if blobs and any(isinstance(verdict, LeaseLost) for verdict in verdicts):
+        if blobs and any(isinstance(verdict, FlujoError) for verdict in verdicts):
             db.execute(sql.DELETE_UNUSED_BLOBS, (blobs,))
-        written = [append for append, lost in zip(batch, verdicts, strict=True) if not isinstance(lost, LeaseLost)]
+        written = _written(batch, verdicts)
         evidence = [each for append in written for each in append.evidence]
         if evidence:
             learn(db, evidence, self._today())
@@ -502,6 +528,13 @@ class PostgresStore(
         if doomed:
             db.execute(sql.DELETE_UNUSED_BLOBS, (doomed,))
         return verdicts, _append_is_there(batch, verdicts, records)
+
+    def _refusal(self, db: PostgresSession, append: Append) -> LeaseLost | CancelPending:
+        """Return the reason for which the run was not changed."""
+        pending = db.ask(sql.PENDING_CANCEL, self._written_under(append.lease)) if append.unless_cancelled else ()
+        for (reason,) in pending:
+            return CancelPending(CancelRequest(reason=restored(reason)))
+        return _lost(db, append.lease)
 
     def _renew(
         self, db: PostgresSession, leases: Sequence[Lease], lease_s: float
@@ -549,7 +582,7 @@ def _driver() -> type[PostgresConnections]:
         from ._connections import PostgresConnections
     except ImportError as error:
         raise DeclarationError(
-            f"a Postgres store needs an extra: pip install flujo-actors[postgres] ({error})"
+            f"a Postgres store needs an extra: pip install 'flujo-actors[postgres]' ({error})"
         ) from error
     return PostgresConnections
 
@@ -610,10 +643,13 @@ def _append_is_there(
     """
     for run, seq, record in records:
         return lambda db: _record_is_there(db, run, as_row(record, seq, as_blob(record.body)))
-    written = [append for append, verdict in zip(batch, verdicts, strict=True) if not isinstance(verdict, LeaseLost)]
-    for lease in (append.lease for append in written if append.release):
+    for lease in (append.lease for append in _written(batch, verdicts) if append.release):
         return lambda db: owner_of(db, lease.run_id) != (lease.owner, lease.epoch)
     return _repeatable
+
+
+def _written(batch: Sequence[Append], verdicts: Sequence[Verdict]) -> list[Append]:
+    return [append for append, verdict in zip(batch, verdicts, strict=True) if not isinstance(verdict, FlujoError)]
 
 
 def _record_is_there(db: PostgresSession, run: int, row: RecordRow) -> bool:

@@ -9,6 +9,7 @@ Rules:
 4. Connections open on demand, and again after `close()` or a fork.
 5. A reported write is in the file that others find. A file that was deleted or replaced under its connections is
    a `StoreError`, detected after each commit and before each read; the next use opens the present file.
+   A file that this process cannot write is opened for each read.
 6. A fork waits until no connection is in use and closes them all: SQLite keeps its locks in the process's memory, and a
    child that inherits them believes that it holds them. A child that inherited one all the same refuses to use it.
 
@@ -30,6 +31,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Literal, TypeAlias
+from urllib.parse import quote
 
 from ..._core.records.records import RECORD_VERSION
 from ...errors import StoreError, TransactionLost, TransactionRefused
@@ -111,6 +113,8 @@ class StoreConnection(sqlite3.Connection):
 
     files: Files | None = None
     """Identity of its files; `None` for a database in memory."""
+    reads_only: bool = False
+    """Whether the file cannot be written by this process."""
 
     def commit(self) -> None:
         raise StoreError("this transaction is committed by its store, at the end of the block that it was opened for")
@@ -137,6 +141,19 @@ class StoreConnection(sqlite3.Connection):
 def _refuse_to_end(action: int, operation: str | None, *rest: object) -> int:
     ends = action == sqlite3.SQLITE_TRANSACTION and operation != "BEGIN"
     return sqlite3.SQLITE_DENY if ends else sqlite3.SQLITE_OK
+
+
+def _read_only_address(file: str) -> str | None:
+    """Return the URI of a file without write access, else `None`.
+
+    Without write access to the folder, SQLite opens a file in WAL mode only if it is immutable. There is no log then.
+    """
+    if not os.path.exists(file):
+        return None
+    alone = not os.access(os.path.dirname(file), os.W_OK) and not os.path.exists(f"{file}-wal")
+    if os.access(file, os.W_OK) and not alone:
+        return None
+    return f"file:{quote(file)}?mode=ro" + ("&immutable=1" if alone else "")
 
 
 class SqliteConnections:
@@ -427,12 +444,13 @@ class SqliteConnections:
                 self._open_writer()
 
     def _prepare(self, db: StoreConnection) -> None:
-        found = version(db) if self._migrates else readable(db)  # before the header of a file changes
-        if not self.in_memory:
+        migrates = self._migrates and not db.reads_only
+        found = version(db) if migrates else readable(db)  # before the header of a file changes
+        if not self.in_memory and not db.reads_only:
             self._enter_wal(db)
-        if found == 0 and not (self.creates or self._migrates):
+        if found == 0 and not (self.creates or migrates):
             raise other_schema(found, len(MIGRATIONS))
-        if self._migrates or found == 0:
+        if migrates or found == 0:
             migrate(db)
             found = len(MIGRATIONS)
         self._version, self.record_format = found, record_format(db, found)
@@ -465,13 +483,16 @@ class SqliteConnections:
                 f"{self.path} was in use when this process was forked, and SQLite's locks do not survive that; "
                 "open it in a process of its own"
             )
+        address = None if self.in_memory else _read_only_address(self._file)
         db = sqlite3.connect(
-            self.path if self.in_memory else self._file,
+            address or (self.path if self.in_memory else self._file),
             timeout=self._timeout_s,
             isolation_level=isolation_level,  # type: ignore[arg-type]
             check_same_thread=False,
             factory=StoreConnection,
+            uri=address is not None,
         )
+        db.reads_only = address is not None
         db.execute(f"PRAGMA synchronous = {self._synchronous}")
         return db
 
@@ -515,6 +536,9 @@ class SqliteConnections:
             db.execute("ROLLBACK")
         if self._writer is None:  # the store was closed
             db.close()
+        elif db.reads_only:  # it does not see later writes of other users
+            db.close()
+            self.close()
         else:
             self._idle_readers.append(db)
 

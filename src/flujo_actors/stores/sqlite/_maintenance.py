@@ -83,7 +83,7 @@ class SqliteOutbox:
             return [outbox_message(*row) for row in found]
 
     def settle_message(self, message_id: str, *, owner: str, error: str | None, after_s: float | None) -> None:
-        told = {
+        parameters = {
             "id": message_id,
             "owner": owner,
             "status": settled_status(error, after_s),
@@ -92,7 +92,7 @@ class SqliteOutbox:
             "wall": self._wall(),
         }
         with self._connections.writing() as db:
-            db.execute(_SETTLE_MESSAGE, told)
+            db.execute(_SETTLE_MESSAGE, parameters)
 
     def messages(
         self, *, status: OutboxStatus | None = None, run_id: RunId | None = None, limit: int | None = None

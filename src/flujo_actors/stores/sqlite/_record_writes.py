@@ -27,7 +27,7 @@ from typing import Any
 
 import attrs
 
-from ..._core.attempt_results import ConversationMoved
+from ..._core.attempt_results import CancelPending, ConversationMoved
 from ..._core.outcomes import RunId
 from ..._core.policies.selection import Belief, Evidence
 from ..._core.records.records import (
@@ -35,6 +35,7 @@ from ..._core.records.records import (
     TIMED_OUT,
     Admission,
     Append,
+    CancelRequest,
     Compaction,
     Lease,
     OpenPause,
@@ -287,18 +288,32 @@ MANY, MOST_AT_ONCE = 8, 100
 def append_all(db: sqlite3.Connection, batch: Sequence[Append], wall: float, places: RunPositions) -> list[Verdict]:
     """Write the appends, each all of it or nothing."""
     cursor = db.cursor()
-    lost: list[LeaseLost | ConversationMoved | None] = []
+    requests = owner_notices(db)  # no other process can add one before this transaction ends
+    lost: list[LeaseLost | ConversationMoved | CancelPending | None] = []
     written = _each_inserted(cursor, batch, wall, places) if len(batch) >= MANY else set()
     for append, count in _together(batch):
         if append.lease.run_id in written:
             lost.append(None)
             continue
-        lost.append(why := _appended(cursor, append, wall, places))
+        why = _cancelled(db, append, requests) or _appended(cursor, append, wall, places)
+        lost.append(why)
         lost += [None if why is None else _lost(cursor, append.lease, places) for _ in range(count - 1)]
-    requests = owner_notices(db)
     if not requests and not any(lost):
         return [None] * len(batch)
-    return [why or requests.get(append.lease.run_id) for why, append in zip(lost, batch, strict=True)]
+    return [why or _notice(requests, append) for why, append in zip(lost, batch, strict=True)]
+
+
+def _cancelled(db: sqlite3.Connection, append: Append, requests: Mapping[RunId, OwnerNotice]) -> CancelPending | None:
+    """Return the refusal of an append to a cancelled run."""
+    lease, request = append.lease, requests.get(append.lease.run_id) if append.unless_cancelled else None
+    if isinstance(request, CancelRequest) and owner_of(db, lease.run_id) == (lease.owner, lease.epoch):
+        return CancelPending(request)
+    return None
+
+
+def _notice(requests: Mapping[RunId, OwnerNotice], append: Append) -> OwnerNotice | None:
+    """Return the news for the owner of a run that continues."""
+    return None if has_ended(append.status) else requests.get(append.lease.run_id)
 
 
 def _together(batch: Sequence[Append]) -> Iterator[tuple[Append, int]]:

@@ -120,8 +120,8 @@ class SqliteQueue:
 
     def park(self, run_ids: Sequence[RunId], *, reason: str) -> None:
         with self._connections.writing() as db:
-            told = {**self._time(), "reason": storable(reason)}
-            db.executemany(sql.PARK, [{**told, "run_id": storable(run_id)} for run_id in run_ids])
+            parameters = {**self._time(), "reason": storable(reason)}
+            db.executemany(sql.PARK, [{**parameters, "run_id": storable(run_id)} for run_id in run_ids])
 
     def children(self, run_id: RunId) -> list[RunId]:
         with self._connections.reading() as db:
@@ -403,6 +403,14 @@ class SqliteStore(
     def may_migrate(self) -> None:
         """Let the next use of a reading store migrate the schema."""
         self._connections.may_migrate()
+
+    def identity(self) -> object:
+        """Return the file behind all of its names, or None. Blocks."""
+        try:
+            found = os.stat(self._connections.file)
+        except OSError:
+            return None
+        return None if self._connections.in_memory else (found.st_dev, found.st_ino)
 
     def close(self) -> None:
         """Close the connections until the next use, except in memory."""

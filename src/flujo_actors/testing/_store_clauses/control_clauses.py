@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import attrs
 import pytest
 
+from ..._core.attempt_results import CancelPending
 from ..._core.outcomes import RunId
 from ..._core.records.records import Append, CancelRequest, Lease, MessageNotice, OutboxMessage, Record, StoredStatus
 from ..._core.step_paths import StepPath
@@ -42,10 +43,10 @@ class ControlClauses:
         place.advance(20)
         with pytest.raises(RunLeased) as refused:
             claim(store)
-        for told in (store.get(lease.run_id), refused.value):
-            assert told.owner == "owner \0"
-            assert told.left_s is not None
-            assert 0 < told.left_s <= LEASE_S - 20
+        for holder in (store.get(lease.run_id), refused.value):
+            assert holder.owner == "owner \0"
+            assert holder.left_s is not None
+            assert 0 < holder.left_s <= LEASE_S - 20
         write(store, lease, release=True)
         assert (store.get(lease.run_id).owner, store.get(lease.run_id).left_s) == (None, None)
 
@@ -111,6 +112,29 @@ class ControlClauses:
         assert store.get(RUN).status == status
         with pytest.raises(RunNotFound):
             store.request_cancel(RunId("nobody"), reason="why")
+
+    def test_a_request_refuses_an_end_that_asks_for_it(self, store: Store, place: StorePlace) -> None:
+        """Nothing of the refused append is written; others of its batch are."""
+        lease, other = admit(store), admit(store, "other")
+        end = Append(
+            lease=lease, records=(record("end"),), status="completed", release=True, tokens=7, unless_cancelled=True
+        )
+        store.request_cancel(RUN, reason=WANTED.reason)
+        before = Append(lease=lease, records=(record("before"),))
+        free = attrs.evolve(end, lease=other)
+        written, refused, ended = store.append([before, end, free])
+        assert (written, ended, store.get(other.run_id).status) == (WANTED, None, "completed")
+        assert isinstance(refused, CancelPending)
+        assert refused.request == WANTED
+        assert (bodies(store), store.get(RUN).status) == ([record("before").body], "running")
+        assert store.get(RUN).tokens != 7
+        place.advance(LEASE_S + 1)
+        heir = claim(store)
+        [lost] = store.append([end])
+        assert isinstance(lost, LeaseLost)
+        aborted = Append(lease=heir, records=(record("aborted"),), status="aborted", release=True)
+        assert store.append([aborted]) == [None]
+        assert bodies(store) == [record("before").body, record("aborted").body]
 
     def test_a_request_changes_nothing_else(self, store: Store) -> None:
         """Records, status, lease and pauses of the run are unchanged."""

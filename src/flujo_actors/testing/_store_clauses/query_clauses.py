@@ -184,8 +184,8 @@ class ScanClauses:
         first, second = admit(store, "first"), admit(store, "second")
         for lease in (first, second):
             write(store, lease, record("end"), status="completed", release=True)
-        told = Evidence(name="agents", category="default", arm="a", reward=1.0)
-        store.reward(RunId("first"), STEP, record=record(kind="rewarded"), evidence=told)
+        evidence = Evidence(name="agents", category="default", arm="a", reward=1.0)
+        store.reward(RunId("first"), STEP, record=record(kind="rewarded"), evidence=evidence)
         assert _listed(store, RunQuery()) == ["second", "first"]
         assert _listed(store, RunQuery(status="completed", limit=1)) == ["second"]
 
