@@ -75,6 +75,7 @@ def test_lower_is_better_names_a_score_with_or_without_its_family(name: str) -> 
     """`lower_is_better=("latency",)` and `("score.latency",)` mean the same."""
     assert delta_of("score.errors", cases(12), cases(12, -1.0), lower_is_better=(name,)).verdict == "better"
     assert delta_of("score.style", cases(12), cases(12, -1.0), lower_is_better=(name,)).verdict == "worse"
+    assert delta_of("score.errors", cases(12), cases(12, -1.0)).verdict == "worse"
 
 
 def test_fewer_than_ten_pairs_have_no_interval() -> None:

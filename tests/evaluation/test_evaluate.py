@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import logging
+import math
 import os
 import signal
 import threading
@@ -13,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.from_thread
+import anyio.to_thread
 import pytest
 import trio
 from pydantic_ai import Agent
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
-from pydantic_ai.usage import RequestUsage
 
 from flujo_actors import (
     AsyncRunClient,
@@ -41,17 +41,20 @@ from kit.other_processes import KILLED, ended, forked, in_another_process
 pytest.importorskip("pydantic_evals", reason="needs the extra `evals`: make test-evals")
 
 from pydantic_evals import Case, Dataset
-from pydantic_evals.evaluators import LLMJudge
 
 from evaluation.sample_evaluators import (
     Broken,
     Counted,
+    Endless,
     Length,
     Matches,
     NotFinite,
     OnThread,
     Spans,
     WithReason,
+    priced,
+    questions,
+    spending,
 )
 
 BACKENDS = ["trio", "asyncio"]
@@ -97,6 +100,21 @@ def test_an_evaluation_works_without_a_store(backend: Any) -> None:
     found = doubles().evaluate(numbers(3), backend=backend)
     assert [case.status for case in found.cases] == ["passed"] * 3
     assert found.pass_rate() == 1.0
+
+
+def test_without_a_store_the_same_id_begins_again() -> None:
+    """Nothing is kept, so a second call executes every case."""
+    flujo = doubles()
+    found = [flujo.evaluate(numbers(2), run_id="v1") for _ in range(2)]
+    assert [case.status for each in found for case in each.cases] == ["passed"] * 4
+
+
+def test_the_run_of_another_pipeline_is_no_run_of_a_case(store: Any) -> None:
+    """An id that was taken before the evaluation is an error of its case."""
+    Flujo(Step("other", str), store=store).run(4, run_id="v1/c1")
+    found = doubles(store).evaluate(numbers(2), run_id="v1")
+    assert [case.status for case in found.cases] == ["passed", "error"]
+    assert found.cases[1].error == "run 'v1/c1' exists already, and is no run of evaluation 'v1'. Use another run_id."
 
 
 @pytest.mark.parametrize("run", [trio.run, anyio.run], ids=["trio", "anyio"])
@@ -209,11 +227,34 @@ def test_an_evaluator_that_raises_is_an_error_of_its_case(backend: Any) -> None:
     assert dict(second.reasons) == {"WithReason": "it is a number"}
 
 
-def test_a_score_must_be_finite() -> None:
+@pytest.mark.parametrize(
+    ("score", "reason"), [(math.nan, "invalid type"), (math.inf, "invalid type"), (10**400, "OverflowError")]
+)
+def test_a_score_must_be_finite(score: object, reason: str) -> None:
     """NaN would make every mean NaN."""
-    found = doubles().evaluate(numbers(1), evaluators=[NotFinite()])
+    found = doubles().evaluate(numbers(1), evaluators=[NotFinite(score=score)])
     assert found.cases[0].status == "error"
-    assert "invalid type" in found.cases[0].evaluator_failures["NotFinite"]
+    assert reason in found.cases[0].evaluator_failures["NotFinite"]
+
+
+def test_a_gate_on_a_score_does_not_hold_if_its_evaluator_failed_in_every_case() -> None:
+    """The name may be right: the report tells the failures."""
+    found = doubles().evaluate(numbers(2), evaluators=[NotFinite()], gates=["score.NotFinite>=0"])
+    assert [(gate.holds, gate.measured) for gate in found.gates] == [(False, "no case has a value")]
+    assert [case.status for case in found.cases] == ["error", "error"]
+
+
+def test_errors_are_compared_with_those_of_the_baseline() -> None:
+    """Their count is a metric of gates, and none of the comparison."""
+    clean, broken = doubles().evaluate(numbers(12)), doubles().evaluate(numbers(12), evaluators=[Broken()])
+    gates = ["errors<=1x", "errors not worse"]
+    again = doubles().evaluate(numbers(12), evaluators=[Broken()], baseline=broken, gates=gates)
+    worse = doubles().evaluate(numbers(12), evaluators=[Broken()], baseline=clean, gates=gates)
+    assert [gate.holds for gate in again.gates] == [True, True]
+    assert [(gate.holds, gate.measured) for gate in worse.gates[:1]] == [(False, 12)]
+    assert worse.gates[1].holds is False
+    assert worse.comparison is not None
+    assert worse.comparison.delta("errors") is None
 
 
 def test_an_evaluator_sees_the_run() -> None:
@@ -233,6 +274,25 @@ def test_a_synchronous_evaluator_does_not_block_the_loop(backend: Any) -> None:
     seen: list[int] = []
     doubles().evaluate(numbers(1), evaluators=[OnThread(seen=seen)], backend=backend)
     assert seen != [threading.get_ident()]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_cancelled_evaluation_does_not_wait_for_a_synchronous_evaluator(backend: Any) -> None:
+    """A thread cannot be stopped: it is left behind."""
+    judge = Endless()
+
+    async def main() -> bool:
+        async with anyio.create_task_group() as group:
+            group.start_soon(functools.partial(doubles().evaluate_async, numbers(1), evaluators=[judge]))
+            await anyio.to_thread.run_sync(judge.begun.wait)
+            group.cancel_scope.cancel()
+        return group.cancel_scope.cancelled_caught
+
+    try:
+        with anyio.from_thread.start_blocking_portal(backend) as portal:
+            assert portal.start_task_soon(main).result(timeout=30)
+    finally:
+        judge.may_end.set()
 
 
 def test_equal_names_of_results_get_numbers() -> None:
@@ -328,6 +388,32 @@ def test_a_baseline_can_be_an_id_an_evaluation_or_a_file(store: Any, tmp_path: P
     assert len(RunClient(store).list(parent="v3")) == 0
 
 
+def test_a_client_reads_the_comparison_with_a_baseline_of_another_store(store: Any, tmp_path: Path) -> None:
+    """Its metrics are stored with the evaluation, so a gate that failed is not lost."""
+    file = tmp_path / "v1.json"
+    names = ["a/\n", "\ud800", *"bcdefghijk"]
+    cases = [Case(name=name, inputs=number, expected_output=number * 2) for number, name in enumerate(names)]
+    dataset: Dataset[Any, Any, Any] = Dataset(name="d", cases=cases, evaluators=[Matches()])
+    file.write_text(doubles(MemoryStore()).evaluate(dataset, run_id="v1").to_json(), encoding="utf-8")
+    wrong: Flujo[Any, Any, Any] = Flujo(Pipeline([Step("double", str)], name="doubles"), store=store)
+    found = wrong.evaluate(dataset, run_id="v2", baseline=file, gates=["pass>=0", "pass not worse", "cost<=2x"])
+    read = RunClient(store).evaluation("v2")
+    assert (found.passed, read.passed, read.gates) == (False, False, found.gates)
+    assert found.comparison is not None
+    assert (found.comparison.baseline, read.comparison) == ("v1", found.comparison)
+
+
+def test_an_id_of_the_store_is_a_baseline_before_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the working directory may have the same name."""
+    monkeypatch.chdir(tmp_path)
+    Path("v1").write_text("no evaluation", encoding="utf-8")
+    flujo = doubles(MemoryStore())
+    flujo.evaluate(numbers(1), run_id="v1")
+    found = flujo.evaluate(numbers(1), run_id="v2", baseline="v1")
+    assert found.comparison is not None
+    assert found.comparison.baseline == "v1"
+
+
 def test_gates_are_parsed_before_anything_runs() -> None:
     """And a score that does not exist is refused after the run, whose results are kept."""
     store = MemoryStore()
@@ -340,6 +426,9 @@ def test_gates_are_parsed_before_anything_runs() -> None:
         flujo.evaluate(numbers(2), run_id="v2", evaluators=[Length()], gates=["score.tone>=0.8"])
     found = flujo.evaluate(numbers(2), run_id="v2", evaluators=[Length()], gates=["score.length>=0.8"])
     assert [gate.holds for gate in found.gates] == [True]
+    stored = RunClient(store).evaluation("v2")
+    assert [(gate.text, gate.holds) for gate in stored.gates] == [("score.tone>=0.8", False)]
+    assert flujo.evaluate(numbers(2), run_id="v3", baseline="v2").comparison is not None
 
 
 # --- options ------------------------------------------------------------------------------------------------
@@ -477,29 +566,6 @@ def test_of_two_processes_one_runs_the_evaluation(place: Place) -> None:
 
 # --- budgets ------------------------------------------------------------------------------------------------
 
-PRICES = {"usage": {"prices": {"priced": {"input_usd": 0.0, "output_usd": 10_000.0}}}}
-"""Each answer of the priced model costs one cent for its token."""
-
-
-def priced(text: str = "yes", calls: list[str] | None = None) -> FunctionModel:
-    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        if calls is not None:
-            calls.append(text)
-        parts = [TextPart(text)]
-        return ModelResponse(parts=parts, usage=RequestUsage(input_tokens=1, output_tokens=1), model_name="priced")
-
-    return FunctionModel(answer, model_name="priced")
-
-
-def spending(store: Any, calls: list[str]) -> Flujo[Any, Any, Any]:
-    return Flujo(Step("ask", Agent(priced(calls=calls))), store=store, settings=PRICES)
-
-
-def questions(count: int) -> Dataset[Any, Any, Any]:
-    return Dataset(
-        name="questions", cases=[Case(name=f"q{i}", inputs="?", expected_output="yes") for i in range(count)]
-    )
-
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_budget_stops_and_a_larger_one_continues(store: Any, backend: Any) -> None:
@@ -525,41 +591,6 @@ def test_a_budget_stops_without_a_store() -> None:
     found = spending(None, calls).evaluate(questions(5), max_cost_usd=0.02, max_concurrency=1)
     assert (found.status, len(calls)) == ("stopped", 2)
     assert Counter(case.status for case in found.cases)["passed"] == 2
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("stored", [True, False], ids=["stored", "in memory"])
-def test_the_spend_of_a_judge_is_measured_and_bounded(backend: Any, stored: bool) -> None:
-    """A judge that the budget refuses is called when there is more."""
-    calls, judged = list[str](), list[str]()
-    flujo = spending(MemoryStore() if stored else None, calls)
-    judge = LLMJudge(rubric="polite", model=judging(judged))
-    options: dict[str, Any] = {"evaluators": [judge], "run_id": "v1", "max_concurrency": 1, "backend": backend}
-    found = flujo.evaluate(questions(3), max_cost_usd=0.03, **options)
-    assert (found.status, len(calls), len(judged)) == ("stopped", 2, 1)
-    assert (found.cases[0].status, found.cases[0].judge_cost_usd) == ("passed", pytest.approx(0.01))
-    assert found.cases[1].status == "stopped"
-    assert found.judge_cost_usd == pytest.approx(0.01)
-    if stored:
-        more = flujo.evaluate(questions(3), **options)
-        assert (more.passed, len(calls), len(judged)) == (True, 3, 3)
-        assert more.total_cost_usd == pytest.approx(0.06)
-    assert judge.model is not None
-
-
-def judging(calls: list[str]) -> FunctionModel:
-    """Return a model that answers a judge through its output tool."""
-    from pydantic_ai.messages import ToolCallPart
-
-    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        calls.append("judge")
-        said = {"reason": "fine", "pass": True, "score": 1.0}
-        parts: list[Any] = (
-            [ToolCallPart(info.output_tools[0].name, said)] if info.output_tools else [TextPart(json.dumps(said))]
-        )
-        return ModelResponse(parts=parts, usage=RequestUsage(input_tokens=1, output_tokens=1), model_name="priced")
-
-    return FunctionModel(answer, model_name="priced")
 
 
 # --- workers ------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from flujo_actors import Flujo
+
 pytest.importorskip("pydantic_evals", reason="needs the extra `evals`: make test-evals")
 
 from examples.test_documents import snippets
@@ -23,6 +25,13 @@ def test_every_snippet_of_the_guide_runs(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert len(found) == 2
     for snippet in found:
         exec(compile(snippet.code, "evaluate.md", "exec"), names)
+    flujo, short = names["flujo"], names["Short"]
+    assert isinstance(flujo, Flujo)
+    assert isinstance(short, type)
+    text = (ROOT / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    Path("cases.yaml").write_text(text.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    evaluated = flujo.evaluate("cases.yaml", evaluators=[short], run_id="of a file")
+    assert (evaluated.passed, len(evaluated.cases), evaluated.average("score.length")) == (True, 2, 9.5)
 
 
 @pytest.mark.slow

@@ -103,6 +103,7 @@ def test_not_worse_needs_enough_cases() -> None:
         ("pass not worse", 'gate "pass not worse" needs a baseline'),
         ("speed>1", "gate \"speed>1\": 'speed' is not known here; metrics are pass, cost, tokens, duration, errors"),
         ("pass>=", "gate \"pass>=\": a number is expected after '>=', not the end"),
+        ("pass>=\u0661", "gate \"pass>=\u0661\": a number is expected after '>=', not '\u0661'"),
         ("pass>=many", "gate \"pass>=many\": a number is expected after '>=', not 'many'"),
         ("pass", "gate \"pass\": the end is not known here; use >=, <=, >, <, == or 'not worse'"),
         ("pass.median>1", "gate \"pass.median>1\": 'median' is not known here; use .total, .p95, .min or .max"),

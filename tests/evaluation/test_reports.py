@@ -105,6 +105,10 @@ def test_reports_hide_secrets() -> None:
     )
     for report in (found.to_text(), found.to_json(), found.to_junit(), found.to_markdown()):
         assert SECRET not in report
+    gate = GateResult(text=f'score."{SECRET}">=1', holds=False, measured=0.5, wanted=1.0)
+    judged = case(f"key {SECRET}", "failed", scores={SECRET: 0.5}, labels={"kind": SECRET})
+    named = evaluation(judged, name=f"set {SECRET}", gates=(gate,))
+    assert all(SECRET not in report for report in (named.to_text(), named.to_junit(), named.to_markdown()))
 
 
 def test_markdown_shows_only_cases_that_changed_or_failed() -> None:

@@ -10,9 +10,12 @@ Rules:
 5. An error of one case is its status. An error of the store ends the evaluation, which can be continued.
 6. Only public names of pydantic-evals are used. `EvaluatorContext` requires `_span_tree`, which is an error here: a
    case may run in another process, whose spans are not known.
-7. A synchronous evaluator is called in a thread, an asynchronous one on the loop of the run.
-8. An evaluator with a field `model` is called on a copy whose model is metered, on an asyncio loop.
-9. An exception of an evaluator is its failure. A request that the budget refused leaves the judgement open.
+7. A synchronous evaluator is called in a thread, which a cancelled evaluation leaves behind; an asynchronous one on
+   the loop of the run.
+8. An evaluator with a field `model` is called on a copy whose model is metered, on an asyncio loop or in a thread. If
+   the field is empty, the evaluator chooses the model, and the responses of its agent run are charged when it ends.
+9. An exception of an evaluator is its failure, also a cancellation that no caller requested. A request that the budget
+   refused leaves the judgement open.
 
 Sections:
 
@@ -22,6 +25,7 @@ Sections:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import dataclasses
@@ -32,17 +36,23 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import attrs
 import trio
 from pydantic import TypeAdapter, ValidationError
+from pydantic_ai import capture_run_messages
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
 
 from ..._agents.metered_model import MeteredModel, model_named
 from ..._agents.prices import Pricing
 from ..._agents.request_meter import AgentCall
 from ..._bridge.host_loop import TRIO
+from ..._bridge.threads import in_thread
 from ..._core.error_info import message_of
+from ..._core.labels import PARENT
 from ..._core.outcomes import PipelineResult, RunId
 from ..._core.policies.shared_budgets import parent_owner
 from ..._core.records.pause_tokens import parse_token
@@ -183,6 +193,9 @@ class CaseRuns:
         found = await self._found(run_id)
         if found is None:
             return await self._started(unit)
+        if found.labels.get(PARENT) != self.parent:
+            taken = f"run {run_id!r} exists already, and is no run of evaluation {self.parent!r}. Use another run_id."
+            return _Rest(status="error", error=taken)
         rest = await self._read(run_id)
         if rest.status == "failed" and self._is_stopped(rest.error):
             return await self._retried(run_id)
@@ -276,8 +289,11 @@ class CaseRuns:
         return await _in_thread(functools.partial(_stored_rest, self.store, RunId(run_id)))
 
 
-async def _in_thread(call: Callable[[], T]) -> T:
-    return await anyio.to_thread.run_sync(call)
+async def _in_thread(call: Callable[[], T], *, left: str | None = None) -> T:
+    """Call a function in a thread; a cancelled caller leaves `left`."""
+    if left is not None and trio.lowlevel.in_trio_task():
+        return await in_thread(call, label=left)
+    return await anyio.to_thread.run_sync(call, abandon_on_cancel=left is not None)
 
 
 def _is_at_rest(run: StoredRun, answered: str | None) -> bool:
@@ -365,7 +381,9 @@ class Judge:
             results = _results(await self._called(context, call), self.name)
         except UsageLimitExceededError:
             stopped = True
-        except Exception as error:  # an evaluator is user code: rule 9
+        except BaseException as error:  # an evaluator is user code: rule 9
+            if not await _is_failure(error):
+                raise
             failure = redacted(f"{type(error).__name__}: {message_of(error)}")
         spent = call.finish() if call.begun else NO_USAGE
         return _judgement(self.name, results, failure, spent, stopped=stopped)
@@ -376,12 +394,30 @@ class Judge:
         return str(self.evaluator.get_default_evaluation_name())
 
     async def _called(self, context: EvaluatorContext[object, object, object], call: AgentCall) -> object:
-        if _model_of(self.evaluator) is not None:
-            return await _on_asyncio(functools.partial(_metered, self.evaluator, context, call))
-        if _is_sync(self.evaluator):
-            found = await anyio.to_thread.run_sync(self.evaluator.evaluate, context)
-            return await found if inspect.isawaitable(found) else found
-        return await self.evaluator.evaluate_async(context)
+        if _has_model(self.evaluator):
+            return await _on_asyncio(functools.partial(self._charged, context, call))
+        return await self._evaluated(self.evaluator, context)
+
+    async def _evaluated(
+        self, evaluator: Evaluator[object, object, object], context: EvaluatorContext[object, object, object]
+    ) -> object:
+        if not _is_sync(evaluator):
+            return await evaluator.evaluate_async(context)
+        found = await _in_thread(functools.partial(evaluator.evaluate, context), left=self.name)
+        return await found if inspect.isawaitable(found) else found
+
+    async def _charged(self, context: EvaluatorContext[object, object, object], call: AgentCall) -> object:
+        """Call a judge, and charge its requests to the call (rule 8)."""
+        own = _metered(self.evaluator)
+        if getattr(own, "model", None) is not None:
+            with call.current():
+                return await self._evaluated(own, context)
+        reserved = await call.reserve()
+        with capture_run_messages() as messages:
+            try:
+                return await self._evaluated(own, context)
+            finally:
+                call.charge([each for each in messages if isinstance(each, ModelResponse)], reserved)
 
 
 def context_of(
@@ -446,24 +482,41 @@ def _result(name: str, output: object) -> tuple[str, str, object, str | None]:
     explained = output if isinstance(output, EvaluationReason) else EvaluationReason(value=output)
     value, reason = explained.value, explained.reason
     kind = "assertions" if isinstance(value, bool) else "labels" if isinstance(value, str) else "scores"
+    if kind == "scores":
+        float(value)  # a whole number may be too large for statistics
     return name, kind, value, None if reason is None else redacted(reason)
 
 
-def _model_of(evaluator: Evaluator[object, object, object]) -> object:
-    """Return the model of a judge; `None` for evaluators without one."""
+async def _is_failure(error: BaseException) -> bool:
+    """Return whether an evaluator failed; raise if its caller is cancelled."""
+    if isinstance(error, Exception):
+        return True
+    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | BaseExceptionGroup):
+        return False
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    task = None if trio.lowlevel.in_trio_task() else asyncio.current_task()
+    return task is None or not task.cancelling()
+
+
+def _has_model(evaluator: Evaluator[object, object, object]) -> bool:
+    """Return whether an evaluator has a field for a model."""
     fields = {field.name for field in dataclasses.fields(evaluator)} if dataclasses.is_dataclass(evaluator) else set()
-    return getattr(evaluator, "model", None) if "model" in fields else None
+    return "model" in fields and isinstance(getattr(evaluator, "model", None), Model | str | None)
 
 
-async def _metered(
-    evaluator: Evaluator[object, object, object], context: EvaluatorContext[object, object, object], call: AgentCall
-) -> object:
-    """Call a copy of the judge whose model reports to the call."""
-    own, model = copy.copy(evaluator), _model_of(evaluator)
-    resolved = model if isinstance(model, Model) else model_named(str(model))
-    object.__setattr__(own, "model", MeteredModel(resolved))
-    with call.current():
-        return await own.evaluate_async(context)
+def _metered(evaluator: Evaluator[object, object, object]) -> Evaluator[object, object, object]:
+    """Return a copy of the judge with a metered model, if any."""
+    model = getattr(evaluator, "model", None)
+    if isinstance(model, str):
+        try:
+            model = model_named(model)
+        except UserError:  # a model of another kind
+            return evaluator
+    if model is None:
+        return evaluator
+    own = copy.copy(evaluator)
+    object.__setattr__(own, "model", MeteredModel(model))
+    return own
 
 
 async def _on_asyncio(make: Any) -> object:

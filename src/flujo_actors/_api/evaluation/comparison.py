@@ -41,15 +41,19 @@ class Delta:
     """Change of one metric between paired cases, with its 95 % interval."""
 
     metric: str
+    """Name of the metric."""
     n: int
     """Number of pairs."""
     before: float
     """Mean of the baseline over the pairs."""
     after: float
+    """Mean of this evaluation over the pairs."""
     difference: float
+    """Mean of `after` minus `before`."""
     low: float | None
     """Lower bound of the interval; `None` below ten pairs."""
     high: float | None
+    """Upper bound of the interval; `None` below ten pairs."""
     verdict: str
     """`better`, `worse`, `same`, or `unknown` without an interval."""
 
@@ -61,6 +65,7 @@ class Comparison:
     baseline: str
     """Id of the evaluation that is compared with."""
     deltas: tuple[Delta, ...]
+    """Difference of each metric."""
     added: tuple[str, ...] = ()
     """Cases that the baseline does not have."""
     removed: tuple[str, ...] = ()
@@ -69,14 +74,18 @@ class Comparison:
     """Paired cases whose status, assertion or score differs."""
 
     def delta(self, metric: str) -> Delta | None:
-        """Return the delta of one metric, if it has pairs."""
+        """Return the delta of one metric, if it has pairs.
+
+        Args:
+            metric: name of the metric.
+        """
         return next((each for each in self.deltas if each.metric == metric), None)
 
 
 def compared(baseline: str, before: Metrics, after: Metrics, *, lower_is_better: Iterable[str] = ()) -> Comparison:
     """Return the comparison of two sets of metrics."""
     known, now = _cases(before), _cases(after)
-    lower = LOWER_IS_BETTER | set(lower_is_better)
+    lower = frozenset(lower_is_better)
     pairs = ((metric, paired(before.get(metric, {}), values)) for metric, values in after.items())
     return Comparison(
         baseline=baseline,
@@ -111,8 +120,8 @@ def _cases(metrics: Metrics) -> set[str]:
 
 
 def _is_lower(metric: str, lower: frozenset[str]) -> bool:
-    """Return whether a decrease is better; the family is optional."""
-    return metric in lower or metric.partition(".")[2] in lower
+    """Return whether a decrease is better; a name may omit its family."""
+    return metric in LOWER_IS_BETTER or metric in lower or metric.partition(".")[2] in lower
 
 
 def _delta(metric: str, pairs: Mapping[str, tuple[float, float]], *, lower: bool) -> Delta:

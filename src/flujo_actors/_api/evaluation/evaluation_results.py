@@ -6,6 +6,7 @@ Rules:
 2. A later output of the same case run or evaluator replaces an earlier one: a stopped case continues in a later round.
 3. A metric has one value per case run; a comparison uses the mean of a case's repeats.
 4. Values of cost, tokens and duration count in a comparison if the run completed, and in a gate if it was executed.
+5. A case passes when all its evaluators have judged it. Until then it is `not run`.
 """
 
 from __future__ import annotations
@@ -44,16 +45,23 @@ class CaseResult:
     """Result of one case run: its status, its output and its judgements."""
 
     name: str
+    """Name of the case."""
     run_id: str
+    """Id of the case's run."""
     repeat: int = 1
     """Number of the repetition, from 1."""
     status: CaseStatus
+    """Status of the case."""
     output: Any = None
+    """Output of the pipeline."""
     error: str | None = None
     """Reason of a run that did not complete."""
     assertions: Mapping[str, bool] = attrs.field(factory=dict)
+    """Verdict of each evaluator that returns a bool."""
     scores: Mapping[str, float] = attrs.field(factory=dict)
+    """Value of each evaluator that returns a number."""
     labels: Mapping[str, str] = attrs.field(factory=dict)
+    """Text of each evaluator that returns a text."""
     reasons: Mapping[str, str] = attrs.field(factory=dict)
     """Reasons that evaluators gave, by the name of their result."""
     evaluator_failures: Mapping[str, str] = attrs.field(factory=dict)
@@ -61,8 +69,11 @@ class CaseResult:
     cost_usd: float = 0.0
     """Cost of the run, without judges."""
     judge_cost_usd: float = 0.0
+    """Cost of the evaluators' model calls."""
     tokens: int = 0
+    """Tokens of the case's run."""
     duration_s: float = 0.0
+    """Seconds of the case's run."""
 
     @property
     def feedback(self) -> str | None:
@@ -80,6 +91,7 @@ class Evaluation:
     """Result of `flujo.evaluate`: all cases, their totals, comparison and gates."""
 
     run_id: str
+    """Id of the evaluation's run."""
     name: str
     """Name of the dataset."""
     status: EvaluationStatus
@@ -89,10 +101,15 @@ class Evaluation:
     total_cost_usd: float = 0.0
     """Cost of runs and judges."""
     judge_cost_usd: float = 0.0
+    """Cost of the evaluators' model calls."""
     total_tokens: int = 0
+    """Tokens of all cases and evaluators."""
     duration_s: float = 0.0
+    """Seconds from start to end."""
     comparison: Comparison | None = None
+    """Differences from the baseline, if there is one."""
     gates: tuple[GateResult, ...] = ()
+    """Result of each condition."""
     dataset: object = attrs.field(default=None, eq=False, repr=False)
     """Dataset of this process, for `to_pydantic`."""
 
@@ -108,7 +125,11 @@ class Evaluation:
         return mean(float(_passed(case)) for case in self.cases)
 
     def average(self, metric: str) -> float:
-        """Return the mean of a metric: `cost`, `score.tone`, `assert.polite`."""
+        """Return the mean of a metric: `cost`, `score.tone`, `assert.polite`.
+
+        Args:
+            metric: name of the metric.
+        """
         values = metrics_of(self.cases)
         found = next((name for name in (metric, f"score.{metric}", f"assert.{metric}") if name in values), None)
         if found is None:
@@ -120,7 +141,11 @@ class Evaluation:
         return _evaluation.pydantic_report(self)
 
     def to_text(self, width: int | None = None) -> str:
-        """Return the report as text, in lines of `width` characters."""
+        """Return the report as text, in lines of `width` characters.
+
+        Args:
+            width: most columns of a line; by default no limit.
+        """
         return _evaluation.text_report(self, width)
 
     def to_json(self) -> str:
@@ -199,8 +224,8 @@ def unit_name(case: str, repeat: int, of: int) -> str:
     return name if of == 1 else f"{name}#{repeat}"
 
 
-def case_result(run_id: str, case: str, repeat: int, of: int, found: Judgements) -> CaseResult:
-    """Return the result of one case run."""
+def case_result(run_id: str, case: str, repeat: int, of: int, found: Judgements, *, judges: int) -> CaseResult:
+    """Return the result of one case run, which has so many evaluators."""
     unit = unit_name(case, repeat, of)
     run, judged = found.runs.get(unit), found.of_unit(unit)
     merged = _merged(judged)
@@ -209,7 +234,7 @@ def case_result(run_id: str, case: str, repeat: int, of: int, found: Judgements)
         name=case,
         run_id=f"{run_id}/{unit}",
         repeat=repeat,
-        status=_status(run, judged, merged["assertions"]),
+        status=_status(run, judged, merged["assertions"], judges),
         error=None if run is None else run["error"],
         judge_cost_usd=math.fsum(each["cost_usd"] for each in judged),
         **facts,
@@ -218,7 +243,7 @@ def case_result(run_id: str, case: str, repeat: int, of: int, found: Judgements)
 
 
 def _status(
-    run: Mapping[str, Any] | None, judged: Sequence[Mapping[str, Any]], assertions: Mapping[str, bool]
+    run: Mapping[str, Any] | None, judged: Sequence[Mapping[str, Any]], assertions: Mapping[str, bool], judges: int
 ) -> CaseStatus:
     if run is None or run["status"] == "not run":
         return "not run"
@@ -228,6 +253,8 @@ def _status(
         return "stopped"
     if run["status"] != "completed" or any(each["failure"] is not None for each in judged):
         return "error"
+    if len(judged) < judges:
+        return "not run"
     return "passed" if all(assertions.values()) else "failed"
 
 
@@ -265,9 +292,12 @@ def evaluation_of(
     dataset: object = None,
 ) -> Evaluation:
     """Return the evaluation of a run's input and outputs."""
-    of = identity["repeat"]
-    named = [(case["name"], repeat) for case in identity["cases"] for repeat in range(1, of + 1)]
-    cases = tuple(case_result(run_id, name, repeat, of, found) for name, repeat in named)
+    of, shared = identity["repeat"], len(identity["evaluators"])
+    cases = tuple(
+        case_result(run_id, case["name"], repeat, of, found, judges=shared + len(case["evaluators"]))
+        for case in identity["cases"]
+        for repeat in range(1, of + 1)
+    )
     return Evaluation(
         run_id=run_id,
         name=identity["name"],
@@ -301,7 +331,7 @@ def compared_metrics(cases: Iterable[CaseResult]) -> dict[str, dict[str, float]]
     """Return metric means by case, for comparisons (rules 3 and 4)."""
     found: dict[str, dict[str, list[float]]] = {}
     for case in cases:
-        values: dict[str, float] = {"pass": float(_passed(case))}
+        values: dict[str, float] = {"pass": float(_passed(case)), "errors": float(case.status == "error")}
         if case.completed:
             values |= {"cost": case.cost_usd, "tokens": case.tokens, "duration": case.duration_s}
             values |= _judged_values(case)
@@ -320,23 +350,47 @@ def _judged_values(case: CaseResult) -> dict[str, float]:
     return {**asserted, **{f"score.{name}": float(value) for name, value in case.scores.items()}}
 
 
+@attrs.frozen(kw_only=True)
+class Baseline:
+    """Metrics of an earlier evaluation, by case."""
+
+    run_id: str
+    metrics: Metrics
+
+    @classmethod
+    def of(cls, evaluation: Evaluation) -> Baseline:
+        """Return the baseline that an evaluation is."""
+        return cls(run_id=evaluation.run_id, metrics=compared_metrics(evaluation.cases))
+
+
 def with_comparison(
-    evaluation: Evaluation, baseline: Evaluation | None, gates: Sequence[Gate], lower_is_better: Iterable[str]
+    evaluation: Evaluation,
+    baseline: Baseline | None,
+    gates: Sequence[Gate],
+    lower_is_better: Iterable[str],
+    *,
+    stored: bool = False,
 ) -> Evaluation:
-    """Return the evaluation with its comparison and the results of its gates."""
-    before: Metrics | None = None if baseline is None else compared_metrics(baseline.cases)
+    """Return the evaluation with its comparison and the results of its gates.
+
+    A gate on a metric that does not exist is a `GateError`. In a stored evaluation it is one that does not hold.
+    """
     after = compared_metrics(evaluation.cases)
     comparison = None
-    if baseline is not None and before is not None:
-        comparison = compared(baseline.run_id, before, after, lower_is_better=lower_is_better)
+    if baseline is not None:
+        comparison = compared(baseline.run_id, baseline.metrics, after, lower_is_better=lower_is_better)
+    judged = any(case.completed and not case.evaluator_failures for case in evaluation.cases)
     measured = Measured(
         subject=f"evaluation {evaluation.run_id!r}",
         values={name: values for name, values in metrics_of(evaluation.cases).items() if values or "." not in name},
-        before=before,
+        before=None if baseline is None else baseline.metrics,
         after=after,
         comparison=comparison,
-        partial=evaluation.status != "completed",
+        partial=stored or evaluation.status != "completed" or not judged,
     )
+    if comparison is not None:  # the count of errors is a metric of gates only
+        shown = tuple(delta for delta in comparison.deltas if delta.metric != "errors")
+        comparison = attrs.evolve(comparison, deltas=shown)
     return attrs.evolve(evaluation, comparison=comparison, gates=tuple(gate.check(measured) for gate in gates))
 
 

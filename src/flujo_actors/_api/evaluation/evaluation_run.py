@@ -37,6 +37,7 @@ from ..._core.quota import Amount, Quota
 from ..._core.records.run_state import RunState
 from ..._core.settings_model import UsageSettings
 from ..._core.usage import UsageLimits
+from ..._core.validators import brief_repr, is_count, is_number
 from ..._dsl.pipeline import Pipeline
 from ..._dsl.step_declaration import Step
 from ..._durable.fingerprint import Fingerprint, form_of, read_fingerprint
@@ -53,6 +54,7 @@ from .evaluation_results import (
     FORMAT,
     GATE_WORDS,
     MARK,
+    Baseline,
     Evaluation,
     EvaluationStatus,
     Judgements,
@@ -128,7 +130,7 @@ class Plan:
     identity: Mapping[str, Any]
     units: Mapping[str, Unit]
     gates: tuple[Gate, ...]
-    baseline: Evaluation | None
+    baseline: Baseline | None
     options: EvaluationOptions
 
     def compared(self, evaluation: Evaluation) -> Evaluation:
@@ -141,9 +143,10 @@ def prepared(flujo: EvaluatedFlujo, options: EvaluationOptions) -> Plan:
     _check(options, flujo.store)
     gates = parse_gates(options.gates, GATE_WORDS, baseline=options.baseline is not None)
     dataset, evaluators = loaded_dataset(options.dataset, options.evaluators)
-    baseline = None if options.baseline is None else _baseline(options.baseline, flujo.store)
+    baseline, is_stored = _baseline(options.baseline, flujo.store)
     asked = {
         "baseline": None if baseline is None else baseline.run_id,
+        "before": None if baseline is None or is_stored else baseline.metrics,
         "gates": [gate.text for gate in gates],
         "lower_is_better": list(options.lower_is_better),
     }
@@ -161,13 +164,11 @@ def prepared(flujo: EvaluatedFlujo, options: EvaluationOptions) -> Plan:
 def _check(options: EvaluationOptions, store: Store | None) -> None:
     for name in ("repeat", "max_concurrency"):
         value = getattr(options, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise DeclarationError(f"evaluate: {name} must be a whole number of at least 1, not {value!r:.100}")
+        if not is_count(value):
+            raise DeclarationError(f"evaluate: {name} must be a whole number of at least 1, not {brief_repr(value)}")
     bound = options.max_cost_usd
-    if bound is not None and (
-        isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < math.inf
-    ):
-        raise DeclarationError(f"evaluate: max_cost_usd must be dollars > 0, not {bound!r:.100}")
+    if bound is not None and not _is_money(bound):
+        raise DeclarationError(f"evaluate: max_cost_usd must be dollars > 0, not {brief_repr(bound)}")
     if options.queue is not None and store is None:
         raise DeclarationError("evaluate: queue needs a store that workers share: pass `store` to Flujo")
     lower = options.lower_is_better
@@ -178,7 +179,7 @@ def _check(options: EvaluationOptions, store: Store | None) -> None:
 
 
 def _is_money(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return is_number(value) and value > 0
 
 
 def loaded_dataset(
@@ -236,16 +237,22 @@ def _units(
             yield Unit(key=unit_name(name, number, repeat), name=name, case=case, evaluators=judges)
 
 
-def _baseline(given: object, store: Store | None) -> Evaluation:
+def _baseline(given: object, store: Store | None) -> tuple[Baseline | None, bool]:
+    """Return the baseline, and whether the store has it."""
+    if given is None:
+        return None, False
     if isinstance(given, Evaluation):
-        return given
+        return Baseline.of(given), False
     if not isinstance(given, str | os.PathLike):
         raise DeclarationError(f"evaluate: baseline must be an id, an Evaluation or a file, not {given!r:.100}")
-    if not isinstance(given, str) or given.endswith(".json") or os.path.isfile(given):
-        return read_evaluation(given)
-    if store is None:
-        raise RunNotFound(f"there is no evaluation {given!r}: the Flujo has no store")
-    return stored_evaluation(store, given)
+    if isinstance(given, str):
+        found = None if store is None else _stored_baseline(store, given)
+        if found is not None:
+            return found, True
+        if not (given.endswith(".json") or os.path.isfile(given)):
+            where = "the Flujo has no store" if store is None else "neither an evaluation of this store nor a file"
+            raise RunNotFound(f"there is no evaluation {given!r}: {where}")
+    return Baseline.of(read_evaluation(given)), False
 
 
 # --- the run ------------------------------------------------------------------------------------------------
@@ -381,7 +388,7 @@ class EvaluationRun:
         if known is None or known["stopped"]:
             judge = Judge(evaluator=unit.evaluators[number], prices=self.flujo.usage_settings(), quotas=self._quotas)
             context = context_of(unit.case, unit.name, self._cases.run_id(unit), run)
-            known = {**await judge.judged(context), "unit": unit.key, "evaluator": number}
+            known = {**_with_spend(await judge.judged(context), known), "unit": unit.key, "evaluator": number}
             self.found.add(known)
         if number + 1 == len(unit.evaluators):
             self._report(unit.key)
@@ -422,6 +429,12 @@ class EvaluationRun:
 def _not_run(key: str) -> dict[str, object]:
     nothing = {"cost_usd": 0.0, "tokens": 0, "requests": 0, "tool_calls": 0, "duration_s": 0.0}
     return {MARK: "run", "unit": key, "status": "not run", "output": None, "error": None, **nothing}
+
+
+def _with_spend(judged: Mapping[str, Any], stopped: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a judgement with the spend of its stopped attempt."""
+    spent = {name: judged[name] + (0 if stopped is None else stopped[name]) for name in ("cost_usd", "tokens")}
+    return {**judged, **spent}
 
 
 def _is_left(left: list[str], context: object) -> bool:
@@ -482,23 +495,31 @@ def facts_of(store: Store, run_id: RunId) -> tuple[Mapping[str, Any], Judgements
 def stored_evaluation(store: Store, run_id: str) -> Evaluation:
     """Return an evaluation from its records, with its comparison and gates. Blocks.
 
-    Neither its pipeline nor pydantic-evals is needed. A baseline that was a file is not known here.
+    Neither its pipeline nor pydantic-evals is needed.
     """
     identity, found, status, duration_s = facts_of(store, RunId(run_id))
     evaluation = evaluation_of(run_id, identity, found, status=status, duration_s=duration_s)
     asked = identity["asked"]
-    before = None if asked["baseline"] in (None, run_id) else _stored_baseline(store, asked["baseline"])
+    before = _asked_baseline(store, run_id, asked)
     gates = parse_gates(asked["gates"], GATE_WORDS, baseline=True)
     known = [gate for gate in gates if before is not None or not gate.needs_baseline]
-    return with_comparison(evaluation, before, known, asked["lower_is_better"])
+    return with_comparison(evaluation, before, known, asked["lower_is_better"], stored=True)
 
 
-def _stored_baseline(store: Store, run_id: str) -> Evaluation | None:
+def _asked_baseline(store: Store, run_id: str, asked: Mapping[str, Any]) -> Baseline | None:
+    """Return the baseline an evaluation was started with, if known."""
+    baseline = asked["baseline"]
+    if asked.get("before") is not None:
+        return Baseline(run_id=baseline, metrics=asked["before"])
+    return None if baseline in (None, run_id) else _stored_baseline(store, baseline)
+
+
+def _stored_baseline(store: Store, run_id: str) -> Baseline | None:
     try:
         identity, found, status, duration_s = facts_of(store, RunId(run_id))
     except RunNotFound:
         return None
-    return evaluation_of(run_id, identity, found, status=status, duration_s=duration_s)
+    return Baseline.of(evaluation_of(run_id, identity, found, status=status, duration_s=duration_s))
 
 
 # --- identity -----------------------------------------------------------------------------------------------

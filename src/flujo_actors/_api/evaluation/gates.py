@@ -33,7 +33,7 @@ _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[\w-]+")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _OPERATOR = re.compile(r">=|<=|==|>|<")
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _DOT = re.compile(r"\.")
 _TIMES = re.compile(r"x\b")
 _ANYTHING = re.compile(r"[\w-]+|\S")
@@ -44,7 +44,9 @@ class GateResult:
     """Result of one gate: its text, whether it holds, and the values."""
 
     text: str
+    """Condition as written."""
     holds: bool
+    """Whether the condition is met."""
     measured: float | str
     """Value of the metric; a text for `not worse` and several terms."""
     wanted: float | str
@@ -81,7 +83,7 @@ class Measured:
     counts: frozenset[str] = frozenset({"errors"})
     """Metrics whose value is their sum unless the gate names an aggregate."""
     partial: bool = False
-    """Whether cases are missing: then a metric may be absent."""
+    """Whether cases have no judgement: then a metric may be absent."""
 
 
 @attrs.frozen(kw_only=True)

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. Texts of runs, models and evaluators pass the redactor. Names of cases are kept: they pair results.
+1. All texts pass the redactor. JSON keeps ids and the names of cases and metrics: they pair results.
 2. Characters that XML 1.0 forbids are written as `\\x..`.
 3. Markdown lists only cases that changed or did not pass, at most fifty.
 """
@@ -44,10 +44,11 @@ def json_report(evaluation: Evaluation) -> str:
     data = {
         MARK: FORMAT,
         **facts,
+        "name": redacted(evaluation.name),
         "pass_rate": _finite(evaluation.pass_rate()),
         "cases": [_case_data(case) for case in evaluation.cases],
         "comparison": None if comparison is None else attrs.asdict(comparison),
-        "gates": [attrs.asdict(gate) for gate in evaluation.gates],
+        "gates": [redacted_value(attrs.asdict(gate)) for gate in evaluation.gates],
     }
     return json.dumps(only_finite(data), indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
@@ -127,8 +128,8 @@ def junit_gate(suite: ElementTree.Element, gate: GateResult) -> None:
 
 
 def xml_text(text: str) -> str:
-    """Return a text with forbidden characters escaped (rule 2)."""
-    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+    """Return a redacted text with forbidden characters escaped (rule 2)."""
+    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found.group()):02x}", redacted(text))
 
 
 # --- Markdown -----------------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ def table(heading: Sequence[object], rows: Iterable[Sequence[object]]) -> Iterat
 
 def _cell(value: object) -> str:
     """Return a value as one line that cannot end its cell."""
-    text = " ".join(_cut(str(value)).split())
+    text = " ".join(_cut(redacted(str(value))).split())
     return xml_text(re.sub(r"([\\|`<>*_\[\]])", r"\\\1", text)) if isinstance(value, str) else text
 
 
@@ -220,7 +221,7 @@ def text_report(evaluation: Evaluation, width: int | None = None) -> str:
         lines += [f"{title}: {', '.join(names)}" for title, names in _unpaired(evaluation.comparison)]
     if evaluation.gates:
         lines += ["", *(f"{'ok  ' if gate.holds else 'FAIL'} {gate}" for gate in evaluation.gates)]
-    shown = [visible(line).rstrip() for line in lines]
+    shown = [visible(redacted(line)).rstrip() for line in lines]
     return "\n".join(line if width is None else fitted(line, width) for line in shown) + "\n"
 
 
@@ -230,7 +231,7 @@ def comparison_rows(comparison: Comparison) -> list[tuple[str, ...]]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    shown = [[" ".join(visible(cell).split()) for cell in row] for row in rows]
+    shown = [[" ".join(visible(redacted(cell)).split()) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in shown]
 
@@ -275,7 +276,8 @@ def _reason_or_scores(case: CaseResult) -> str:
 
 
 def _shown_name(case: CaseResult, *, repeated: bool) -> str:
-    return f"{case.name} #{case.repeat}" if repeated else case.name
+    name = redacted(case.name)
+    return f"{name} #{case.repeat}" if repeated else name
 
 
 def _is_repeated(evaluation: Evaluation) -> bool:
