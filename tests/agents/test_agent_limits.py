@@ -104,6 +104,7 @@ def test_a_first_call_that_passes_the_limit_is_the_last():
     assert caught.value.result.step_history[0].output == "ok"
 
 
+@pytest.mark.slow
 @two_hosts
 def test_waiting_for_room_can_be_cancelled(host):
     """A branch that waits for another's settlement has a timeout like any other."""

@@ -83,6 +83,7 @@ def test_a_run_tells_its_story_in_order(host):
     assert times == sorted(times)
 
 
+@pytest.mark.slow
 @two_hosts
 def test_events_of_calls_come_in_pairs_also_when_they_are_cut_short(host):
     """A request and a tool that were cancelled are told as aborted."""

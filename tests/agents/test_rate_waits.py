@@ -226,8 +226,7 @@ def test_a_refusal_to_one_worker_stops_the_other_one() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("burst_s", [1.0, 5.0])
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+@pytest.mark.parametrize(("kind", "burst_s"), [("memory", 1.0), ("memory", 5.0), ("sqlite", 5.0), ("postgres", 5.0)])
 def test_processes_share_a_token_rate_and_use_it_up(kind: str, burst_s: float, tmp_path: Path) -> None:
     """At least 95 % of it, and at most 105 % in any six seconds, the first ones included."""
     rate, sent, seconds = 200_000 / 60, [], 30.0

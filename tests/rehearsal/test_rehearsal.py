@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import operator
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import FunctionModel
 from rehearsed_agents import Counted, untyped
 
 from flujo_actors import DeclarationError, Flujo, GateError, Rehearsal, RunClient, Step
@@ -95,6 +100,52 @@ def test_recorded_calls_answer_in_another_order() -> None:
     assert run.verdict == "same"
 
 
+def counting_agent(results: list[str], turns: list[Any], prompt: str) -> Any:
+    """Return an agent whose tool returns another number each time, and whose answer lists them."""
+
+    def respond(messages: list[Any], info: Any) -> ModelResponse:
+        number = sum(isinstance(message, ModelResponse) for message in messages)
+        if number < len(turns):
+            calls = [ToolCallPart(tool, {"key": 1}, tool_call_id=f"{number}") for tool in turns[number]]
+            return ModelResponse(parts=calls)
+        got = [str(part.content) for each in messages for part in each.parts if part.part_kind == "tool-return"]
+        return ModelResponse(parts=[TextPart(" ".join(got) or "none")])
+
+    agent: Agent[None, str] = Agent(FunctionModel(respond), name="counter", instructions=prompt)
+    for name in ("get", "other"):
+
+        def tool(key: int) -> str:
+            results.append(str(len(results) + 1))
+            return results[-1]
+
+        agent.tool_plain(name=name)(tool)
+    return agent
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "output"),
+    [
+        ([[["get"], ["get"], ["other"]]], [[["other"], ["get"]]], "3 1"),
+        ([[["get"]], [["get"]]], [[], [["get"]]], "1"),
+        ([[["get"]], [["get"], ["get"]]], [[["get"]], [["get"], ["get"]]], "2 3"),
+    ],
+)
+def test_identical_calls_answer_in_recorded_order(before: list[Any], after: list[Any], output: str) -> None:
+    """Whichever turn and step made them; steps are given by the tools of their turns."""
+    results, store = list[str](), MemoryStore()
+
+    def flow(steps: list[Any], prompt: str) -> Flujo[Any, Any]:
+        agents = [counting_agent(results, turns, prompt) for turns in steps]
+        first, *others = [Step.granular(f"ask {number}", agent) for number, agent in enumerate(agents)]
+        return Flujo(functools.reduce(operator.rshift, others, untyped(first)), store=store)
+
+    flow(before, "one").run("x", run_id="r")
+    seen: list[object] = []
+    changed = flow(after, "two")
+    changed.rehearse("r", max_cost_usd=1.0, same=lambda recorded, now: seen.append(now) or True)
+    assert (seen, len(results)) == ([output], 3 if len(before) == 1 else 2 + len(before[1]) - 1)
+
+
 @pytest.mark.parametrize(("rehearse", "paid"), [("repeat", 0), ("live", 2)])
 def test_a_tool_can_repeat_its_result_or_be_executed(rehearse: str, paid: int) -> None:
     """By its metadata."""
@@ -142,8 +193,6 @@ def test_a_step_is_rehearsed_by_hand() -> None:
     assert (run.verdict, run.ran, len(shop.sent)) == ("same", True, 2)
     [run] = shop.flujo.rehearse(shop.ids, at="send", models="recorded").runs
     assert run.reason == "step 'send' is changed; declare rehearse=\"live\" if it has no effect"
-    [run] = shop.flujo.rehearse(shop.ids, at="gone", models="recorded").runs
-    assert (run.verdict, run.reason) == ("skipped", "rehearse: there is no step 'gone' in the pipeline")
 
 
 def test_an_atomic_agent_with_tools_is_not_asked() -> None:
@@ -217,6 +266,10 @@ def test_impossible_options_are_refused_before_anything_runs() -> None:
         rehearse(shop.ids, max_cost_usd=1, changed=3)
     with pytest.raises(GateError, match="'pass' is not known here"):
         rehearse(shop.ids, max_cost_usd=1, gates=["pass>1"])
+    with pytest.raises(DeclarationError, match=r"live_steps: there is no step 'sent' .* did you mean 'send'"):
+        rehearse(shop.ids, max_cost_usd=1, live_steps=["sent"])
+    with pytest.raises(DeclarationError, match="there is no step 'gone' in the pipeline"):
+        rehearse(shop.ids, max_cost_usd=1, at="gone")
 
 
 def test_forks_are_kept_as_ended_runs_of_another_store(tmp_path: Path) -> None:

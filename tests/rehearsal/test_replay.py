@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 from pathlib import Path
@@ -27,8 +28,9 @@ def granular(counted: Counted, store: Store, turns: Any = PAYS, **options: Any) 
 
 
 def ended(replay: Replay) -> tuple[str, str | None]:
-    """Return the verdict and the sentence."""
-    return replay.verdict, None if replay.difference is None else str(replay.difference)
+    """Return the verdict and the sentence; a slow step has a record more, so `N` is the number of the record."""
+    found = replay.difference
+    return replay.verdict, None if found is None else str(found).replace(f"(record {found.seq})", "(record N)")
 
 
 # --- unchanged code ---------------------------------------------------------------------------------------
@@ -93,7 +95,24 @@ def test_a_changed_prompt_is_a_change_and_no_difference() -> None:
     counted, store = Counted(), MemoryStore()
     granular(counted, store).run("x", run_id="r")
     replay = granular(counted, store, prompt="Pay more.").replay("r")
-    assert (replay.verdict, replay.changes) == ("same", ("the prompt of step 'ask' changed",))
+    asked = "turn 1 of 'ask' was asked something else"
+    assert (replay.verdict, replay.changes) == ("same", ("the prompt of step 'ask' changed", asked))
+
+
+def test_the_first_turn_with_another_request_is_named() -> None:
+    """A live tool returns something else; the record of a request has a hash of 16 digits."""
+    counted, store = Counted(), MemoryStore()
+    flujo = granular(counted, store, rehearse="live")
+    flujo.run("x", run_id="r")
+    intents = [json.loads(each.body)["intent"] for each in store.read(untyped("r")) if each.kind == "intent"]
+    hashes = [json.loads(intent)["asked"] for intent in intents if "asked" in json.loads(intent)]
+    assert (len(hashes), len(set(hashes)), {len(each) for each in hashes}) == (3, 3, {16})
+    assert flujo.replay("r").changes == ()
+    counted.paid.extend([0] * 50)
+    other: Agent[None, str] = Agent(counted.model(PAYS), name="payer", instructions="Pay.")
+    other.tool_plain(name="pay", metadata={"rehearse": "live"})(lambda n: "paid" if n == 1 else f"paid {n}")
+    replay = Flujo(Step.granular("ask", other), store=store).replay("r")
+    assert (replay.verdict, replay.changes[-1]) == ("same", "turn 2 of 'ask' was asked something else")
 
 
 # --- differences ------------------------------------------------------------------------------------------
@@ -144,7 +163,7 @@ def test_a_live_step_is_executed_and_compared() -> None:
 
     flow(2).run(40, run_id="r")
     replay = flow(1).replay("r")
-    assert ended(replay) == ("different", "step 'total' gave 41, recorded 42 (record 2)")
+    assert ended(replay) == ("different", "step 'total' gave 41, recorded 42 (record N)")
     assert effects.calls == [42]
     assert flow(2).replay("r").checked == ("total",)
 
@@ -160,6 +179,8 @@ def test_live_steps_of_one_call_are_named_by_path() -> None:
 
     flow(2).run([1, 2], run_id="r")
     assert flow(1).replay("r").verdict == "same"
+    with pytest.raises(DeclarationError, match="live_steps: there is no step 'total' in the pipeline"):
+        flow(1).replay("r", live_steps=["total"])
     replay = flow(1).replay("r", live_steps=["each/total"])
     assert ended(replay)[0] == "different"
     with pytest.raises(DeclarationError, match="live_steps must be a list of step paths"):
@@ -171,7 +192,7 @@ def test_a_validator_that_refuses_a_recorded_output_is_found() -> None:
     store, effects = MemoryStore(), Effects()
     Flujo(Step("add", effects.add, validators=[lambda n: n > 0]), store=store).run(1, run_id="r")
     replay = Flujo(Step("add", effects.add, validators=[lambda n: n > 5]), store=store).replay("r")
-    assert ended(replay) == ("different", "step 'add' is failed, recorded completed (record 2)")
+    assert ended(replay) == ("different", "step 'add' is failed, recorded completed (record N)")
     assert effects.calls == [1]
 
 
@@ -202,7 +223,7 @@ def test_a_removed_and_an_added_step_are_found() -> None:
     add, double = Step("add", effects.add), Step("double", effects.double)
     Flujo(add >> double, store=store).run(1, run_id="r")
     removed = Flujo(add, store=store).replay("r")
-    assert ended(removed) == ("different", "step 'double' did not run, recorded completed (record 3)")
+    assert ended(removed) == ("different", "step 'double' did not run, recorded completed (record N)")
     added = Flujo(add >> double >> Step("last", effects.add), store=store).replay("r")
     sentence = "step 'last' is not recorded; declare rehearse=\"live\" if it has no effect"
     assert ended(added) == ("diverged", sentence)
@@ -245,6 +266,61 @@ def test_a_failed_tool_fails_the_replayed_step_again() -> None:
     before = counted.effects
     assert ended(flujo.replay("r")) == ("same", None)
     assert counted.effects == before
+
+
+def test_an_attempt_that_failed_before_a_fallback_fails_again() -> None:
+    """A tool or a request that raised has no result; the fallback is replayed."""
+    counted, store, turns = Counted(), MemoryStore(), [[("pay", {"n": 9})], "done"]
+
+    def flow(agent: Any, name: str) -> Flujo[Any, Any]:
+        fallback = Step.granular("other", counted.agent(PAYS))
+        return Flujo(Step.granular(name, agent, max_retries=1, fallback=fallback), store=store)
+
+    flows = {"tool": flow(counted.agent(turns), "tool"), "model": flow(counted.agent([]), "model")}
+    for name, flujo in flows.items():
+        assert flujo.run("x", run_id=name).status == "completed"
+    before = counted.effects
+    for name, flujo in flows.items():
+        replay = flujo.replay(name)
+        assert (ended(replay), replay.checked) == (("same", None), (f"{name}/~f", name))
+        assert [run.verdict for run in flujo.rehearse(name, at=name, models="recorded").runs] == ["same"]
+    assert counted.effects == before
+
+
+def test_live_tools_are_executed_and_their_calls_compared() -> None:
+    """By the metadata of the tool, or by the declaration of its step."""
+    counted, store = Counted(), MemoryStore()
+    by_tool = granular(counted, store, rehearse="live")
+    by_step = Flujo(Step.granular("ask", counted.agent(PAYS), rehearse="live"), store=store)
+    by_tool.run("x", run_id="r")
+    for flujo in (by_tool, by_step):
+        requests, paid = counted.effects
+        assert ended(flujo.replay("r")) == ("same", None)
+        assert counted.effects == (requests, paid + 3)
+    fewer = Flujo(Step.granular("ask", counted.agent([[("pay", {"n": 1})], "done"], rehearse="live")), store=store)
+    fewer.run("x", run_id="fewer")
+    assert ended(fewer.replay("fewer")) == ("same", None)
+
+
+def test_a_live_atomic_agent_makes_no_request() -> None:
+    """Only a rehearsal with live models asks it."""
+    counted, store = Counted(), MemoryStore()
+
+    def flow(first: str = "x") -> Flujo[Any, Any]:
+        asks = Step("ask", counted.agent(["done"]), rehearse="live")
+        return Flujo(
+            Step("first", untyped(lambda _: first), rehearse="live") >> Step.sequence("part", asks), store=store
+        )
+
+    flow().run("x", run_id="r")
+    replay = flow().replay("r", live_steps=["part"])
+    assert (replay.verdict, replay.taken) == ("same", ("part/ask",))
+    sentence = 'a model request was needed after turn 0; models="recorded"'
+    assert ended(flow("y").replay("r"))[0] == "different"
+    [run] = flow("y").rehearse("r", at="first", models="recorded").runs
+    assert (run.verdict, run.reason, counted.requests) == ("diverged", sentence, 1)
+    [run] = flow("y").rehearse("r", at="first", max_cost_usd=1.0).runs
+    assert (run.verdict, counted.requests) == ("same", 2)
 
 
 def test_a_tool_that_is_no_longer_called_is_found() -> None:
@@ -297,6 +373,26 @@ def test_recorded_answers_are_given_again() -> None:
     assert ended(replay) == ("diverged", "the question at 'approve' is another")
     assert replay.difference is not None
     assert replay.difference.what == "question"
+
+
+def test_a_run_that_was_canceled_while_it_waited_is_the_same() -> None:
+    """It waits for the same answer again; answered steps are listed once."""
+    store = MemoryStore()
+    asking(store).run("a", run_id="r")
+    RunClient(store).cancel("r", "no need")
+    replay = asking(store).replay("r")
+    assert (ended(replay), replay.checked, replay.taken) == (("same", None), (), ("first",))
+    assert asking(store).rehearse("r", at="approve", models="recorded").counts["same"] == 1
+    assert ended(asking(store, "Really?").replay("r")) == ("diverged", "the question at 'approve' is another")
+
+
+def test_a_step_is_checked_or_taken() -> None:
+    """Never both, also if the run had several sessions."""
+    store = MemoryStore()
+    asked = asking(store).run("a", run_id="r")
+    asking(store).resume(asked.state_token or "", "approve")
+    replay = asking(store).replay("r")
+    assert (replay.checked, replay.taken) == (("approve",), ("first", "last"))
 
 
 class Amount(BaseModel):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rehearsed_agents import untyped
 
 from flujo_actors import CorruptRecord, DeclarationError, Flujo, RunClient, RunExists, Step, StoreVersionError, testing
 from flujo_actors._api.cli.entry import main
@@ -94,8 +96,8 @@ def test_a_run_file_has_a_header_records_and_a_checksum(file: Path) -> None:
     header, *records, end = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert (header["flujo_run"], header["run_id"], header["records"]) == (1, "r", len(records))
     assert {"pipeline", "library"} <= header.keys()
-    assert [record["seq"] for record in records] == [1, 2, 3]
-    assert records[0]["body"]["input"] == 1
+    kinds = [header["kinds"][kind] for kind, *_ in records]
+    assert (kinds, records[0][4]["input"]) == (["admitted", "settled", "ended"], 1)
     assert (end["end"], len(end["sha256"])) == (3, 64)
 
 
@@ -129,6 +131,67 @@ def test_a_cut_changed_or_newer_file_is_refused(file: Path, change: Any, error: 
     assert client.list() == []
     with pytest.raises(error, match=reason):
         flow().replay(file)
+
+
+def signed(lines: list[str]) -> bytes:
+    """Return a file of these lines with its end."""
+    data = "".join(f"{line}\n" for line in lines).encode()
+    end = {"end": len(lines) - 1, "sha256": hashlib.sha256(data).hexdigest()}
+    return data + json.dumps(end).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "old", "new", "reason"),
+    [
+        (1, '"run_id":"r"', '"run_id":"s"', "its run_id is 's', that of its run 'r'"),
+        (1, '"records":3,"lib', '"records":4,"lib', "its records is 4, that of its run 3"),
+        (1, '"kinds":["', '"kinds":[7,"', "kinds must be a list of texts"),
+        (1, '"settled"', '"pickled"', "its kind 'pickled' is not known"),
+        (2, '"input":1', '"input":1e999', "Out of range float"),
+        (3, "[4,0,", "[99,0,", "there is no kind 99"),
+        (3, "[4,0,", "[4,5,", "the path before has no 5 characters"),
+        (3, '"total",', '"total",1.5,', "a whole number, not 1.5"),
+        (4, "{", "[4]{", "Expecting"),
+        (4, "[", "[[],", "a record has five or six parts|kind must be a whole number"),
+    ],
+)
+def test_a_well_signed_file_with_wrong_parts_is_refused(
+    file: Path, number: int, old: str, new: str, reason: str
+) -> None:
+    """Nothing is written, whatever the file names."""
+    *lines, _ = file.read_text(encoding="utf-8").splitlines()
+    assert old in lines[number - 1]
+    lines[number - 1] = lines[number - 1].replace(old, new, 1)
+    file.write_bytes(signed(lines))
+    client = RunClient(MemoryStore())
+    with pytest.raises(CorruptRecord, match=rf"line \d of r.flujo.jsonl: .*({reason})"):
+        client.import_run(file)
+    assert client.list() == []
+
+
+def test_a_file_with_named_fields_is_imported(file: Path) -> None:
+    """The first form of record lines."""
+    header, *records, _ = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    at_us, lines = header["run"]["created_us"], [json.dumps(header)]
+    for seq, (kind, _, path, after, body) in enumerate(records, 1):
+        at_us += after
+        named = {"seq": seq, "kind": header["kinds"][kind], "path": path, "at_us": at_us, "body": {"v": 2, **body}}
+        lines.append(json.dumps(named))
+    old, client = file.with_name("old.flujo.jsonl"), RunClient(MemoryStore())
+    old.write_bytes(signed(lines))
+    client.import_run(old)
+    assert Path(client.export("r", old)).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_file_is_hardly_longer_than_its_bodies(tmp_path: Path, steps: int) -> None:
+    """2.19: also with thousands of short records, at most 1.2 times and 64 kB."""
+    store, one = MemoryStore(), Step("first", str)
+    inner: Any = one if steps == 1 else Step.sequence("part", one >> Step("second", str))
+    Flujo(Step.map_over("each", inner), store=store).run(list(range(600)), run_id="r")
+    bodies = sum(len(record.body.encode()) for record in store.read(untyped("r")))
+    length = Path(RunClient(store).export("r", tmp_path / "r.flujo.jsonl")).stat().st_size
+    assert length <= 1.2 * bodies + 2_000
 
 
 def test_the_size_of_a_file_is_bounded(file: Path) -> None:
@@ -167,7 +230,9 @@ def test_the_command_replays_runs_files_and_folders(folder: Path, capsys: pytest
     assert "different: step 'total' gave 4, recorded 3" in capsys.readouterr().out
     (folder / "empty").mkdir()
     assert command("replay", app, str(folder / "empty")) == 2
-    assert command("replay", app, "gone", "--store", store) == 5
+    capsys.readouterr()
+    assert command("replay", app, "r1", "gone", "--store", store) == 5
+    assert capsys.readouterr().out == "r1: same\n"
     assert (folder / "effects").read_text(encoding="utf-8") == executed
 
 
@@ -184,6 +249,9 @@ def test_the_command_rehearses_the_ended_runs_of_a_store(folder: Path, capsys: p
     assert json.loads(capsys.readouterr().out)["counts"]["different"] == 1
     assert command("rehearse", target(folder, "changed"), "r1", *options, "--gate", "different<=1") == 0
     assert command("rehearse", target(folder, "flujo"), "r1", "--store", store) == 2
+    assert command("rehearse", target(folder, "flujo"), "r1", "gone", *options) == 5
+    assert command("rehearse", target(folder, "flujo"), "gone", *options, "--gate", "skipped==1") == 0
+    assert command("rehearse", target(folder, "flujo"), "r1", "--models", "recorded", "--at", "gone") == 2
 
 
 def test_one_run_is_exported_and_imported_by_command(folder: Path) -> None:

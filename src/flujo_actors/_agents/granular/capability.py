@@ -78,6 +78,7 @@ from .tool_outcomes import (
     without_secrets,
 )
 from .units import (
+    ASKED,
     ON_UNCERTAIN_KEY,
     REHEARSE_KEY,
     OnUncertain,
@@ -117,10 +118,11 @@ class UnitModel(WrapperModel):
             return await super().request(messages, model_settings, model_request_parameters)
         await self._call.turn_ended(messages)
         key = self._call.next_request(messages)
+        asked = self._call.asked(key, messages)
         recorded = await self._call.recall(key)
         if isinstance(recorded, RecordedUnit):
             return self._recalled(key, recorded, model_request_parameters)
-        async with self._call.doing(key, self._intent()) as unit:
+        async with self._call.doing(key, self._intent(asked)) as unit:
             with entered(unit):
                 response = await super().request(messages, model_settings, model_request_parameters)
             return await self._call.commit_response(key, response, self.wrapped)
@@ -141,6 +143,7 @@ class UnitModel(WrapperModel):
             return
         await self._call.turn_ended(messages)
         key = self._call.next_request(messages)
+        asked = self._call.asked(key, messages)
         recorded = await self._call.recall(key)
         if isinstance(recorded, RecordedUnit):
             response = self._recalled(key, recorded, model_request_parameters)
@@ -148,7 +151,7 @@ class UnitModel(WrapperModel):
                 response, model_request_parameters=model_request_parameters, replay_events=True
             )
             return
-        async with self._call.doing(key, self._intent()):
+        async with self._call.doing(key, self._intent(asked)):
             async with super().request_stream(
                 messages, model_settings, model_request_parameters, run_context
             ) as stream:
@@ -163,8 +166,8 @@ class UnitModel(WrapperModel):
         if response.state in ("complete", "suspended"):  # otherwise the reader left before the end
             await self._call.commit_response(key, response, self.wrapped)
 
-    def _intent(self) -> dict[str, object]:
-        return {"model": self.model_name, "provider": self.system, **self._call.steered_part()}
+    def _intent(self, asked: str) -> dict[str, object]:
+        return {"model": self.model_name, "provider": self.system, ASKED: asked, **self._call.steered_part()}
 
 
 # --- Tool calls as units ------------------------------------------------------------------------------------------

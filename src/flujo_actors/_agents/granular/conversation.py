@@ -18,6 +18,7 @@ Rules:
 Sections:
 
 - Lossless JSON form of model responses.
+- Hash of requests, for replays.
 - Turns of an agent, for display and for a step's history.
 """
 
@@ -25,15 +26,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from decimal import Decimal
 from typing import Any, TypeVar
 
+import anyio
 import attrs
 from pydantic import TypeAdapter, ValidationError
-from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequestPart,
+    ModelResponse,
+    RetryPromptPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError, to_json
@@ -64,6 +74,44 @@ from .units import (
     UnitSteering,
     current_unit,
 )
+
+# --- Hash of requests ---------------------------------------------------------------------------------------------
+# 4 to 45 microseconds per turn, 0.3 % of its CPU time. Times, ids and responses, which are recorded, are left out.
+
+
+def chained_hash(before: str, message: ModelMessage) -> str:
+    """Return 16 hex digits of a message after those before it."""
+    if isinstance(message, ModelResponse):
+        return before
+    digest = hashlib.blake2b(before.encode(), digest_size=8)
+    for text in (message.instructions or "", *map(_asked_text, message.parts)):
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()
+
+
+def _asked_text(part: ModelRequestPart) -> str:
+    """Return the text of a part as the model gets it."""
+    name = f"{part.part_kind} {getattr(part, 'tool_name', None) or ''}"
+    match part:
+        case UserPromptPart(content=content) if not isinstance(content, str):
+            return f"{name} {' '.join(map(_content_text, content))}"
+        case ToolReturnPart() | RetryPromptPart():
+            return f"{name} {_returned_text(part)}"
+        case _:
+            return f"{name} {getattr(part, 'content', '')}"
+
+
+def _returned_text(part: ToolReturnPart | RetryPromptPart) -> str:
+    """Return the text of a value, also of one without JSON."""
+    try:
+        return part.model_response() if isinstance(part, RetryPromptPart) else part.model_response_str().strip('"')
+    except ValueError:  # pydantic's error for half of a surrogate pair
+        return str(part.content)
+
+
+def _content_text(item: object) -> str:
+    return item if isinstance(item, str) else str(getattr(item, "identifier", type(item).__name__))
+
 
 # --- Lossless JSON form of model responses ------------------------------------------------------------------------
 
@@ -170,6 +218,9 @@ class GranularCall:
     """Reason why no further unit may begin."""
     rehearsed: RehearsedUnits | None = None
     """Recorded tool calls, in a replay or rehearsal."""
+    _asked: str = ""
+    _hashed: int = 0
+    """Number of the messages that the hash of requests includes."""
     _given: set[int] = attrs.field(factory=set)
     """Numbers of the messages that are part of the conversation."""
     _delivering: list[SteeringMessage] = attrs.field(factory=list)
@@ -210,6 +261,17 @@ class GranularCall:
             text = self.turns[-1].text if self.turns else ""
             raise self.stop(MaxTurnsReached(self.max_turns, messages=tuple(messages), last_text=text))
         return UnitKey(turn=turn, nth=nth)
+
+    def asked(self, key: UnitKey, messages: list[ModelMessage]) -> str:
+        """Return the hash of all requests; it reads new messages only."""
+        if len(messages) < self._hashed:  # the history was compacted
+            self._asked, self._hashed = "", 0
+        for message in messages[self._hashed :]:
+            self._asked = chained_hash(self._asked, message)
+        self._hashed = len(messages)
+        if self.rehearsed is not None:
+            self.rehearsed.compare_request(key, self._asked)
+        return self._asked
 
     def key(self, turn: int, call: str) -> UnitKey:
         """Return the next call's key, numbered if turn and id repeat."""
@@ -273,7 +335,8 @@ class GranularCall:
         cancelled: asyncio.CancelledError | None = None
         while not writing.done():
             try:
-                await asyncio.wait([writing])
+                with anyio.CancelScope(shield=True):  # anyio repeats a cancellation in every round of the loop
+                    await asyncio.wait([writing])
             except asyncio.CancelledError as error:
                 cancelled = cancelled or error
         if cancelled is not None:

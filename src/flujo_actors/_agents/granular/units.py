@@ -67,6 +67,9 @@ class RecordedUnit:
 Rehearse: TypeAlias = Literal["recorded", "repeat", "live"]
 """Handling of a tool call in a rehearsal: its record, the last one again, or a call."""
 
+ASKED = "asked"
+"""Part of a model request's intent: chained hash of all requests so far."""
+
 REHEARSE_KEY = "rehearse"
 """Metadata key of a tool's handling in rehearsals."""
 
@@ -117,6 +120,9 @@ class RehearsedUnits(Protocol):
     async def recall_call(self, key: UnitKey, request: ToolRequest) -> RecordedUnit | None:
         """Return the recorded result of a call; `None` for a live one."""
 
+    def compare_request(self, key: UnitKey, asked: str) -> None:
+        """Compare the hash of a model request with the recorded one."""
+
 
 @attrs.frozen(kw_only=True)
 class UnitRecord:
@@ -132,7 +138,19 @@ _current: ContextVar[UnitRecord | None] = ContextVar("flujo_actors unit", defaul
 
 
 def current_unit() -> UnitRecord | None:
-    """Return the unit of the running tool; `None` outside granular steps."""
+    """Return the unit of the running tool; `None` outside granular steps.
+
+    Example:
+        ```python
+        def book(city: str) -> str:
+            return current_unit().idempotency_key
+
+        script = scripted_model([CallTool("book", {"city": "Oslo"})], "Booked.")
+        step = Step.granular("travel", make_agent_async(script, tools=[book]))
+        assert Flujo(step).run("Oslo").output == "Booked."
+        assert current_unit() is None
+        ```
+    """
     return _current.get()
 
 

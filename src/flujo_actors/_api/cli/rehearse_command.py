@@ -17,11 +17,11 @@ from ... import Flujo, RunClient
 from ..._core.records.json_codec import untagged
 from ...errors import DeclarationError
 from ...stores._store_factory import open_store
-from ..rehearsal.rehearsal import RUN_FILE, run_files_in
+from ..rehearsal.rehearsal import MISSING, RUN_FILE, run_files_in
 from ..rehearsal.verdicts import Difference, Replay, difference_data
 from .command_group import Invocation, pass_call
 from .file_replacement import replace_file
-from .output import DONE, FAILED, printable
+from .output import DONE, FAILED, NOT_FOUND, printable
 from .run_filters import moment
 from .targets import pipeline_of, target_of
 
@@ -58,14 +58,14 @@ def replay(
     The exit code is 1 if one differs. A run is its id in the store, a run file, or a folder with files *.flujo.jsonl.
     """
     flujo = _flujo(call, target, store)
-    found = [flujo.replay(run, live_steps=live_steps, connect=connect) for run in _listed(runs)]
+    found = []
+    for run in _listed(runs):
+        found.append(flujo.replay(run, live_steps=live_steps, connect=connect))
+        if not as_json:  # at once: a later run may be missing
+            lines = [f"{found[-1].run_id}: {found[-1]}", *(f"  {change}" for change in found[-1].changes)]
+            click.echo("\n".join(map(printable, lines)))
     if as_json:
         click.echo(json.dumps({"replays": [_replay_data(each) for each in found]}, ensure_ascii=True))
-    else:
-        for each in found:
-            click.echo(printable(f"{each.run_id}: {each}"))
-            for change in each.changes:
-                click.echo(printable(f"  {change}"))
     same = sum(each.verdict == "same" for each in found)
     call.say(f"{same} of {len(found)} runs are the same")
     return DONE if same == len(found) else FAILED
@@ -124,7 +124,7 @@ def rehearse(
     """Run stored runs on TARGET from their first changed step.
 
     Without RUN, the newest ended runs of the store are rehearsed, as the filter options select them. The exit code is 1
-    if a gate does not hold, or, without gates, if a run is not the same.
+    if a gate does not hold, or, without gates, if a run is not the same; it is 5 if a named run does not exist.
     """
     flujo = _flujo(call, target, store)
     wanted = _listed(runs) if runs else _found(flujo, status, since, search, limit)
@@ -139,7 +139,9 @@ def rehearse(
         connect=connect,
     )
     _report(done, junit, markdown, as_json=as_json)
-    return DONE if done.passed else FAILED
+    if done.passed:
+        return DONE
+    return NOT_FOUND if any(run.reason == MISSING for run in done.runs) else FAILED
 
 
 def _report(done: Rehearsal, junit: Path | None, markdown: Path | None, *, as_json: bool) -> None:

@@ -3,8 +3,8 @@
 Rules:
 
 1. Nothing with an effect is executed. A step or tool call runs only if it is declared `live`.
-2. A recorded tool call is known by tool and arguments. Each record answers once, first the one at the same place, then
-   in recorded order.
+2. A recorded tool call is known by tool and arguments. Each record answers once: in a replay first the one at the same
+   place, in a rehearsal in recorded order. A record of a concurrent step is left to that step.
 3. Anything without a record stops the run: `Diverged`. A run without an end is compared as far as it is recorded:
    then `RecordEnds` stops it.
 4. A replay follows the record: after a difference or a divergence it continues with the recorded outcome. So the
@@ -16,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import attrs
@@ -98,10 +98,14 @@ class Oracle:
         self.taken: dict[StepPath, None] = {}
         self.differences: list[Difference] = []
         self.divergences: list[Difference] = []
+        self.asked_otherwise: list[tuple[int, str]] = []
+        """Records of model requests that differ, with their sentences."""
         self.is_changed = False
         """Whether an outcome differs from its record since the fork."""
         self._calls = _Calls(recording, fork_seq)
         self._given: dict[StepPath, KeptUnit] = {}
+        self._failed: dict[StepPath, str] = {}
+        """Calls that failed an attempt, as in the recorded run."""
         self._items: Counter[StepPath] = Counter()
         self._asked: Counter[StepPath] = Counter()
 
@@ -134,16 +138,25 @@ class Oracle:
         return "run"
 
     def _is_live(self, path: StepPath, step: AnyStep) -> bool:
-        """Return whether a step is declared live; never one with a transaction."""
-        if isinstance(step, Step) and "transaction" in step.plan.named:
+        """Return whether a live step may be executed.
+
+        A step with a transaction never is, and an atomic agent only with live models.
+        """
+        if isinstance(step, Step) and ("transaction" in step.plan.named or self._lacks_model(step)):
             return False
+        return self._is_declared_live(path, step)
+
+    def _is_declared_live(self, path: StepPath, step: AnyStep) -> bool:
         return getattr(step, "rehearse", "recorded") == "live" or self._is_named_live(path)
+
+    def _lacks_model(self, step: Step) -> bool:
+        """Return whether the step would need an unrecorded model request."""
+        return step.resumable is None and step.plan.shape == "model" and self.present.models != "live"
 
     def _is_named_live(self, path: StepPath) -> bool:
         if not self.present.live_steps:
             return False
-        names = _names(path)
-        return any("/".join(names[:count]) in self.present.live_steps for count in range(1, len(names) + 1))
+        return not self.present.live_steps.isdisjoint(names_around(path))
 
     def _may_be_asked(self, path: StepPath, step: Step, data: object) -> bool:
         """Return whether an atomic agent without tools is asked again."""
@@ -173,7 +186,7 @@ class Oracle:
         """Return the recorded outcome of a step with this input, or raise."""
         outcome = self.recording.outcome(path)
         if outcome is None:
-            raise self.unrecorded(path)
+            raise self.unrecorded(path, step)
         if is_aside(path):
             return outcome
         if not self.present.follows and self.is_changed_at(path):
@@ -182,7 +195,9 @@ class Oracle:
             raise self.diverged(path, "status", self._not_executed(path, step, "got another input"))
         return outcome
 
-    def _not_executed(self, path: StepPath, step: AnyStep, why: str) -> str:
+    def _not_executed(self, path: StepPath, step: AnyStep | None, why: str) -> str:
+        if isinstance(step, Step) and self._is_declared_live(path, step) and self._lacks_model(step):
+            return _no_request(after=0)
         if isinstance(step, Step) and step.plan.shape == "model" and _dsl.has_tools(step.agent):
             return f"step {path!r} is atomic: its tools are not recorded; make it granular"
         return f"step {path!r} {why}; {_LIVE}"
@@ -202,7 +217,7 @@ class Oracle:
         place = declared_at(path, steps)
         return "" if place is None else str(steps[place].get("input") or "")
 
-    def unrecorded(self, path: StepPath) -> ControlError:
+    def unrecorded(self, path: StepPath, step: AnyStep | None = None) -> ControlError:
         """Return the error of a step without a record."""
         around = step_around(path)
         if around in self.recording.settled and self.present.follows:
@@ -212,7 +227,7 @@ class Oracle:
                 return RecordEnds(str(found))
         if self._ends_before(path):
             return RecordEnds(f"nothing is recorded after step {path!r} began")
-        return self.diverged(path, "status", f"step {path!r} is not recorded; {_LIVE}")
+        return self.diverged(path, "status", self._not_executed(path, step, "is not recorded"))
 
     def _other_way(self, path: StepPath, around: StepPath) -> Difference | None:
         """Return the difference of a loop that continues, or another branch."""
@@ -251,9 +266,17 @@ class Oracle:
             return found
         if not is_model_turn(path):
             raise self.diverged(step_of(path), "tool call", f"operation {unit_name(path)!r} is not recorded")
-        turn = int(unit_name(path).partition("#")[0])
-        sentence = f'a model request was needed after turn {turn - 1}; models="recorded"'
-        raise self._missing(path, "status", sentence)
+        raise self._missing(path, "status", _no_request(after=_turn(path) - 1))
+
+    def compare_request(self, path: StepPath, asked: str) -> None:
+        """Note a model request whose hash differs from the recorded one.
+
+        A redacted file has other texts than its hashes, and steering is not replayed.
+        """
+        recorded = None if self.recording.redacted else self.recording.asked(path)
+        if recorded not in (None, asked) and self.present.follows:
+            sentence = f"turn {_turn(path)} of {step_of(path)!r} was asked something else"
+            self.asked_otherwise.append((self.recording.intents[path].seq, sentence))
 
     def _assembled(self, path: StepPath) -> KeptUnit | None:
         """Return the recorded context of an unchanged step that searches."""
@@ -270,18 +293,24 @@ class Oracle:
         """Return a tool call's recorded result; `None` for a live one."""
         if path in self._given:
             return self._given[path]
+        if path in self._failed:  # by an earlier attempt of the step
+            raise AttemptFailedAgain(self._failed[path])
         step = find_step(self.present.pipeline, step_of(path))
-        if request.rehearse == "live" or (step is not None and self._is_live(step_of(path), step)):
-            return None
         arguments = self.recording.arguments(request.arguments)
-        call = self._calls.next(path, request.tool, arguments, again=request.rehearse == "repeat")
+        live = request.rehearse == "live" or (step is not None and self._is_live(step_of(path), step))
+        call = self._calls.next(path, request.tool, arguments, again=request.rehearse == "repeat", over=self._over)
+        if live:
+            return None
         if isinstance(call, str):
             raise self.diverged(step_of(path), "tool call", call, now={"tool": request.tool, "arguments": arguments})
         found = self._borrowed(path, call.path)
-        if found is None:
-            sentence = f"tool {call.tool!r} was called with {arguments}, whose result is not recorded"
-            raise self._missing(call.path, "tool call", sentence)
-        return found
+        if found is not None:
+            return found
+        sentence = f"tool {call.tool!r} was called with {arguments}, whose result is not recorded"
+        error = self._missing(call.path, "tool call", sentence)
+        if isinstance(error, AttemptFailedAgain):
+            self._failed[path] = str(error)
+        raise error
 
     def _borrowed(self, path: StepPath, recorded: StepPath) -> KeptUnit | None:
         found = self.recording.unit(recorded)
@@ -291,15 +320,22 @@ class Oracle:
             self._given[path] = found
         return found
 
-    def _missing(self, path: StepPath, what: DifferenceKind, sentence: str) -> ControlError:
+    def _over(self) -> Collection[StepPath] | None:
+        """Return the settled steps of a rehearsal; None in a replay."""
+        return None if self.present.follows else {*self.checked, *self.taken}
+
+    def _missing(self, path: StepPath, what: DifferenceKind, sentence: str) -> Exception:
         """Return the error of a unit without a result.
 
-        If its step failed in the recorded run, that failure is the result. If the run has no end, the record ends here.
+        If its step failed in the recorded run, that failure is the result. If only its attempt failed, as before a
+        fallback, it fails again. If the run has no end, the record ends here.
         """
         step = step_of(path)
         error = self.diverged(step, what, sentence)
         if path in self.recording.intents and failed(self.recording.outcome(step)):
             return UnitFailed(sentence)
+        if path in self.recording.intents and succeeded(self.recording.outcome(step)) and self.recording.tried(step):
+            return AttemptFailedAgain(self.recording.tried(step))
         if is_model_turn(path) and self._ends_before(step) and self.present.follows:
             return RecordEnds(sentence)
         return error
@@ -417,6 +453,18 @@ class UnitFailed(ControlError):
     """A unit failed in the recorded run, and with it its step."""
 
 
+class AttemptFailedAgain(Exception):
+    """A unit failed an attempt of its step in the recorded run."""
+
+
+def _turn(path: StepPath) -> int:
+    return int(unit_name(path).partition("#")[0])
+
+
+def _no_request(*, after: int) -> str:
+    return f'a model request was needed after turn {after}; models="recorded"'
+
+
 class _Calls:
     """Recorded tool calls, each used once (rule 2)."""
 
@@ -428,14 +476,21 @@ class _Calls:
         for call in recording.calls:
             self._by_key.setdefault((call.tool, call.arguments), []).append(call)
 
-    def next(self, path: StepPath, tool: str, arguments: str, *, again: bool) -> RecordedToolCall | str:
+    def next(
+        self,
+        path: StepPath,
+        tool: str,
+        arguments: str,
+        *,
+        again: bool,
+        over: Callable[[], Collection[StepPath] | None],
+    ) -> RecordedToolCall | str:
         """Return the record of a call, or the reason without one."""
         known = self._by_key.get((tool, arguments), [])
         if not known:
             return f"tool {tool!r} was called with {arguments}, which is not recorded"
-        own = self._by_path.get(path)
         unused = [call for call in known if call.path not in self._used]
-        found = own if own in unused else next(iter(unused), known[-1] if again else None)
+        found = _chosen(self._by_path.get(path), unused, over()) or (known[-1] if again else None)
         if found is None:
             times = "1 time" if len(known) == 1 else f"{len(known)} times"
             return f"tool {tool!r} was called {len(known) + 1} times with {arguments}, recorded {times}"
@@ -446,6 +501,21 @@ class _Calls:
         """Return a recorded call of a step that was not made."""
         calls = (call for path, call in self._by_path.items() if step_of(path) == step)
         return next((call for call in calls if call.path not in self._used and call.path in self._units), None)
+
+
+def _chosen(
+    own: RecordedToolCall | None, unused: Sequence[RecordedToolCall], over: Collection[StepPath] | None
+) -> RecordedToolCall | None:
+    """Return the record that answers a call (rule 2).
+
+    `over` has the settled steps of a rehearsal.
+    """
+    if own not in unused or own is None:
+        return next(iter(unused), None)
+    if over is None:
+        return own
+    free = (call for call in unused if step_of(call.path) == step_of(own.path) or step_of(call.path) in over)
+    return next(free, own)
 
 
 def _is_before(recording: RecordedRun, call: RecordedToolCall, fork_seq: int) -> bool:
@@ -494,6 +564,12 @@ def _names(path: StepPath) -> list[str]:
         return []
 
 
+def names_around(path: StepPath) -> list[str]:
+    """Return the names of a step and of the steps around it."""
+    names = _names(path)
+    return ["/".join(names[:count]) for count in range(1, len(names) + 1)]
+
+
 def _around(path: StepPath) -> list[StepPath]:
     found = []
     while path != ROOT:
@@ -540,6 +616,10 @@ class RecordedJournal:
     def called(self, path: StepPath, request: ToolRequest) -> KeptUnit | None:
         """Return a tool call, of this run or recorded; else None."""
         return self._inner.unit(path) or self._oracle.called(path, request)
+
+    def compare_request(self, path: StepPath, asked: str) -> None:
+        """Compare the hash of a model request with the recorded one."""
+        self._oracle.compare_request(path, asked)
 
     def chosen(self, path: StepPath) -> str | None:
         """Return a choice of this run or the recorded one."""

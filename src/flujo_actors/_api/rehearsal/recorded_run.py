@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 
+from ..._agents.granular.units import ASKED
 from ..._core.outcomes import Failure, Success, TerminalOutcome
 from ..._core.records import record_bodies
 from ..._core.records.context_patches import StoredContexts, has_context
@@ -85,6 +86,8 @@ class RecordedRun:
         self.units: dict[StepPath, Record] = {}
         self.chosen: dict[StepPath, Record] = {}
         self.questions: dict[StepPath, list[RecordedQuestion]] = {}
+        self._tried: dict[StepPath, Record] = {}
+        """Failed attempts by step."""
         self._outcomes: dict[StepPath, TerminalOutcome] = {}
         self._items: Counter[StepPath] = Counter()
         self._siblings: dict[StepPath, list[StepPath]] = {}
@@ -95,7 +98,9 @@ class RecordedRun:
     def _take(self, record: Record) -> None:
         path = record.path
         match record.kind:
-            case "settled" if not is_tried(path):
+            case "settled" if is_tried(path):
+                self._tried[whose(path)] = record
+            case "settled":
                 self._settle(record)
             case "intent":
                 self.intents[path] = record
@@ -208,6 +213,12 @@ class RecordedRun:
             self._outcomes[path] = record_bodies.read_settled(path, body, self.outcome, where=self.where(record))
         return self._outcomes[path]
 
+    def tried(self, path: StepPath) -> str:
+        """Return the feedback of a step's failed attempts; empty without one."""
+        record = self._tried.get(path)
+        failure = None if record is None else self.body(record).get("failure")
+        return str(failure.get("feedback") or "it failed") if isinstance(failure, dict) else ""
+
     def output_data(self, path: StepPath) -> object:
         """Return the stored form of a step's output; `UNKNOWN` unless it succeeded."""
         record = self.settled.get(path)
@@ -243,6 +254,18 @@ class RecordedRun:
         """Return the recorded intent of a unit as JSON text."""
         record = self.intents.get(path)
         return "{}" if record is None else record_bodies.text_in(self.body(record), "intent")
+
+    def asked(self, path: StepPath) -> str | None:
+        """Return the hash of a recorded model request, if it is known."""
+        if path not in self.intents or self._steered:
+            return None
+        with record_bodies.reading(self.where(self.intents[path])):
+            found = json.loads(self.intent(path))
+        return found.get(ASKED) if isinstance(found, dict) else None
+
+    @functools.cached_property
+    def _steered(self) -> bool:
+        return any(record.kind == "steered" for record in self.records)
 
     @functools.cached_property
     def calls(self) -> tuple[RecordedToolCall, ...]:

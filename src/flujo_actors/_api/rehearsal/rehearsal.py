@@ -30,7 +30,8 @@ from ..._core.records.records import Record, StoredRun
 from ..._core.records.run_state import project
 from ..._core.step_paths import ROOT, StepPath, above_of, parent_of
 from ..._core.usage import NO_USAGE, Usage, UsageLimits
-from ..._durable.fingerprint import Facts
+from ..._core.validators import brief_repr, is_count, nearest
+from ..._durable.fingerprint import Facts, Fingerprint
 from ..._durable.operations.run_files import read_run_file
 from ..._durable.pipeline_diff import ChangedSteps, changed_steps, changes_between, declared_at
 from ..._durable.remote_result_refs import read_whole
@@ -42,7 +43,7 @@ from ...telemetry._redaction.redactor import redacted
 from .. import rehearsal as _rehearsal
 from ..evaluation.comparison import compared
 from ..evaluation.gates import Gate, Measured, Vocabulary, parse_gates
-from .oracle import Models, Oracle, Present, RecordEnds, is_aside
+from .oracle import Models, Oracle, Present, RecordEnds, is_aside, names_around
 from .playback import Performer, Playback, RunRehearsal, runs_to_keep, summary_to_keep
 from .recorded_run import RecordedRun, model_turns
 from .verdicts import Difference, RehearsalVerdict, RehearsedRun, Replay, ReplayVerdict
@@ -51,6 +52,7 @@ from .verdicts import Rehearsal as Rehearsal
 RUN_FILE = ".flujo.jsonl"
 """Suffix of run files."""
 UNREACHED = "the change does not reach this run"
+MISSING = "there is no such run"
 
 _VOCABULARY = Vocabulary(plain=("same", "different", "diverged", "skipped", "cost", "tokens", "turns"))
 
@@ -83,8 +85,8 @@ class RehearsalOptions:
             raise ValueError(f"models must be 'live' or 'recorded', not {self.models!r}")
         for name in ("repeat", "max_concurrency"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise DeclarationError(f"rehearse: {name} must be at least 1, not {value!r}")
+            if not is_count(value):
+                raise DeclarationError(f"rehearse: {name} must be at least 1, not {brief_repr(value)}")
         if self.models == "live" and not _is_money(self.max_cost_usd):
             raise DeclarationError("rehearse with live models needs max_cost_usd")
         if self.same is not None and not callable(self.same):
@@ -139,13 +141,15 @@ async def rehearsed(
     """Return the result of stored runs on a changed pipeline."""
     options.check()
     gates = parse_gates(options.gates, _VOCABULARY, baseline=True)
+    if options.at is not None:
+        _declared(options.at, Fingerprint.of(performer.pipeline).steps)
     session = _Session(
         performer=performer,
         origin=origin,
         options=options,
         budget=_budget(performer, options),
-        into=_target(options.into, origin),
-        live_steps=checked_live_steps(options.live_steps),
+        into=await call_store(functools.partial(_target, options.into, origin)),
+        live_steps=checked_live_steps(options.live_steps, Fingerprint.of(performer.pipeline).steps),
         evaluators=_checked_evaluators(options.evaluators),
     )
     listed = list(_listed(runs))
@@ -166,15 +170,21 @@ def _budget(performer: Performer, options: RehearsalOptions) -> LiveBudget | Non
 
 
 def _target(into: str | Store | None, origin: Store | None) -> Store | None:
-    """Return the store of the forks, if they are kept."""
+    """Return the store of the forks, if they are kept. Blocks."""
     if into is None:
         return None
     opened = open_store(into)
-    if opened is origin:
+    if opened is origin or _is_same_database(opened, origin):
         raise DeclarationError("rehearse: into must be another store than that of the runs")
     if not hasattr(opened, "put"):
         raise DeclarationError(f"store {type(opened).__name__} has no 'put': rehearse(into=…) needs it")
     return opened
+
+
+def _is_same_database(one: Store, other: Store | None) -> bool:
+    """Return whether two stores are one file, or tables of one database."""
+    found = [getattr(store, "identity", lambda: None)() for store in (one, other)]
+    return found[0] is not None and found[0] == found[1]
 
 
 def _listed(runs: Any) -> Iterable[str | os.PathLike[str]]:
@@ -230,7 +240,7 @@ class _Session:
         if not isinstance(got.error, Exception):
             raise got.error
         name = os.path.basename(run) if isinstance(run, os.PathLike) or str(run).endswith(RUN_FILE) else str(run)
-        why = "there is no such run" if isinstance(got.error, RunNotFound) else _described(got.error)
+        why = MISSING if isinstance(got.error, RunNotFound) else _described(got.error)
         return RehearsedRun(run_id=name, verdict="skipped", reason=why)
 
     async def _one(self, index: int, run: str | os.PathLike[str], host: Host) -> RehearsedRun:
@@ -328,6 +338,8 @@ class _Session:
     ) -> tuple[RehearsalVerdict, Difference | None]:
         """Return the verdict of a run that came to an end."""
         end = recording.seq(ROOT)
+        if _waits_as_recorded(recording, result):
+            return "same", None
         if result.status == "paused":
             return "diverged", Difference(path="", what="status", recorded=recording.status, now="paused", seq=end)
         if result.status != recording.status:
@@ -548,28 +560,34 @@ async def replayed(
     recording = await call_store(lambda: read_recorded(performer.store, run))
     steps = performer.steps(recording)
     present = Present(
-        pipeline=performer.pipeline, steps=steps, live_steps=checked_live_steps(live_steps), connect=connect
+        pipeline=performer.pipeline, steps=steps, live_steps=checked_live_steps(live_steps, steps), connect=connect
     )
     oracle = Oracle(recording, present)
     playback = Playback(performer=performer, recording=recording, rehearsing=RunRehearsal(oracle))
     found = await _first_difference(playback, oracle, host)
+    first_asked = [sentence for _, sentence in sorted(oracle.asked_otherwise)[:1]]
     return Replay(
         run_id=recording.run.run_id,
         verdict=found[0],
         difference=found[1],
-        changes=tuple(changes_between(recording.steps, steps, (), mode="strict")),
+        changes=(*changes_between(recording.steps, steps, (), mode="strict"), *first_asked),
         checked=tuple(oracle.checked),
         taken=tuple(oracle.taken),
     )
 
 
-def checked_live_steps(given: Iterable[str]) -> frozenset[str]:
+def checked_live_steps(given: Iterable[str], steps: Iterable[StepPath]) -> frozenset[str]:
     """Return the paths of live steps, or raise `DeclarationError`."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise DeclarationError(f"live_steps must be a list of step paths, not {given!r:.100}")
     listed = list(given)
     if not all(isinstance(each, str) for each in listed):
         raise DeclarationError(f"live_steps must be a list of step paths, not {listed!r:.100}")
+    known = {name for path in steps for name in names_around(path)} if listed else set()
+    for unknown in (each for each in listed if each not in known):
+        near = nearest(unknown, sorted(known))
+        hint = "" if near is None else f"; did you mean {near!r}?"
+        raise DeclarationError(f"live_steps: there is no step {unknown[:100]!r} in the pipeline{hint}")
     return frozenset(listed)
 
 
@@ -591,6 +609,11 @@ async def _first_difference(playback: Playback, oracle: Oracle, host: Host) -> t
     return min(found, key=lambda each: each[1].seq) if found else ("same", None)
 
 
+def _waits_as_recorded(recording: RecordedRun, result: PipelineResult) -> bool:
+    """Return whether the run waits, as it did when it was canceled."""
+    return result.status == "paused" and recording.status == "aborted"
+
+
 def _of_run(oracle: Oracle, result: PipelineResult) -> list[Difference]:
     """Return the difference of the whole run, if any."""
     recording, seq = oracle.recording, oracle.recording.seq(ROOT)
@@ -599,6 +622,8 @@ def _of_run(oracle: Oracle, result: PipelineResult) -> list[Difference]:
     unvisited = oracle.unvisited()
     if unvisited is not None:
         return [unvisited]
+    if _waits_as_recorded(recording, result):
+        return []
     if result.status != recording.status:
         return [Difference(path="", what="status", recorded=recording.status, now=result.status, seq=seq)]
     last = recording.last

@@ -48,8 +48,11 @@ class Difference:
     path: str
     """Path of the step; empty for the run itself."""
     what: DifferenceKind
+    """Kind of the difference."""
     recorded: object
+    """Recorded value."""
     now: object
+    """Value of the present code."""
     seq: int
     """Number of the record that it differs from."""
     sentence: str = attrs.field(default="", repr=False)
@@ -90,7 +93,9 @@ class Replay:
     """Result of a replay of one stored run on the present code."""
 
     run_id: str
+    """Id of the recorded run."""
     verdict: ReplayVerdict
+    """Whether the present code does the same."""
     difference: Difference | None = None
     """First difference in recorded order, if any."""
     changes: tuple[str, ...] = ()
@@ -113,7 +118,9 @@ class RehearsedRun:
     """One stored run on the changed pipeline."""
 
     run_id: str
+    """Id of the recorded run."""
     verdict: RehearsalVerdict
+    """Result of the comparison."""
     reason: str | None = None
     """Reason of a divergence, a skip, or no execution."""
     ran: bool = False
@@ -121,14 +128,19 @@ class RehearsedRun:
     fork_seq: int | None = None
     """Last record that was recalled; None if nothing was executed."""
     difference: Difference | None = None
+    """First difference, if there is one."""
     cost_before_usd: float = 0.0
     """Cost of the whole recorded run."""
     cost_after_usd: float = 0.0
     """Cost of the whole rehearsed run: its recalled part as recorded."""
     tokens_before: int = 0
+    """Tokens of the recorded run."""
     tokens_after: int = 0
+    """Tokens of the fork."""
     turns_before: int = 0
+    """Model requests of the recorded run."""
     turns_after: int = 0
+    """Model requests of the fork."""
     rehearsed_id: str | None = None
     """Id of the fork in the store `into`, if it is kept."""
     same_of: tuple[int, int] = (0, 1)
@@ -140,11 +152,13 @@ class Rehearsal:
     """Result of a rehearsal: its runs, comparison and gates."""
 
     runs: tuple[RehearsedRun, ...]
+    """Result of each rehearsed run."""
     cost_usd: float = 0.0
     """Cost of the live model requests."""
     comparison: Comparison | None = None
     """Change of cost, tokens and turns in compared runs."""
     gates: tuple[GateResult, ...] = ()
+    """Result of each condition."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -159,7 +173,11 @@ class Rehearsal:
         return all(run.verdict == "same" for run in self.runs)
 
     def to_text(self, width: int | None = None) -> str:
-        """Return the result as plain text."""
+        """Return the result as plain text.
+
+        Args:
+            width: most columns of a line; by default no limit.
+        """
         return text_report(self, width)
 
     def to_json(self) -> str:
@@ -264,7 +282,7 @@ def text_report(rehearsal: Rehearsal, width: int | None = None) -> str:
         lines += ["", "compared with the recorded runs", *columns(comparison_rows(rehearsal.comparison))]
     if rehearsal.gates:
         lines += ["", *(f"{'ok  ' if gate.holds else 'FAIL'} {gate}" for gate in rehearsal.gates)]
-    shown = [visible(line).rstrip() for line in lines]
+    shown = [visible(redacted(line)).rstrip() for line in lines]
     return "\n".join(line if width is None else fitted(line, width) for line in shown) + "\n"
 
 
