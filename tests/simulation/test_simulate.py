@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from pydantic_ai import Agent
 from simulated_pipelines import CASES, Case
 
-from flujo_actors import Flujo, Step
+from flujo_actors import Flujo, MemoryStore, RateLimit, Step, UsageLimits
 from flujo_actors.errors import DeclarationError
 from flujo_actors.testing import NotDeterministic, SimulationFailed, World, faults, simulate
 
@@ -19,6 +24,7 @@ SEEDS = int(os.environ.get("FLUJO_SIMULATION_SEEDS", "200"))
 """Seeds of each pipeline; `make simulate` takes more."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_every_kind_of_pipeline_keeps_its_promises_under_all_faults(case: Case) -> None:
@@ -26,6 +32,32 @@ def test_every_kind_of_pipeline_keeps_its_promises_under_all_faults(case: Case) 
     simulation = simulate(case.factory, case.input, seeds=SEEDS, answers=case.answers, check=case.promise)
     assert simulation.seeds == SEEDS
     assert simulation.failures == ()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["saga", "careful saga", "chain"])
+def test_a_cancel_request_counts_beside_crashes_and_lost_leases(name: str) -> None:
+    """Also one that meets the end of a resumed run: nothing is compensated twice, and the run does not complete."""
+
+    def promise(world: World) -> object:
+        cancelled = [place for place, event in enumerate(world.events) if event.kind == "cancel"]
+        ended = [place for place, event in enumerate(world.events) if "ended ''" in event.text and not event.fault]
+        if cancelled and world.result is not None and world.result.status != "aborted" and cancelled[0] < ended[0]:
+            return f"the run was cancelled, and it is {world.result.status}"
+        return case.promise(world)
+
+    case, kinds = CASES[name], [faults.crash(p=0.06), faults.lease_lost(p=0.03), faults.cancel(p=0.06)]
+    simulation = simulate(case.factory, case.input, seeds=100, faults=kinds, check=promise)
+    assert simulation.injected["cancel"] > 10
+
+
+@pytest.mark.parametrize("name", ["atomic agent", "granular"])
+def test_an_aborted_run_has_the_tokens_of_its_result_in_its_records(name: str) -> None:
+    """Also those of the interrupted attempt."""
+    case, kinds = CASES[name], [faults.cancel(p=0.2), faults.model_fails(p=0.2)]
+    simulation = simulate(case.factory, case.input, seeds=60, answers=case.answers, faults=kinds)
+    assert simulation.injected["cancel"] > 10
 
 
 async def twice(data: int) -> int:
@@ -71,7 +103,7 @@ def test_a_payment_without_idempotency_key_is_found() -> None:
         simulate(chain, 1, seeds=1000, check=unpaid)
     assert len(failed.value.faults) == 1
     assert str(failed.value.faults[0]).startswith(("crash", "store_fails", "lease_lost", "ack_lost"))
-    assert any("<<" in str(event) for event in failed.value.timeline)
+    assert any("<<" in line for line in failed.value.timeline)
     assert f"simulate(chain, seeds=[{failed.value.seed}])" in str(failed.value)
     assert failed.value.world.effects[0].name == "pay"
 
@@ -80,7 +112,8 @@ def test_a_timeline_has_one_line_per_event() -> None:
     """A line has life, time, kind and text, and the fault at that place."""
     with pytest.raises(SimulationFailed) as failed:
         simulate(chain, 1, seeds=200, faults=faults.only("crash"), check=unpaid)
-    crash = next(str(event) for event in failed.value.timeline if event.fault)
+    assert list(failed.value.timeline) == list(map(str, failed.value.world.events))
+    crash = next(line for line in failed.value.timeline if "<<" in line)
     assert crash.startswith("life 1  0.000 s  ")
     assert crash.endswith(("<< crash before", "<< crash after"))
 
@@ -121,7 +154,6 @@ def test_a_check_may_raise_or_return_a_sentence() -> None:
 
 def test_a_life_that_waits_forever_fails_at_once() -> None:
     """Nothing can happen any more: the open step is named."""
-    import trio
 
     def app(world: World) -> Flujo:
         async def wait(data: int) -> int:
@@ -166,6 +198,93 @@ def test_a_history_is_the_same_with_another_hash_seed(tmp_path: Path) -> None:
     assert "append" in traces[0]
 
 
+def queued(world: World) -> Flujo:
+    """Requests that wait for a rate limit: crashes meet several waiting tasks."""
+    limit = RateLimit("few", requests_per_min=2, burst_s=60, at_once=1)
+    asked = Step("ask", Agent(world.model("a"), name="asker"), max_retries=2, rate_limit=limit)
+    return Flujo(Step.map_over("all", asked), store=world.store)
+
+
+def expiring(world: World) -> Flujo:
+    """Steps whose timeouts expire at the same time, on asyncio."""
+
+    async def wait(data: str) -> str:
+        try:
+            await world.sleep(10)
+        finally:
+            world.effect("left", which=data)
+        return data
+
+    waits = Step.map_over("all", Step("wait", wait, timeout_s=8))
+    return Flujo(waits, store=world.store, settings={"run": {"backend": "asyncio"}})
+
+
+@pytest.mark.parametrize("app", [queued, expiring])
+def test_the_order_of_addresses_does_not_change_a_history(app: Callable[[World], Flujo]) -> None:
+    """Tasks of a crashed process, and tasks of one deadline, are cancelled in the order of their creation."""
+    kinds = [faults.crash(p=0.1), faults.store_slow(p=0.05), faults.lease_lost(p=0.03), faults.store_fails(p=0.05)]
+    simulation = simulate(app, ["1", "2", "3", "4"], seeds=1, faults=kinds)
+    for seed in range(5):
+        kept: list[object] = []
+        assert len({(simulation.trace(seed), kept.extend(object() for _ in range(999)))[0] for _ in range(4)}) == 1
+
+
+@pytest.mark.slow
+def test_a_factory_may_load_the_libraries_of_its_agents(tmp_path: Path) -> None:
+    """Ids and times of a library that the first life imports are simulated, too."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from flujo_actors import Flujo, Step\n"
+        "from flujo_actors.testing import simulate\n"
+        "assert 'pydantic_ai' not in sys.modules\n"
+        "def app(world):\n"
+        "    from pydantic_ai import Agent\n"
+        "    from flujo_actors.testing import CallTool\n"
+        "    agent = Agent(world.model(CallTool('look', {}), 'hot'))\n"
+        "    agent.tool_plain(look)\n"
+        "    return Flujo(Step.granular('ask', agent), store=world.store)\n"
+        "def look() -> str:\n"
+        "    return 'tea'\n"
+        "print(simulate(app, 'tea?', seeds=3).trace(0))\n"
+    )
+    assert _output(script, "1") == _output(script, "2")
+
+
+def limited(world: World) -> Flujo:
+    agent = Agent(world.model("word " * 5), name="asker")
+    repeated = Step.loop_until("loop", Step("ask", agent, max_retries=2), lambda data, context: False, max_loops=20)
+    return Flujo(repeated, store=world.store, usage_limits=UsageLimits(request_limit=3))
+
+
+def test_requests_beyond_a_limit_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule (g): a limit binds each run, and a run of its own begins at zero."""
+
+    async def two(world: World, flujo: Flujo) -> Any:
+        return [await flujo.run_async("go", run_id=name) for name in ("one", "two") if not world.records(name)]
+
+    simulate(limited, seeds=3, faults=faults.none(), drive=two)
+    monkeypatch.setattr("flujo_actors._core.quota.allows", lambda limits, amount: True)
+    with pytest.raises(SimulationFailed, match=r"\(g\) a model request begins after 3 of 3 requests were recorded"):
+        simulate(limited, "go", seeds=3, faults=faults.none())
+
+
+def test_rules_hold_for_every_run_of_a_drive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gap in the records of a run is found, although the drive returns another one."""
+    read = MemoryStore.read
+
+    def with_gap(store: MemoryStore, run_id: Any, *given: Any, **options: Any) -> Any:
+        records = read(store, run_id, *given, **options)
+        return [records[0], *records[2:]] if run_id == "one" else records
+
+    async def two(world: World, flujo: Flujo) -> Any:
+        return [await flujo.run_async(1, run_id=name) for name in ("one", "two")][-1]
+
+    monkeypatch.setattr(MemoryStore, "read", with_gap)
+    with pytest.raises(SimulationFailed, match=r"\(e\) record settled .* has number 3, not 2"):
+        simulate(chain, seeds=1, faults=faults.none(), drive=two)
+
+
 def _output(script: Path, hash_seed: str) -> str:
     here = str(Path(__file__).parent)
     path = os.pathsep.join([here, *(each for each in sys.path if each)])
@@ -184,8 +303,240 @@ def test_unknown_faults_and_chances_are_refused() -> None:
         faults.crash(p=2)
 
 
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "no function": (lambda: simulate(None, 1), "simulate: factory must be a function, not None"),  # type: ignore[arg-type]
+    "async factory": (lambda: simulate(async_app, 1), "simulate: the factory must not be async"),  # type: ignore[arg-type]
+    "seeds as text": (lambda: simulate(chain, 1, seeds="12"), "simulate: seeds must be a number of at least 0, or the"),
+    "half a seed": (lambda: simulate(chain, 1, seeds=0.5), "or the seeds themselves, not 0.5"),  # type: ignore[arg-type]
+    "one fault": (lambda: simulate(chain, 1, faults=faults.crash()), "faults must be a list such as"),  # type: ignore[arg-type]
+    "names": (lambda: simulate(chain, 1, faults=["crash"]), "faults must be a list such as"),  # type: ignore[list-item]
+    "no check": (lambda: simulate(chain, 1, check="paid"), "check must be a function, not 'paid'"),  # type: ignore[arg-type]
+    "async check": (lambda: simulate(chain, 1, check=async_check, faults=[]), "simulate: check must not be async"),
+    "answers": (lambda: simulate(chain, 1, answers=["yes"]), "answers must be a mapping from paths"),  # type: ignore[arg-type]
+    "lives": (lambda: simulate(chain, 1, max_lives=1.5), "max_lives must be at least 1, not 1.5"),  # type: ignore[arg-type]
+    "time": (lambda: simulate(chain, 1, for_s=-1), "for_s must be seconds of at least 0, not -1"),
+    "chance": (lambda: faults.crash(p="often"), "p must be a number from 0 to 1, not 'often'"),  # type: ignore[arg-type]
+    "one bound": (lambda: faults.store_slow(seconds=5), "store_slow: seconds must be two numbers of"),  # type: ignore[arg-type]
+    "bounds": (lambda: faults.rate_limited(retry_after=(9, 1)), "rate_limited: retry_after must be two numbers of"),
+    "a list of names": (lambda: faults.only(["crash"]), r"there is no fault \['crash'\]"),  # type: ignore[arg-type]
+    "no reply": (lambda: simulate(lambda world: world.model(), 1), "world.model needs at least one reply"),  # type: ignore[arg-type,return-value]
+}
+
+
+async def async_app(world: World) -> Flujo:
+    return chain(world)
+
+
+async def async_check(world: World) -> str:
+    return "never"
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_argument_is_refused_with_a_sentence(name: str) -> None:
+    """Before a history begins, or when the function is called."""
+    call, sentence = WRONG[name]
+    with pytest.raises(DeclarationError, match=sentence):
+        call()
+
+
+def test_a_clock_may_jump_back() -> None:
+    """The bounds of other faults are not negative."""
+    assert faults.clock_jump(seconds=(-5, 5)).seconds == (-5, 5)
+
+
+@pytest.mark.trio
+async def test_a_call_inside_a_trio_run_is_refused() -> None:
+    """A life has an event loop of its own."""
+    with pytest.raises(DeclarationError, match="call it in synchronous code, not in a coroutine"):
+        simulate(chain, 1, seeds=1)
+
+
+def test_a_call_inside_an_asyncio_program_is_refused_where_a_life_needs_asyncio() -> None:
+    """Pipelines with model agents do."""
+
+    async def main() -> None:
+        simulate(chain, 1, seeds=1)
+        with pytest.raises(DeclarationError, match="call it in synchronous code, not in a coroutine"):
+            simulate(CASES["atomic agent"].factory, "tea?", seeds=1)
+
+    asyncio.run(main())
+
+
 def test_more_seeds_run_for_a_time() -> None:
     """`for_s` continues after the given seeds, in CPU seconds."""
     simulation = simulate(chain, 1, seeds=1, for_s=0.2)
     assert simulation.seeds > 1
     assert simulation.cpu_s >= 0.2
+
+
+def test_seeds_may_be_endless() -> None:
+    """Seeds are taken one by one, until one fails."""
+    with pytest.raises(SimulationFailed) as failed:
+        simulate(chain, 1, seeds=itertools.count(5), faults=faults.none(), check=lambda world: seventh(world))
+    assert failed.value.seed == 7
+
+
+def seventh(world: World) -> str | None:
+    return "seven" if world.seed == 7 else None
+
+
+def test_the_last_ten_lives_have_no_faults() -> None:
+    """A crash at every opportunity ends all other lives, at most twenty."""
+    for lives, crashes in ((5, 0), (10, 0), (12, 2), (25, 15), (50, 20)):
+        simulation = simulate(chain, 1, seeds=1, faults=[faults.crash(p=1)], max_lives=lives)
+        assert (simulation.crashes, simulation.lives) == (crashes, crashes + 1)
+
+
+def test_a_factory_may_have_effects() -> None:
+    """A crash in the factory ends that life."""
+
+    def app(world: World) -> Flujo:
+        world.effect("boot")
+        return chain(world)
+
+    simulation = simulate(app, 1, seeds=20, faults=[faults.crash(p=0.3)])
+    assert simulation.crashes > 10
+
+
+def test_an_application_with_another_store_is_refused() -> None:
+    """Nothing would be simulated: no store fault, no crash and no resume."""
+    with pytest.raises(DeclarationError, match=r"must return a Flujo with store=world\.store"):
+        simulate(lambda world: Flujo(Step("a", twice)), 1, seeds=1)
+
+
+def test_errors_of_user_code_name_the_seed_and_keep_their_traceback() -> None:
+    """An exception of a factory or a check is a failure, with that exception as its cause."""
+
+    def broken(world: World) -> Flujo:
+        raise KeyError("config")
+
+    def check(world: World) -> None:
+        raise LookupError("no such effect")
+
+    with pytest.raises(SimulationFailed, match="seed 0: life 1 raised KeyError: 'config'") as failed:
+        simulate(broken, 1, seeds=1)
+    assert isinstance(failed.value.__cause__, KeyError)
+    with pytest.raises(SimulationFailed, match="seed 0: check: LookupError: no such effect") as failed:
+        simulate(chain, 1, seeds=1, check=check)
+    assert isinstance(failed.value.__cause__, LookupError)
+
+
+def asking(world: World) -> Flujo:
+    asked = Step.human_in_the_loop("how many", "How many?", input_schema=int)
+    return Flujo(Step.loop_until("ask", asked, lambda data, context: data > 5, max_loops=50), store=world.store)
+
+
+@pytest.mark.parametrize("name", ["how many", "ask", "ask/how many", "ask/~i1"])
+def test_a_question_is_answered_by_its_path_with_and_without_turns(name: str) -> None:
+    """An answer may be a value, or a callable on the question and the seed's random numbers."""
+    draws: list[int] = []
+
+    def answer(question: Any, rng: Any) -> int:
+        assert question.message == "How many?"
+        draws.append(9 if name == "ask/~i1" else rng.randrange(8))
+        return draws[-1]
+
+    simulate(asking, seeds=30, faults=faults.only("crash"), answers={name: answer}, check=completed)
+    assert max(draws) > 5
+
+
+def completed(world: World) -> str | None:
+    assert world.result is not None
+    return None if world.result.status == "completed" else f"the run is {world.result.status}"
+
+
+def test_an_answer_that_does_not_fit_fails_at_once() -> None:
+    """Further lives would raise the same error."""
+    with pytest.raises(SimulationFailed, match="life 1 raised InvalidAnswer: the answer to 'how many' does not fit"):
+        simulate(asking, seeds=1, faults=faults.none(), answers={"how many": "many"})
+
+
+def test_a_life_follows_until_the_run_has_ended() -> None:
+    """A drive that gives up is called again, and one that finds an ended run is done."""
+
+    async def drive(world: World, flujo: Flujo) -> Any:
+        if world.life == 1:
+            await flujo.submit(1, run_id="r")
+            return None
+        return await flujo.resume_async("r")
+
+    simulation = simulate(chain, seeds=1, faults=faults.none(), drive=drive)
+    assert simulation.lives == 2
+
+    async def resume_always(world: World, flujo: Flujo) -> Any:
+        return await (flujo.resume_async("r") if world.records() else flujo.run_async(1, run_id="r"))
+
+    seen: list[World] = []
+    simulate(chain, seeds=60, faults=[faults.crash(p=0.2)], drive=resume_always, check=seen.append)
+    assert {world.result.status for world in seen if world.result is not None} == {"completed"}
+    assert len(seen) >= 60
+
+
+def test_async_services_are_called_with_crashes_around_them() -> None:
+    """A crash after the call follows the end of the service."""
+    called: list[int] = []
+
+    def app(world: World) -> Flujo:
+        async def service() -> int:
+            await world.sleep(1)
+            called.append(world.life)
+            return 7
+
+        async def use(data: int) -> int:
+            return await world.call(service)
+
+        return Flujo(Step("use", use), store=world.store)
+
+    with pytest.raises(SimulationFailed, match="called twice"):
+        simulate(
+            app,
+            1,
+            seeds=200,
+            faults=faults.only("crash"),
+            check=lambda world: "called twice" if 2 in called and 1 in called else called.clear(),
+        )
+
+
+@pytest.mark.parametrize("names", [("nested", "chain"), ("granular",)])
+def test_an_unknown_trio_is_named_and_its_tasks_keep_their_order(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Internals of a newer release are not replaced, and all rules are checked."""
+    major, minor = trio.__version__.split(".")[:2]
+    monkeypatch.setattr(trio, "__version__", f"{major}.{int(minor) + 90}.0")
+    for name in names:
+        case = CASES[name]
+        simulation = simulate(case.factory, case.input, seeds=20, answers=case.answers, check=case.promise)
+        assert simulation.crashes > 0
+    assert f"trio {major}.{int(minor) + 90} is not known here: schedules are not seeded" in caplog.text
+
+
+def careless(world: World) -> Flujo:
+    return chain(world)
+
+
+def test_the_printed_lines_reproduce_a_failure_in_a_new_process(tmp_path: Path) -> None:
+    """S3: the last line of the failure has all arguments; it is pasted below the application's code."""
+    with pytest.raises(SimulationFailed) as failed:
+        simulate(careless, 1, seeds=300, faults=[faults.crash(p=0.05)], check=unpaid, fresh=False)
+    *_, short, line = str(failed.value).splitlines()
+    assert short == f"reproduce it with: simulate(careless, seeds=[{failed.value.seed}]) and the same arguments:"
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"from test_simulate import *\ntry:\n    {line}\nexcept SimulationFailed as failed:\n    print(failed)\n"
+    )
+    assert _output(script, "3").strip() == str(failed.value)
+
+
+def test_a_call_without_arguments_is_printed_as_one_line() -> None:
+    """The line is the whole call."""
+
+    def app(world: World) -> Flujo:
+        async def wait(data: object) -> None:
+            await trio.sleep_forever()
+
+        return Flujo(Step("wait", wait), store=world.store)
+
+    with pytest.raises(SimulationFailed) as failed:
+        simulate(app)
+    assert str(failed.value).splitlines()[-1] == "reproduce it with: simulate(app, seeds=[0])"

@@ -179,15 +179,22 @@ class Recorder:
 
     def __init__(self) -> None:
         self.outcomes: list[StepOutcome] = []
+        """Outcomes and chunks, in order."""
         self.payloads: list[HookPayload] = []
+        """Payloads of hooks, in order."""
         self.result: PipelineResult | None = None
+        """Result of the run."""
 
     def __call__(self, payload: HookPayload) -> None:
         """Take note of a payload: a recorder is a hook."""
         self.payloads.append(payload)
 
     async def record(self, run: RunHandle) -> PipelineResult:
-        """Watch a run to its end, and return its result: `await recorder.record(flujo.run_async("text"))`."""
+        """Watch a run to its end, and return its result: `await recorder.record(flujo.run_async("text"))`.
+
+        Args:
+            run: handle of the run.
+        """
         async with run:
             async for outcome in run:
                 self.outcomes.append(outcome)
@@ -197,23 +204,39 @@ class Recorder:
     # --- by step ---
 
     def of(self, step: str) -> list[StepOutcome]:
-        """Return the chunks, successes and failures of a step, in order."""
+        """Return the chunks, successes and failures of a step, in order.
+
+        Args:
+            step: name of the step.
+        """
         return [outcome for outcome in self.outcomes if name_of(outcome) == step]
 
     def results(self, step: str) -> list[StepResult]:
-        """Return the results of a step, one per success or failure."""
+        """Return the results of a step, one per success or failure.
+
+        Args:
+            step: name of the step.
+        """
         settled = (outcome for outcome in self.of(step) if isinstance(outcome, Success | Failure))
         return [outcome.step_result for outcome in settled if outcome.step_result is not None]
 
     def output(self, step: str) -> Any:
-        """Return the last successful output of a step."""
+        """Return the last successful output of a step.
+
+        Args:
+            step: name of the step.
+        """
         for result in reversed(self.results(step)):
             if result.success:
                 return result.output
         raise LookupError(f"step {step!r} did not succeed; these did: {self._succeeded()}")
 
     def chunks(self, step: str | None = None) -> list[Any]:
-        """Return the live chunks of a step, or of all steps."""
+        """Return the live chunks of a step, or of all steps.
+
+        Args:
+            step: name of the step; by default all.
+        """
         found = (outcome for outcome in self.outcomes if isinstance(outcome, Chunk))
         return [chunk.data for chunk in found if step is None or chunk.step_name == step]
 
@@ -234,7 +257,11 @@ class Recorder:
         return [payload.kind for payload in self.payloads]
 
     def of_kind(self, kind: type[T]) -> list[T]:
-        """Return the payloads of one type."""
+        """Return the payloads of one type.
+
+        Args:
+            kind: class of the payloads.
+        """
         return [payload for payload in self.payloads if isinstance(payload, kind)]
 
     def endings(self) -> dict[str, StepOutcome]:

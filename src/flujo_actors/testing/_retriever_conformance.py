@@ -66,6 +66,9 @@ def retriever_conformance(make: Make) -> tuple[str, ...]:
     """Check all clauses on retrievers made by `make`; return their names.
 
     `AssertionError` names a failed clause.
+
+    Args:
+        make: function that returns an empty retriever.
     """
     for clause in CLAUSES:
         try:

@@ -35,7 +35,9 @@ class Streamed:
     """Reply in chunks. With an `error`, the stream fails after them."""
 
     pieces: tuple[Any, ...] = attrs.field(converter=_as_tuple)
+    """Chunks of the reply."""
     error: BaseException | None = attrs.field(default=None, kw_only=True)
+    """Exception after the last chunk."""
 
 
 @attrs.frozen
@@ -43,7 +45,9 @@ class Delayed:
     """A reply that takes its time."""
 
     seconds: float
+    """Seconds before the reply."""
     reply: Any
+    """Reply of the script."""
 
 
 @attrs.frozen(kw_only=True)
@@ -51,8 +55,11 @@ class RecordedCall:
     """Recorded call of a scripted agent."""
 
     data: Any
+    """Data of the call."""
     context: Any = None
+    """Context of the run."""
     resources: Any = None
+    """Resources of the run."""
     feedback: str | None = None
     """Refusal of the previous attempt."""
     assembled: Any = None
@@ -123,6 +130,7 @@ class ScriptedAgent:
     def __init__(self, *replies: object, name: str = "scripted agent", forever: bool = False) -> None:
         self.name = name
         self.calls: list[RecordedCall] = []
+        """Calls so far."""
         self._script = Script(replies, forever=forever, whose=name)
 
     @property
@@ -139,7 +147,15 @@ class ScriptedAgent:
         feedback: str | None = None,
         assembled: object = None,
     ) -> Any:
-        """Return a reply as a whole."""
+        """Return a reply as a whole.
+
+        Args:
+            data: data of the step.
+            context: context of the run.
+            resources: resources of the run.
+            feedback: text of the last failure.
+            assembled: assembled context.
+        """
         reply = await self._reply(data, context, resources, feedback, assembled)
         if not isinstance(reply, Streamed):
             return reply
@@ -156,7 +172,15 @@ class ScriptedAgent:
         feedback: str | None = None,
         assembled: object = None,
     ) -> AsyncIterator[Any]:
-        """Yield the chunks of a reply for a watched step."""
+        """Yield the chunks of a reply for a watched step.
+
+        Args:
+            data: data of the step.
+            context: context of the run.
+            resources: resources of the run.
+            feedback: text of the last failure.
+            assembled: assembled context.
+        """
         reply = await self._reply(data, context, resources, feedback, assembled)
         if not isinstance(reply, Streamed):
             yield reply if isinstance(reply, _OUTCOMES) else Success(step_result=StepResult(name="", output=reply))
@@ -206,6 +230,9 @@ class ScriptedRetriever:
     their ids are `s1`, `s2`, …. Other replies come first, one per search: a list of such pairs; an exception, which is
     raised; `Retrieved(…)`; `Delayed(seconds, …)`; or a callable on the query that returns one of these. Without pairs
     the last of these is repeated. Scores are not checked: the runtime does that.
+
+    Args:
+        script: results and replies of searches.
     """
 
     def __init__(self, *script: object) -> None:
@@ -216,7 +243,14 @@ class ScriptedRetriever:
         self._lock = threading.Lock()
 
     async def search(self, query: str, *, top_k: int, min_relevance: float, filters: Mapping[str, Any]) -> Any:
-        """Return the next scripted reply."""
+        """Return the next scripted reply.
+
+        Args:
+            query: text to search for.
+            top_k: most results.
+            min_relevance: lowest score of a result.
+            filters: required values of fields.
+        """
         reply: Any = self._next(Searched(query=query, top_k=top_k, min_relevance=min_relevance, filters=dict(filters)))
         reply = await settled(reply, query)
         if isinstance(reply, Retrieved):
@@ -262,7 +296,9 @@ class CallTool:
     """Tool call of the model; a list makes one response."""
 
     name: str
+    """Name of the tool."""
     arguments: Mapping[str, Any] = attrs.field(factory=dict)
+    """Arguments of the call."""
 
 
 @attrs.frozen
@@ -270,9 +306,13 @@ class Billed:
     """A reply with its own usage; zero tokens are possible."""
 
     reply: Any
+    """Reply of the script."""
     input_tokens: int = 0
+    """Input tokens."""
     output_tokens: int = 0
+    """Output tokens."""
     cached_tokens: int = 0
+    """Cached input tokens."""
 
 
 def scripted_model(

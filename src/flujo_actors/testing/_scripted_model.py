@@ -259,10 +259,14 @@ class HashingEmbedder(Embedder):
 
     Texts that share words are near each other, and nothing else is. Every text counts a token for each word, so that
     usage can be tested; `model.asked` records the embedded texts.
+
+    Args:
+        dimensions: length of a vector.
     """
 
     def __init__(self, dimensions: int = 384) -> None:
         self.hashing: HashingModel = HashingModel(dimensions)
+        """Model behind the embedder."""
         super().__init__(self.hashing)
 
 
@@ -359,8 +363,6 @@ class WorldModel(ScriptedModel):
         return _truncated(turn) if fault is not None and fault.name == "truncated_answer" else turn
 
     def _reply(self, number: int, messages: list[ModelMessage]) -> object:
-        if not self._replies:
-            raise AssertionError("world.model() has no replies")
         reply = self._replies[min(number, len(self._replies) - 1)]
         while callable(reply) and not isinstance(reply, type | Delayed):
             reply = reply(messages, self._world.rng)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import functools
 import heapq
 import itertools
 import logging
@@ -22,7 +23,7 @@ import random
 import selectors
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, MutableSequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableSequence
 from concurrent.futures import Executor
 from types import SimpleNamespace
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
@@ -74,10 +75,20 @@ class SimulatedProcess:
         self.stuck: str | None = None
         """Reason why the present life cannot continue."""
         self.lease_s: float = lease_s
-        self.order: random.Random = _Order(f"{seed}/order", self) if shuffles else _KeptOrder(self)
-        self.jitter: random.Random = random.Random(f"{seed}/jitter")
-        self.ids: random.Random = random.Random(f"{seed}/ids")
-        self.tool_ids: random.Random = random.Random(f"{seed}/tool ids")
+        self._seed = seed
+        self.order: random.Random = _Order(self) if shuffles else _KeptOrder(self)
+        self.jitter: random.Random = random.Random()
+        self.ids: random.Random = random.Random()
+        self.tool_ids: random.Random = random.Random()
+        self.tasks: Iterator[int] = itertools.count()
+        """Numbers of asyncio tasks in the present life."""
+        self.scopes: Iterator[int] = itertools.count()
+        """Numbers of deadlines."""
+        self.first_task: int | None = None
+        """Number of the first trio task in the present life."""
+        self.died_at: float | None = None
+        self.replace_late: Callable[[], object] = lambda: None
+        """Replace parts of libraries that the factory has imported."""
         self.slow: Callable[[], tuple[float, bool]] = lambda: (0.0, False)
         """Delay of the next store call, and whether before the commit."""
         self.events: Callable[[], int] = lambda: 0
@@ -183,20 +194,35 @@ class SimulatedProcess:
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass between lives; timers of dead processes are gone."""
-        self.now += seconds
+        self.now = seconds + (self.now if self.died_at is None else self.died_at)
         self._timers.clear()
+
+    def begin_life(self, life: int) -> None:
+        """Begin a life with numbers and ids of its own.
+
+        Code of the former life that ran after its end has no effect on it.
+        """
+        self.dead, self.stuck, self.died_at = False, None, None
+        self.tasks, self.first_task, self._turns = itertools.count(), None, 0
+        for name, rng in (("order", self.order), ("jitter", self.jitter), ("ids", self.ids), ("tools", self.tool_ids)):
+            rng.seed(f"{self._seed}/{name}/{life}")
 
     # --- one life ---
 
     def kill(self) -> None:
-        """Mark the life as dead and cancel its code."""
+        """Mark the life as dead and cancel its code.
+
+        Delayed store calls end now, since their replies have no effect: code that waits for one despite its
+        cancellation would spend the delay on scheduling rounds.
+        """
         if not self.dead:
-            self.dead = True
+            self.dead, self.died_at = True, self.now
+            self._timers = [(at if house else self.now, number, house, do) for at, number, house, do in self._timers]
+            heapq.heapify(self._timers)
             self._kill()
 
     def run(self, main: Callable[[], Awaitable[T]], *, life: int, on_asyncio: bool) -> T:
         """Run one life to its end; raise `ProcessCrashed` if it was killed."""
-        self.dead, self.stuck = False, None
         self._timers.clear()
         self._quiet = self._fired = self.rounds = 0
         seams.process = Process(host="simulated", pid=life)
@@ -217,7 +243,7 @@ class SimulatedProcess:
                 return await main()
             raise ProcessCrashed
 
-        return trio.run(life, clock=clock)
+        return trio.run(life, clock=clock, instruments=() if is_known_trio() else (_Rounds(self),))
 
     def _on_asyncio(self, main: Callable[[], Awaitable[T]]) -> T:
         async def life() -> T:
@@ -239,8 +265,8 @@ class SimulatedProcess:
 class _Order(random.Random):
     """Order of trio's tasks, by a seed."""
 
-    def __init__(self, seed: str, process: SimulatedProcess) -> None:
-        super().__init__(seed)
+    def __init__(self, process: SimulatedProcess) -> None:
+        super().__init__()
         self._process = process
 
     def shuffle(self, x: MutableSequence[T]) -> None:
@@ -260,6 +286,20 @@ class _KeptOrder(random.Random):
         if x:
             self._process.count_round()
             x.reverse()
+
+    def random(self) -> float:
+        """Return a number by which trio keeps the order of a batch."""
+        return 1.0
+
+
+class _Rounds(trio.abc.Instrument):
+    """Counter of rounds for trio releases with their own task order."""
+
+    def __init__(self, process: SimulatedProcess) -> None:
+        self._process = process
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._process.count_round()
 
 
 # --- loops --------------------------------------------------------------------------------------------------------
@@ -339,7 +379,7 @@ def _trio_deadlines() -> bool:
     """Return whether a trio task waits, except for lease renewals."""
     context: object = sys.modules["trio._core._run"].GLOBAL_RUN_CONTEXT
     runner = getattr(context, "runner", None)
-    if runner is None:
+    if runner is None or not is_known_trio():
         return True
     scopes = [scope for _, _, scope in runner.deadlines._heap if scope._registered_deadline < math.inf]
     return any(not _is_renewal(task) for scope in scopes for task in scope._cancel_status._tasks)
@@ -370,23 +410,69 @@ def installed(process: SimulatedProcess) -> Iterator[None]:
         (trio.to_thread, "run_sync", _run_sync_inline),
         (logging.getLogger("flujo_actors"), "disabled", True),
         *_of_trio(process),
-        *_of_pydantic_ai(process),
+        *_of_asyncio(process),
     ]
-    before = [(where, name, getattr(where, name)) for where, name, _ in replaced]
-    for where, name, value in replaced:
-        setattr(where, name, value)
-    try:
+    with contextlib.ExitStack() as stack:
+        _replace(stack, replaced)
+        if not _replaced_late(stack, process):
+            process.replace_late = functools.partial(_replaced_late, stack, process)
         yield
-    finally:
-        for where, name, value in before:
-            setattr(where, name, value)
+
+
+def _replace(stack: contextlib.ExitStack, replaced: Iterable[Replacement]) -> None:
+    for where, name, value in replaced:
+        stack.callback(setattr, where, name, getattr(where, name))
+        setattr(where, name, value)
+
+
+def _replaced_late(stack: contextlib.ExitStack, process: SimulatedProcess) -> bool:
+    """Replace parts of pydantic-ai, and return whether it is loaded."""
+    found = _of_pydantic_ai(process)
+    _replace(stack, found)
+    if found:
+        process.replace_late = lambda: None
+    return bool(found)
+
+
+# Sets of tasks and scopes have an order, too: that of hashes, which are addresses by default. Cancellation is delivered
+# in this order. So a task is hashed by its number in the present life. Equal deadlines expire in the order of their
+# creation, not of addresses.
 
 
 def _of_trio(process: SimulatedProcess) -> list[Replacement]:
-    if not is_known_trio():
-        return []
     scheduler = sys.modules["trio._core._run"]
-    return [(scheduler, "_r", process.order), (scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True)]
+    if not is_known_trio():
+        return [(scheduler, "_r", _KeptOrder(process))] if hasattr(scheduler, "_r") else []
+
+    def number(task: Any) -> int:
+        if process.first_task is None:
+            process.first_task = task._counter
+        return int(task._counter - process.first_task)
+
+    def add(deadlines: Any, deadline: float, scope: trio.CancelScope) -> None:
+        heapq.heappush(deadlines._heap, (deadline, next(process.scopes), scope))
+        deadlines._active += 1
+
+    return [
+        (scheduler, "_r", process.order),
+        (scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
+        (trio.lowlevel.Task, "__hash__", number),
+        (scheduler.Deadlines, "add", add),
+    ]
+
+
+def _of_asyncio(process: SimulatedProcess) -> list[Replacement]:
+    class NumberedTask(asyncio.Task[Any]):
+        """Task that is hashed by its number."""
+
+        def __init__(self, *given: Any, **options: Any) -> None:
+            self._number = next(process.tasks)
+            super().__init__(*given, **options)
+
+        def __hash__(self) -> int:
+            return self._number
+
+    return [(asyncio.tasks, "Task", NumberedTask), (asyncio, "Task", NumberedTask)]
 
 
 def _of_pydantic_ai(process: SimulatedProcess) -> list[Replacement]:
@@ -394,6 +480,7 @@ def _of_pydantic_ai(process: SimulatedProcess) -> list[Replacement]:
     used = sys.modules.get("pydantic_ai._utils")
     if used is None:
         return []
+    from anyio._backends._asyncio import CancelScope  # loads a module that only model agents need
 
     class SimulatedDatetime(datetime.datetime):
         """Dates of the simulated wall clock."""
@@ -410,6 +497,7 @@ def _of_pydantic_ai(process: SimulatedProcess) -> list[Replacement]:
         (used, "datetime", SimulatedDatetime),
         (used, "uuid", SimpleNamespace(uuid4=new_id)),
         (used, "_disable_threads", _Always()),
+        (CancelScope, "__hash__", lambda scope: hash(scope._host_task)),
         *((where, name, value) for where, name, value in ids if hasattr(where, name)),
     ]
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import inspect
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import anyio
 import attrs
@@ -26,7 +27,8 @@ from .._core.outcomes import PipelineResult, RunId
 from .._core.policies.shared_budgets import BudgetClaim, BudgetSnapshot
 from .._core.records.records import Admission, Append, ClaimedRun, Lease, Record, StoredRun, has_ended
 from .._core.step_paths import StepPath, known_outside
-from ..errors import FlujoError, LeaseLost, RunExists, RunNotFound, StoreError
+from .._core.usage import UsageLimits
+from ..errors import DeclarationError, FlujoError, LeaseLost, RunExists, RunNotFound, StoreError
 from ..stores._memory_store import MemoryStore
 from ..stores._store_port import Verdict
 from ._simulated_process import ProcessCrashed, SimulatedProcess
@@ -98,9 +100,10 @@ class FaultPlan:
         self._seen[label] += 1
         where = label, self._seen[label]
         found = self._decided(place, where) if self.replayed is None else self.replayed.get(where)
-        if found is not None:
+        if found is not None and not self.calm:
             self.injected.append(found)
-        return found
+            return found
+        return None
 
     def _decided(self, place: Place, where: Opportunity) -> InjectedFault | None:
         chance = self.rng.random()
@@ -127,6 +130,25 @@ class FaultPlan:
 
 
 # --- World of one history -----------------------------------------------------------------------------------------
+
+
+@attrs.define
+class CommittedUsage:
+    """Requests and tokens of model calls whose record is committed."""
+
+    requests: int = 0
+    tokens: int = 0
+
+    def add(self, other: CommittedUsage) -> None:
+        self.requests, self.tokens = self.requests + other.requests, self.tokens + other.tokens
+
+    def reached(self, limits: UsageLimits) -> str | None:
+        """Return the limit that it has reached, if any."""
+        if limits.total_tokens_limit is not None and self.tokens >= limits.total_tokens_limit:
+            return f"{self.tokens} of {limits.total_tokens_limit} tokens"
+        if limits.request_limit is not None and self.requests >= limits.request_limit:
+            return f"{self.requests} of {limits.request_limit} requests"
+        return None
 
 
 class CommittedCalls:
@@ -210,9 +232,10 @@ class World:
         self.process: SimulatedProcess = process
         self.plan: FaultPlan = plan
         self.seed: object = seed
+        """Seed of the history."""
         self.life: int = 0
         """Number of the present life, from 1."""
-        self.rng: random.Random = random.Random(f"{seed}/world")
+        self.rng: random.Random = random.Random()
         """Random numbers for user code, by the seed."""
         self.effects: list[Effect] = []
         self.events: list[HistoryEvent] = []
@@ -222,13 +245,15 @@ class World:
         self.crashes: int = 0
         self.violation: str | None = None
         """Broken rule, noted while the history runs."""
+        self.error: Exception | None = None
+        """Exception of user code that broke the history."""
         self.calls: CommittedCalls = CommittedCalls()
         self.uses_models: bool = False
-        self.tokens: int = 0
-        """Tokens of model calls whose record is committed."""
-        self.limit: int | None = None
-        """Token limit of the run."""
-        self._uncommitted: dict[str, int] = {}
+        self.used: dict[str, CommittedUsage] = defaultdict(CommittedUsage)
+        """Committed usage by run."""
+        self.limits: UsageLimits | None = None
+        """Limits of each run, unless an answer can raise them."""
+        self._uncommitted: dict[str, CommittedUsage] = {}
         self._delays = random.Random(f"{seed}/delays")
         self._outside = 0
         process.slow, process.events = self._slow, lambda: len(self.events)
@@ -248,29 +273,55 @@ class World:
     def begin_life(self) -> None:
         """Begin the next life, without the uncommitted usage of the former."""
         self.life += 1
+        self.process.begin_life(self.life)
+        self.rng.seed(f"{self.seed}/world/{self.life}")
         self._uncommitted.clear()
 
     # --- for user code ---
 
     def effect(self, name: str, key: str | None = None, **facts: object) -> None:
-        """Note an effect of the outside world, with crashes around it."""
+        """Note an effect of the outside world, with crashes around it.
+
+        Args:
+            name: name of the effect.
+            key: idempotency key.
+            facts: further facts of the effect.
+        """
         self.call(
             functools.partial(self.effects.append, Effect(name, key, self.life, facts)), name=f"{name} {facts or ''}"
         )
 
     def call(self, fn: Callable[[], T], *, name: str | None = None) -> T:
-        """Call a service of the outside world, with crashes around it."""
+        """Call a service of the outside world, with crashes around it.
+
+        Args:
+            fn: function with an effect.
+            name: name in the history; by default that of the function.
+        """
         self.require_life()
         text = (name or str(getattr(fn, "__name__", "service"))).strip()
         fault = self._opportunity("effect", text)
         self.note("effect" if name else "call", text, fault)
         self._before(fault, RUN_ID)
         answer = fn()
+        if inspect.iscoroutine(answer):
+            return cast("T", self._awaited(answer, fault))
         self._after(fault)
         return answer
 
+    async def _awaited(self, answer: Coroutine[Any, Any, object], fault: InjectedFault | None) -> object:
+        """Return the answer of an async service, with the crash after it."""
+        got = await answer
+        self.require_life()
+        self._after(fault)
+        return got
+
     async def sleep(self, seconds: float) -> None:
-        """Wait on the simulated clock, on trio or asyncio."""
+        """Wait on the simulated clock, on trio or asyncio.
+
+        Args:
+            seconds: simulated seconds.
+        """
         self.require_life()
         await anyio.sleep(seconds)
         self.require_life()
@@ -280,7 +331,12 @@ class World:
 
         A reply is one of `scripted_model`, or a callable on the messages and `rng` that returns one. The last reply is
         repeated. Model faults apply to every request.
+
+        Args:
+            replies: replies of the scripted model, in order.
         """
+        if not replies:
+            raise DeclarationError("world.model needs at least one reply")
         from ._scripted_model import WorldModel  # loads pydantic-ai, which only model agents need
 
         self.uses_models = True
@@ -289,7 +345,14 @@ class World:
     # --- events ---
 
     def note(self, kind: str, text: str, fault: InjectedFault | None = None, digest: str = "") -> None:
-        """Add an event to the history."""
+        """Add an event to the history.
+
+        Args:
+            kind: kind of the event.
+            text: description of the event.
+            fault: injected fault, if any.
+            digest: hash of the written data.
+        """
         shown = "" if fault is None else str(fault)
         self.events.append(HistoryEvent(self.life, round(self.now, 6), kind, text, shown, digest))
 
@@ -387,7 +450,8 @@ class World:
         for record in append.records:
             reason = self.calls.commit(append.lease, record)
             if record.kind in ("settled", "unit"):
-                self.tokens += self._uncommitted.pop(_name_of(append.lease.run_id, record), 0)
+                spent = self._uncommitted.pop(_name_of(append.lease.run_id, record), CommittedUsage())
+                self.used[append.lease.run_id].add(spent)
             if reason is not None:
                 self.violate(reason)
 
@@ -405,8 +469,7 @@ class World:
 
     def asked(self, tokens: int) -> None:
         """Note the usage of a model call."""
-        where = _path.get()
-        self._uncommitted[where] = self._uncommitted.get(where, 0) + tokens
+        self._uncommitted.setdefault(_path.get(), CommittedUsage()).add(CommittedUsage(1, tokens))
 
     def request(self, turn: int) -> InjectedFault | None:
         """Note a model request; return its fault, after a crash before it."""
@@ -414,10 +477,17 @@ class World:
         text = f"turn {turn + 1} of {_path.get().partition(':')[2]!r}"
         fault = self._opportunity("model", text)
         self.note("model", text, fault)
-        if self.limit is not None and self.tokens >= self.limit:
-            self.violate(f"a model request begins after {self.tokens} of {self.limit} tokens were recorded")
+        if self.limits is not None:
+            self._check_limits(self.limits)
         self._before(fault, RUN_ID)
         return fault
+
+    def _check_limits(self, limits: UsageLimits) -> None:
+        """Check the limits of the run that begins a request."""
+        for run_id, used in self.used.items():
+            reached = used.reached(limits) if _path.get().startswith(f"{run_id}:") else None
+            if reached is not None:
+                self.violate(f"(g) a model request begins after {reached} were recorded")
 
     def answering(self, path: str) -> InjectedFault | None:
         """Note that a question is answered; return the fault of the answer."""

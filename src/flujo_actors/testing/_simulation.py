@@ -9,35 +9,44 @@ Rules:
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import contextlib
 import functools
 import inspect
 import itertools
+import logging
 import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import attrs
+import trio
+from outcome import Value, capture
 
 from .._api.client import RunClient, stored_result
 from .._api.flujo import Flujo
 from .._bridge.guest_scheduler import is_known_trio
 from .._core import seams
-from .._core.outcomes import PipelineResult
+from .._core.outcomes import PipelineResult, StepResult
 from .._core.records import record_bodies
 from .._core.records.records import ENDED, Record, has_ended
 from .._core.records.run_state import RunState
-from .._core.step_paths import is_tried, is_undoing
+from .._core.step_paths import Named, is_tried, is_undoing, known_segment
 from .._core.type_parameters import NOTHING
+from .._core.validators import brief_repr, is_count, is_number
 from .._dsl.declaration_tree import walk_steps
 from .._durable.pause_lookup import Question
-from ..errors import DeclarationError, FlujoError, NotPaused, RunNotFound
+from ..errors import DeclarationError, FingerprintMismatch, FlujoError, InvalidAnswer, NotPaused, RunNotFound
+from ..stores._memory_store import MemoryStore
 from . import faults as fault_kinds
 from ._simulated_process import ProcessCrashed, SimulatedProcess, installed
-from ._simulated_world import RUN_ID, FaultPlan, HistoryEvent, InjectedFault, World
+from ._simulated_world import RUN_ID, FaultPlan, InjectedFault, World
 from .faults import FaultKind
+
+F = TypeVar("F")
 
 Factory: TypeAlias = Callable[[World], Flujo]
 Check: TypeAlias = Callable[[World], object]
@@ -45,6 +54,9 @@ Drive: TypeAlias = Callable[[World, Flujo], Awaitable[object]]
 
 CALM_LIVES = 10
 """Last lives of a history, without faults."""
+
+MAX_LIVES = 50
+"""Default number of lives of a history."""
 
 SHRINK_RUNS = 200
 """Maximum number of histories to shrink one failure."""
@@ -60,15 +72,18 @@ class SimulationFailed(AssertionError):
         self, *, seed: object, reason: str, faults: Sequence[InjectedFault], found: int, world: World, pasted: str
     ) -> None:
         self.seed: object = seed
+        """Seed of the history."""
         self.reason: str = reason
+        """Broken rule."""
         self.faults: tuple[InjectedFault, ...] = tuple(faults)
+        """Injected faults."""
         self.world: World = world
-        self.timeline: tuple[HistoryEvent, ...] = tuple(world.events)
-        lines = "\n".join(map(str, self.timeline))
-        shrunk = (
-            f"{found} faults" if found == len(self.faults) else f"{found} faults, {len(self.faults)} after shrinking"
-        )
-        super().__init__(f"seed {seed!r}: {reason}\n{shrunk}\n{lines}\nreproduce it with: {pasted}")
+        """World at the end of the history."""
+        self.timeline: tuple[str, ...] = tuple(map(str, world.events))
+        """Events of the history, one line each."""
+        counted = f"{found} fault{'' if found == 1 else 's'}, {len(self.faults)} after shrinking"
+        lines = "\n".join(self.timeline)
+        super().__init__(f"seed {seed!r}: {reason}\n{counted}\n{lines}\nreproduce it with: {pasted}")
 
 
 class NotDeterministic(AssertionError):
@@ -76,8 +91,11 @@ class NotDeterministic(AssertionError):
 
     def __init__(self, seed: object, first: str, second: str, number: int) -> None:
         self.seed: object = seed
+        """Seed of the history."""
         self.first: str = first
+        """First event of the one execution that differs."""
         self.second: str = second
+        """Event of the other execution at its place."""
         super().__init__(
             f"seed {seed!r} has two histories, which differ in event {number}:\n  {first}\n  {second}\nlikely causes: "
             "time or random numbers that do not come from the world, the order of a set, threads, sockets, and state "
@@ -92,15 +110,23 @@ class Simulation:
     seeds: int
     """Number of histories."""
     lives: int
+    """Number of simulated processes."""
     crashes: int
+    """Number of injected crashes."""
     injected: Mapping[str, int]
     """Number of injected faults by name."""
     failures: tuple[SimulationFailed, ...]
+    """Histories that broke a rule."""
     cpu_s: float
+    """Seconds of CPU time."""
     _simulator: Simulator = attrs.field(repr=False, eq=False, alias="simulator")
 
     def trace(self, seed: object) -> str:
-        """Return every event of a seed's history, with digests of record bodies."""
+        """Return every event of a seed's history, with digests of record bodies.
+
+        Args:
+            seed: seed of the history.
+        """
         return _trace_of(self._simulator.history(seed).world)
 
 
@@ -141,65 +167,96 @@ class Simulator:
 
     def _lived(self, world: World) -> str | None:
         """Run lives until the run ends or rests; return the broken rule."""
-        flujo: Flujo | None = None
+        anew = functools.partial(self._made, world)
+        made: Callable[[], Flujo] = anew if self.fresh else functools.cache(anew)
         while world.life < self.max_lives:
             world.begin_life()
             world.plan.calm = world.life > self.max_lives - CALM_LIVES
-            if flujo is None or self.fresh:
-                flujo = self.factory(world)
-                self._prepare(world, flujo)
-            ended = self._life(world, flujo)
+            ended = self._life(world, made)
             if ended is not None:
                 return ended or self._checked(world)
             world.process.pass_time(world.process.lease_s + _MARGIN_S)
         return f"(a) the run has not ended after {self.max_lives} lives; open steps: {_open_steps(world)}"
 
-    def _prepare(self, world: World, flujo: Flujo) -> None:
+    def _made(self, world: World) -> Flujo:
+        """Return the application of a life."""
+        flujo = self.factory(world)
+        world.process.replace_late()
+        _refuse_coroutine(flujo, "the factory")
         if not isinstance(flujo, Flujo):
             raise DeclarationError(f"simulate: the factory must return a Flujo, not {type(flujo).__name__}")
+        if flujo._store is not world.store:
+            raise DeclarationError("simulate: the factory must return a Flujo with store=world.store")
         world.process.lease_s = flujo._settings.durability.lease_s
         limits = flujo._limits
-        world.limit = None if limits is None else limits.total_tokens_limit
+        world.limits = None if limits is None or limits.when_reached != "fail" else limits
+        return flujo
 
-    def _life(self, world: World, flujo: Flujo) -> str | None:
+    def _life(self, world: World, made: Callable[[], Flujo]) -> str | None:
         """Run one life; return None to continue, or the broken rule."""
-        main = functools.partial(self._driven, world, flujo)
         try:
-            ended = world.process.run(main, life=world.life, on_asyncio=is_on_asyncio(world, flujo))
+            flujo = made()
+            main, on_asyncio = functools.partial(self._driven, world, flujo), is_on_asyncio(world, flujo)
+            _refuse_running_loop(on_asyncio=on_asyncio)
+            ended = world.process.run(main, life=world.life, on_asyncio=on_asyncio)
         except ProcessCrashed:
             if world.process.stuck is not None:
                 return f"(a) life {world.life} is stuck: {world.process.stuck}; open steps: {_open_steps(world)}"
             world.note("crash", "")
             return world.violation
+        except DeclarationError:
+            raise
+        except (InvalidAnswer, FingerprintMismatch) as error:  # every further life would raise it, too
+            return self._raised(world, error)
         except FlujoError as error:
             world.note("life ended", f"{type(error).__name__}")
-            return world.violation
+            world.result = getattr(error, "result", None) or world.result
+            return world.violation or _rest(world)
         except AssertionError as error:
-            return f"drive: {error}"
-        except Exception as error:  # user code: the drive and what it calls
-            return f"life {world.life} raised {type(error).__name__}: {error}"
+            raised = self._raised(world, error)
+            return f"drive: {error}" if str(error) else raised
+        except Exception as error:  # user code: the factory, the drive and what they call
+            return self._raised(world, error)
         world.result = ended if isinstance(ended, PipelineResult) else world.result
-        return world.violation or ""
+        return world.violation or ("" if self.drive is None else _rest(world, unknown=""))
+
+    def _raised(self, world: World, error: Exception) -> str:
+        world.error = error
+        return f"life {world.life} raised {type(error).__name__}: {error}"
 
     async def _driven(self, world: World, flujo: Flujo) -> object:
         if self.drive is None:
-            return await default_drive(world, flujo, self.input, self.answers)
+            return self._returned(world, await default_drive(world, flujo, self.input, self.answers))
         driven = self.drive(world, flujo)
         if not inspect.isawaitable(driven):
             raise DeclarationError("simulate: drive must be an async function, or return an awaitable")
-        answer: object = await driven
+        return self._returned(world, await driven)
+
+    def _returned(self, world: World, answer: object) -> object:
+        """Return the answer of a drive after checking its last record."""
+        if isinstance(answer, PipelineResult) and answer.status in ENDED:
+            records = world.records(answer.run_id)
+            if records and records[-1].kind != "ended":
+                world.violate(f"(d) the run returned {answer.status!r} without an `ended` record")
         return answer
 
     def _checked(self, world: World) -> str | None:
-        result = world.result
-        broken = broken_rule(world, RUN_ID if result is None else result.run_id, result)
+        broken = broken_rule(world, world.result)
         if broken is not None or self.check is None:
             return broken
-        try:
-            objection = self.check(world)
-        except AssertionError as error:
-            return f"check: {error}" if str(error) else f"check: {type(error).__name__}"
-        return f"check: {objection}" if isinstance(objection, str) and objection else None
+        got = capture(self.check, world)
+        if isinstance(got, Value):
+            _refuse_coroutine(got.value, "check")
+            return f"check: {got.value}" if isinstance(got.value, str) and got.value else None
+        if not isinstance(got.error, Exception):
+            raise got.error
+        world.error = got.error
+        kind, text = type(got.error).__name__, str(got.error)
+        return (
+            f"check: {text}"
+            if text and isinstance(got.error, AssertionError)
+            else f"check: {kind}: {text}".rstrip(": ")
+        )
 
     # --- failures ---
 
@@ -208,14 +265,38 @@ class Simulator:
         found, seed = len(history.faults), history.world.seed
         smallest = self._shrunk(history) if shrink else history
         assert smallest.reason is not None
-        return SimulationFailed(
+        failed = SimulationFailed(
             seed=seed,
             reason=smallest.reason,
             faults=smallest.faults,
             found=found,
             world=smallest.world,
-            pasted=f"simulate({getattr(self.factory, '__name__', 'app')}, seeds=[{seed!r}])",
+            pasted=self._pasted(seed),
         )
+        failed.__cause__ = smallest.world.error
+        return failed
+
+    def _pasted(self, seed: object) -> str:
+        """Return the call that reproduces a seed, short and with all arguments."""
+        name, short = _code_of(self.factory, "app"), f"seeds=[{seed!r}]"
+        given = [] if self.input is NOTHING else [_code_of(self.input, "input")]
+        options = [f"{key}={code}" for key, code in self._options()]
+        line = f"simulate({name}, {short})"
+        if not given and not options:
+            return line
+        return f"{line} and the same arguments:\nsimulate({', '.join([name, *given, short, *options])})"
+
+    def _options(self) -> Iterator[tuple[str, str]]:
+        """Yield the arguments of a history other than defaults, as code."""
+        if list(self.faults) != fault_kinds.default():
+            yield "faults", f"[{', '.join(map(str, self.faults))}]"
+        for key in ("check", "answers", "drive"):
+            if value := getattr(self, key):
+                yield key, _code_of(value, key)
+        if not self.fresh:
+            yield "fresh", "False"
+        if self.max_lives != MAX_LIVES:
+            yield "max_lives", str(self.max_lives)
 
     def _shrunk(self, history: History) -> History:
         runs = itertools.count(1)
@@ -229,6 +310,8 @@ class Simulator:
                 again = self.history(history.world.seed, only=fewer)
                 if again.reason is not None:
                     smallest, shrinking = again, True
+        if next(runs) > SHRINK_RUNS:
+            return smallest
         ordered = self.history(history.world.seed, only=smallest.faults, shuffles=False)
         return smallest if ordered.reason is None else ordered
 
@@ -251,7 +334,7 @@ def simulate(
     answers: Mapping[str, object] | None = None,
     drive: Drive | None = None,
     fresh: bool = True,
-    max_lives: int = 50,
+    max_lives: int = MAX_LIVES,
     shrink: bool = True,
     for_s: float | None = None,
     raises: bool = True,
@@ -267,7 +350,7 @@ def simulate(
         answers: answers to questions by path.
         drive: function `(world, flujo)` of one life; by default it runs or resumes run `"r"`.
         fresh: whether each life has a new `Flujo`.
-        max_lives: most lives of one history.
+        max_lives: most lives of one history; the last ten have no faults.
         shrink: whether a failing history is shrunk.
         for_s: CPU seconds for further seeds.
         raises: whether a failure is raised.
@@ -281,20 +364,70 @@ def simulate(
         assert report.failures == ()
         ```
     """
-    if max_lives <= CALM_LIVES:
-        raise DeclarationError(f"simulate: max_lives must be more than {CALM_LIVES}, not {max_lives}")
+    if not is_count(max_lives):
+        raise DeclarationError(f"simulate: max_lives must be at least 1, not {brief_repr(max_lives)}")
+    _refuse_times(seeds, for_s)
     _warn_if_unseeded()
     simulator = Simulator(
-        factory=factory,
+        factory=_callable(factory, "factory"),
         input=input,
-        faults=fault_kinds.default() if faults is None else tuple(faults),
-        check=check,
-        answers=answers or {},
-        drive=drive,
+        faults=fault_kinds.default() if faults is None else _kinds_of(faults),
+        check=None if check is None else _callable(check, "check"),
+        answers=_mapping(answers),
+        drive=None if drive is None else _callable(drive, "drive"),
         fresh=fresh,
         max_lives=max_lives,
     )
     return _Totals(simulator, shrink=shrink, raises=raises).simulated(seeds, for_s)
+
+
+# --- wrong arguments ----------------------------------------------------------------------------------------------
+
+
+def _refuse_times(seeds: object, for_s: object) -> None:
+    """Refuse seeds and seconds of a wrong type."""
+    is_given = isinstance(seeds, Iterable) and not isinstance(seeds, str | bytes)
+    if not is_given and not is_count(seeds, at_least=0):
+        raise DeclarationError(
+            f"simulate: seeds must be a number of at least 0, or the seeds themselves, not {brief_repr(seeds)}"
+        )
+    if for_s is not None and (not is_number(for_s) or for_s < 0):
+        raise DeclarationError(f"simulate: for_s must be seconds of at least 0, not {brief_repr(for_s)}")
+
+
+def _refuse_running_loop(*, on_asyncio: bool) -> None:
+    """Refuse a call from a coroutine whose loop a life cannot share."""
+    inside = on_asyncio and asyncio._get_running_loop() is not None
+    if inside or trio.lowlevel.in_trio_run():
+        raise DeclarationError("simulate runs event loops of its own: call it in synchronous code, not in a coroutine")
+
+
+def _callable(given: F, what: str) -> F:
+    if not callable(given):
+        raise DeclarationError(f"simulate: {what} must be a function, not {brief_repr(given)}")
+    return given
+
+
+def _kinds_of(faults: object) -> tuple[FaultKind, ...]:
+    """Return the given faults; refuse anything else."""
+    if isinstance(faults, Iterable) and not isinstance(faults, str):
+        given = tuple(faults)
+        if all(isinstance(each, FaultKind) for each in given):
+            return given
+    raise DeclarationError(f"simulate: faults must be a list such as [faults.crash()], not {brief_repr(faults)}")
+
+
+def _mapping(answers: Mapping[str, object] | None) -> Mapping[str, object]:
+    if answers is not None and not isinstance(answers, Mapping):
+        raise DeclarationError(f"simulate: answers must be a mapping from paths to answers, not {brief_repr(answers)}")
+    return answers or {}
+
+
+def _refuse_coroutine(value: object, what: str) -> None:
+    """Refuse the result of an async function."""
+    if inspect.iscoroutine(value):
+        value.close()
+        raise DeclarationError(f"simulate: {what} must not be async")
 
 
 class _Totals:
@@ -326,7 +459,7 @@ class _Totals:
         self._lives += world.life
         self._crashes += world.crashes
         self._injected.update(fault.name for fault in history.faults)
-        if twice:
+        if twice and is_known_trio():  # the order of tasks of another release is not held
             self._simulator.repeat(history)
         if history.reason is not None:
             failure = self._simulator.failure(history, shrink=self._shrink)
@@ -336,10 +469,11 @@ class _Totals:
 
 
 def _seeds(seeds: int | Iterable[object], for_s: float | None, began: float) -> Iterator[object]:
-    given = range(seeds) if isinstance(seeds, int) else list(seeds)
-    yield from given
-    numbers = [seed for seed in given if isinstance(seed, int)]
-    further = itertools.count(max(numbers, default=-1) + 1)
+    highest = -1
+    for seed in range(seeds) if isinstance(seeds, int) else seeds:
+        highest = max(highest, seed) if isinstance(seed, int) else highest
+        yield seed
+    further = itertools.count(highest + 1)
     while for_s is not None and time.process_time() - began < for_s:
         yield next(further)
 
@@ -347,6 +481,29 @@ def _seeds(seeds: int | Iterable[object], for_s: float | None, began: float) -> 
 def _trace_of(world: World) -> str:
     """Return all events, with digests."""
     return "\n".join(f"{event}  {event.digest}".rstrip() for event in world.events)
+
+
+def _rest(world: World, *, unknown: str | None = None) -> str | None:
+    """Return "" at rest, None otherwise, `unknown` without a run."""
+    try:
+        run = MemoryStore.get(world.store, RUN_ID)
+    except RunNotFound:
+        return unknown
+    if has_ended(run.status) and world.result is None:
+        world.result = stored_result(run, RunClient(world.store, allow_blocking=True).state(RUN_ID))
+    return "" if has_ended(run.status) or (unknown is not None and run.status != "running") else None
+
+
+def _code_of(value: object, name: str) -> str:
+    """Return a value as code: a literal, or a name."""
+    if callable(value):
+        found = str(getattr(value, "__name__", name))
+        return found if found.isidentifier() else name
+    try:
+        is_literal = ast.literal_eval(repr(value)) == value
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        is_literal = False
+    return repr(value) if is_literal else name
 
 
 def _open_steps(world: World) -> str:
@@ -357,10 +514,6 @@ def _open_steps(world: World) -> str:
 
 def _warn_if_unseeded() -> None:
     if not is_known_trio():
-        import logging
-
-        import trio
-
         version = ".".join(trio.__version__.split(".")[:2])
         logging.getLogger("flujo_actors").warning("trio %s is not known here: schedules are not seeded", version)
 
@@ -413,10 +566,17 @@ async def _continued(
     if not questions:
         return await _resumed(world, flujo)
     for question in questions:
-        if question.path in answers or question.step in answers:
-            given = answers.get(question.path, answers.get(question.step))
-            return await _answered(world, flujo, question, given)
+        found = next((name for name in _names_of(question) if name in answers), None)
+        if found is not None:
+            return await _answered(world, flujo, question, answers[found])
     return await _timed_out(world, flujo, questions)
+
+
+def _names_of(question: Question) -> Iterator[str]:
+    """Yield the names of a question in `answers`, most specific first."""
+    segments = [known_segment(each) for each in question.path.split("/")]
+    declared = "/".join(each.name for each in segments if isinstance(each, Named))
+    yield from (question.path, declared, f"{declared}/{question.step}", question.step)
 
 
 async def _answered(world: World, flujo: Flujo, question: Question, given: object) -> PipelineResult:
@@ -483,24 +643,22 @@ def is_on_asyncio(world: World, flujo: Flujo) -> bool:
 # i. The state of the final records equals the returned result.
 
 
-def broken_rule(world: World, run_id: str, result: PipelineResult | None) -> str | None:
-    """Return the first rule that a run breaks, or None."""
-    records = world.records(run_id)
-    if not records:
-        return None
-    return next(_found(world, run_id, records, result), None)
+def broken_rule(world: World, result: PipelineResult | None) -> str | None:
+    """Return the first rule that any run breaks, or None."""
+    with world.outside() as client:
+        run_ids = [run.run_id for run in client.list()]
+        found = (_found(world, client.state(run_id), result) for run_id in run_ids)
+        return next(itertools.chain.from_iterable(found), None)
 
 
-def _found(world: World, run_id: str, records: Sequence[Record], result: PipelineResult | None) -> Iterator[str]:
-    state = RunClient(world.store, allow_blocking=True).state(run_id)
-    if result is not None and result.status in ENDED and not any(each.kind == "ended" for each in records):
-        yield f"(d) the run returned {result.status!r} without an `ended` record"
+def _found(world: World, state: RunState, result: PipelineResult | None) -> Iterator[str]:
+    records, used = world.records(state.run_id), world.used[state.run_id].tokens
     yield from _gaps(records)
     yield from _answers(records)
-    if world.tokens > state.usage.tokens:
-        yield f"(g) {state.usage.tokens} tokens are recorded, but committed model calls used {world.tokens}"
+    if used > state.usage.tokens:
+        yield f"(g) {state.usage.tokens} tokens are recorded, but committed model calls used {used}"
     yield from _compensations(world, records)
-    if result is not None:
+    if result is not None and result.run_id == state.run_id:
         yield from _differences(state, result)
 
 
@@ -542,7 +700,29 @@ def _is_failure(record: Record) -> bool:
 def _differences(state: RunState, result: PipelineResult) -> Iterator[str]:
     if state.status != result.status:
         yield f"(i) the run returned {result.status!r}, its records say {state.status!r}"
-    if result.status == "completed" and state.output != result.output:
-        yield f"(i) the run returned {result.output!r:.200}, its records say {state.output!r:.200}"
-    if result.status in ("completed", "failed") and state.usage.tokens != result.total_tokens:
+    if _is_miscounted(state.usage.tokens, result):
         yield f"(i) the run returned {result.total_tokens} tokens, its records say {state.usage.tokens}"
+    if result.status == "completed":
+        for what, returned, recorded in _compared(state, result):
+            if returned != recorded:
+                yield f"(i) the run returned the {what} {returned!r:.200}, its records say {recorded!r:.200}"
+
+
+def _is_miscounted(recorded: int, result: PipelineResult) -> bool:
+    """Return whether the tokens differ; a cancelled step may not be recalled."""
+    if result.status == "aborted":
+        return result.total_tokens > recorded
+    return result.status in ENDED and result.total_tokens != recorded
+
+
+def _compared(state: RunState, result: PipelineResult) -> Iterator[tuple[str, object, object]]:
+    """Yield the facts of a completed run, as returned and as recorded."""
+    yield "output", result.output, state.output
+    yield "steps", [_facts_of(each) for each in result.step_history], [_facts_of(each) for each in state.results]
+    yield "cost", round(result.total_cost_usd, 9), round(state.usage.cost_usd, 9)
+    if result.final_context is not None:
+        yield "context", result.final_context, state.context
+
+
+def _facts_of(result: StepResult) -> tuple[str, bool, int, object]:
+    return result.name, result.success, result.attempts, result.output

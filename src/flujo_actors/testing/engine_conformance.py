@@ -26,10 +26,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import pytest
 from outcome import Error, Outcome, capture
 
+from .._core.lazy_exports import missing_extra
 from .._fleet.engine_port import Engine, Ticket
+
+try:
+    import pytest
+except ModuleNotFoundError as _missing:
+    raise missing_extra(_missing, extra=None, needed_by="flujo_actors.testing.engine_conformance") from _missing
 
 ODD_IDS = ("with space", "quotes \" ' `", "new\nline", "nul \0", "emoji 🦜", "a/b@c#d%20", "{}[]", "ünïcode")
 
@@ -55,7 +60,7 @@ class EnginePlace:
         pytest.skip("this engine shares no transactions")
 
 
-class RemoteOutcome:
+class Deliveries:
     """Executed tickets, and their waiters."""
 
     def __init__(self, place: EnginePlace, engine: Engine) -> None:
@@ -112,9 +117,9 @@ class EngineConformance:
         return engine
 
     @pytest.fixture
-    def played(self, place: EnginePlace, engine: Engine) -> RemoteOutcome:
+    def deliveries(self, place: EnginePlace, engine: Engine) -> Deliveries:
         """Tickets executed by the workers of this test."""
-        return RemoteOutcome(place, engine)
+        return Deliveries(place, engine)
 
     def test_it_can_be_prepared_again(self, place: EnginePlace, engine: Engine) -> None:
         """By anybody, at any time, as every worker does when it starts."""
@@ -122,75 +127,75 @@ class EngineConformance:
         place.open().prepare()
 
     def test_a_ticket_reaches_a_worker_that_was_there(
-        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+        self, place: EnginePlace, engine: Engine, deliveries: Deliveries
     ) -> None:
         """Also if another process submits it."""
-        with serving(place, played):
+        with serving(place, deliveries):
             tickets = [Ticket(run_id="one"), Ticket(run_id="two")]
             engine.submit(tickets)
-            played.wait(tickets)
+            deliveries.wait(tickets)
 
-    def test_a_ticket_waits_for_a_worker(self, place: EnginePlace, engine: Engine, played: RemoteOutcome) -> None:
+    def test_a_ticket_waits_for_a_worker(self, place: EnginePlace, engine: Engine, deliveries: Deliveries) -> None:
         """A ticket submitted without workers is delivered to the next one."""
         tickets = [Ticket(run_id=f"run {number}") for number in range(3)]
         engine.submit(tickets)
-        with serving(place, played):
-            played.wait(tickets)
+        with serving(place, deliveries):
+            deliveries.wait(tickets)
 
-    def test_names_come_as_they_were(self, place: EnginePlace, engine: Engine, played: RemoteOutcome) -> None:
+    def test_names_come_as_they_were(self, place: EnginePlace, engine: Engine, deliveries: Deliveries) -> None:
         """A run's id may be any text."""
         tickets = [Ticket(run_id=odd, pipeline=odd) for odd in ODD_IDS]
-        with serving(place, played):
+        with serving(place, deliveries):
             engine.submit(tickets)
-            played.wait(tickets)
-        assert set(played.runs) == set(ODD_IDS)
+            deliveries.wait(tickets)
+        assert set(deliveries.runs) == set(ODD_IDS)
 
     def test_workers_get_what_is_in_their_queues(
-        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+        self, place: EnginePlace, engine: Engine, deliveries: Deliveries
     ) -> None:
         """One of several queues, and nothing of the others."""
         mine = [Ticket(run_id="mine", queue="gpu"), Ticket(run_id="mine, too", queue="large gpu")]
-        with serving(place, played, queues=("gpu", "large gpu")):
+        with serving(place, deliveries, queues=("gpu", "large gpu")):
             engine.submit([*mine, Ticket(run_id="theirs", queue="cpu")])
-            played.wait(mine)
-        assert "theirs" not in played.runs
+            deliveries.wait(mine)
+        assert "theirs" not in deliveries.runs
 
     def test_no_more_is_played_at_once_than_there_are_slots(
-        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+        self, place: EnginePlace, engine: Engine, deliveries: Deliveries
     ) -> None:
         """Whatever waits."""
         tickets = [Ticket(run_id=f"run {number}") for number in range(6)]
-        played.gate.clear()
-        with serving(place, played, slots=2):
+        deliveries.gate.clear()
+        with serving(place, deliveries, slots=2):
             engine.submit(tickets)
-            assert played.until(lambda: played.at_once == 2)
-            played.gate.set()
-            played.wait(tickets)
-        assert played.most_at_once == 2
+            assert deliveries.until(lambda: deliveries.at_once == 2)
+            deliveries.gate.set()
+            deliveries.wait(tickets)
+        assert deliveries.most_at_once == 2
 
     def test_what_was_played_can_be_asked_for_again(
-        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+        self, place: EnginePlace, engine: Engine, deliveries: Deliveries
     ) -> None:
         """Its worker may have died over it."""
         ticket = Ticket(run_id="again")
-        with serving(place, played):
+        with serving(place, deliveries):
             engine.submit([ticket])
-            played.wait([ticket])
-            before = played.runs["again"]
+            deliveries.wait([ticket])
+            before = deliveries.runs["again"]
             deadline = time.monotonic() + place.patience_s
-            while not played.until(lambda: played.runs["again"] > before, place.ask_again_s):
+            while not deliveries.until(lambda: deliveries.runs["again"] > before, place.ask_again_s):
                 assert time.monotonic() < deadline, "it was asked for again, and did not come"
                 engine.again([ticket])
-            assert played.runs["again"] > before
+            assert deliveries.runs["again"] > before
 
     def test_what_nobody_handed_in_can_be_asked_for(
-        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+        self, place: EnginePlace, engine: Engine, deliveries: Deliveries
     ) -> None:
         """The submitter may have died after admitting the run."""
         ticket = Ticket(run_id="forgotten")
-        with serving(place, played):
+        with serving(place, deliveries):
             engine.again([ticket])
-            played.wait([ticket])
+            deliveries.wait([ticket])
 
     def test_nothing_happens_if_nothing_is_handed_in(self, engine: Engine) -> None:
         """An empty list is a list."""
@@ -198,70 +203,72 @@ class EngineConformance:
         engine.again([])
         engine.withdraw([])
 
-    def test_several_workers_share_the_work(self, place: EnginePlace, engine: Engine, played: RemoteOutcome) -> None:
+    def test_several_workers_share_the_work(self, place: EnginePlace, engine: Engine, deliveries: Deliveries) -> None:
         """Every ticket reaches one of them."""
         tickets = [Ticket(run_id=f"run {number}") for number in range(40)]
-        with serving(place, played), serving(place, played):
+        with serving(place, deliveries), serving(place, deliveries):
             engine.submit(tickets)
-            played.wait(tickets)
+            deliveries.wait(tickets)
 
     def test_a_worker_that_stops_takes_nothing_new(
-        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+        self, place: EnginePlace, engine: Engine, deliveries: Deliveries
     ) -> None:
         """It completes running tickets; the rest waits for other workers."""
         first, second = Ticket(run_id="first"), Ticket(run_id="second")
-        played.gate.clear()
-        with serving(place, played, slots=1) as stopping:
+        deliveries.gate.clear()
+        with serving(place, deliveries, slots=1) as stopping:
             engine.submit([first])
-            while not played.until(lambda: played.at_once == 1, place.ask_again_s):
+            while not deliveries.until(lambda: deliveries.at_once == 1, place.ask_again_s):
                 engine.again([first])
             stopping.set()
-            played.gate.set()
-        served = RemoteOutcome(place, engine)
+            deliveries.gate.set()
+        served = Deliveries(place, engine)
         engine.submit([second])
         with serving(place, served):
             served.wait([second])
-        assert played.runs["first"] == 1
+        assert deliveries.runs["first"] == 1
 
     def test_what_was_withdrawn_may_come_all_the_same(
-        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+        self, place: EnginePlace, engine: Engine, deliveries: Deliveries
     ) -> None:
         """A withdrawal is a hint, and leaves other tickets alone."""
         tickets = [Ticket(run_id="kept"), Ticket(run_id="dropped")]
         engine.submit(tickets)
         engine.withdraw(["dropped", "never heard of"])
-        with serving(place, played):
-            played.wait(tickets[:1])
+        with serving(place, deliveries):
+            deliveries.wait(tickets[:1])
 
-    def test_a_ticket_for_later_comes(self, place: EnginePlace, engine: Engine, played: RemoteOutcome) -> None:
+    def test_a_ticket_for_later_comes(self, place: EnginePlace, engine: Engine, deliveries: Deliveries) -> None:
         """The ticket arrives when due, or before."""
         ticket = Ticket(run_id="later", not_before=time.time() + 0.5, priority=3, trace={"traceparent": "00-ab-cd-01"})
-        with serving(place, played):
+        with serving(place, deliveries):
             engine.submit([ticket])
-            played.wait([ticket])
+            deliveries.wait([ticket])
 
     def test_it_survives_a_restart_of_its_server(
-        self, place: EnginePlace, engine: Engine, played: RemoteOutcome
+        self, place: EnginePlace, engine: Engine, deliveries: Deliveries
     ) -> None:
         """Workers reconnect by themselves; earlier and later tickets are delivered."""
         before, after = Ticket(run_id="before"), Ticket(run_id="after")
-        with serving(place, played):
+        with serving(place, deliveries):
             engine.submit([before])
-            played.wait([before])
+            deliveries.wait([before])
             place.restart()
             submitted(place, engine, [after])
-            played.wait([after])
+            deliveries.wait([after])
 
-    def test_tickets_are_part_of_a_transaction(self, place: EnginePlace, engine: Engine, played: RemoteOutcome) -> None:
+    def test_tickets_are_part_of_a_transaction(
+        self, place: EnginePlace, engine: Engine, deliveries: Deliveries
+    ) -> None:
         """They are delivered if it commits, and not if it rolls back."""
         with place.connection() as connection:
             engine.submit([Ticket(run_id="rolled back")], connection)
             connection.rollback()
             engine.submit([Ticket(run_id="committed")], connection)
             connection.commit()
-        with serving(place, played):
-            played.wait([Ticket(run_id="committed")])
-        assert "rolled back" not in played.runs
+        with serving(place, deliveries):
+            deliveries.wait([Ticket(run_id="committed")])
+        assert "rolled back" not in deliveries.runs
 
 
 def submitted(place: EnginePlace, engine: Engine, tickets: Sequence[Ticket]) -> None:
@@ -275,21 +282,21 @@ def submitted(place: EnginePlace, engine: Engine, tickets: Sequence[Ticket]) -> 
 
 @contextlib.contextmanager
 def serving(
-    place: EnginePlace, played: RemoteOutcome, *, queues: Sequence[str] = ("default",), slots: int = 4
+    place: EnginePlace, deliveries: Deliveries, *, queues: Sequence[str] = ("default",), slots: int = 4
 ) -> Iterator[threading.Event]:
     """Run a worker in a thread until the block is left."""
     stopping = threading.Event()
     got: list[Outcome[None]] = []
 
     def serve() -> None:
-        got.append(capture(place.open().serve, queues, slots, played.play, stopping))
+        got.append(capture(place.open().serve, queues, slots, deliveries.play, stopping))
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
         yield stopping
     finally:
-        played.gate.set()
+        deliveries.gate.set()
         stopping.set()
         thread.join(place.patience_s)
     assert not thread.is_alive(), "serve() did not return after `stopping` was set"
@@ -297,4 +304,4 @@ def serving(
         each.unwrap()
 
 
-Played = RemoteOutcome  # former name
+Played = Deliveries  # former name

@@ -5,11 +5,13 @@ simulate(app, faults=[*faults.only("crash", "ack_lost"), faults.store_slow(p=0.0
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import attrs
 
+from .._core.validators import brief_repr, is_number
 from ..errors import DeclarationError
 
 Place: TypeAlias = Literal["write", "call", "effect", "model", "answer"]
@@ -18,9 +20,24 @@ Place: TypeAlias = Literal["write", "call", "effect", "model", "answer"]
 Range: TypeAlias = tuple[float, float]
 
 
-def _is_chance(_: object, field: attrs.Attribute[float], value: float) -> None:
-    if not 0 <= value <= 1:
-        raise DeclarationError(f"faults: {field.name} must be a number from 0 to 1, not {value!r}")
+def _is_chance(_: FaultKind, field: attrs.Attribute[float], value: object) -> None:
+    if not is_number(value) or not 0 <= value <= 1:
+        raise DeclarationError(f"faults: {field.name} must be a number from 0 to 1, not {brief_repr(value)}")
+
+
+def _is_range(kind: FaultKind, _: attrs.Attribute[Range | None], value: object) -> None:
+    """Refuse seconds other than a lower and an upper bound."""
+    wanted = "two numbers" if kind.name == "clock_jump" else "two numbers of at least 0"
+    least = -math.inf if kind.name == "clock_jump" else 0
+    match value:
+        case None:
+            return
+        case (low, high) if is_number(low) and is_number(high) and least <= low <= high:
+            return
+        case _:
+            raise DeclarationError(
+                f"faults.{kind.name}: {kind.argument} must be {wanted}, the lower one first, not {brief_repr(value)}"
+            )
 
 
 @attrs.frozen
@@ -30,7 +47,17 @@ class FaultKind:
     name: str
     p: float = attrs.field(validator=_is_chance)
     places: tuple[Place, ...]
-    seconds: Range | None = None
+    seconds: Range | None = attrs.field(default=None, validator=_is_range)
+
+    @property
+    def argument(self) -> str:
+        """Name of the argument with its seconds."""
+        return "retry_after" if self.name == "rate_limited" else "seconds"
+
+    def __str__(self) -> str:
+        """Return the call that makes it."""
+        given = "" if self.seconds == _KINDS[self.name]().seconds else f", {self.argument}={self.seconds}"
+        return f"faults.{self.name}(p={self.p}{given})"
 
 
 def crash(p: float = 0.03) -> FaultKind:
@@ -119,9 +146,9 @@ def default() -> list[FaultKind]:
 
 def only(*names: str) -> list[FaultKind]:
     """Return the named kinds of faults with their default chances."""
-    unknown = [name for name in names if name not in _KINDS]
+    unknown = [name for name in names if not isinstance(name, str) or name not in _KINDS]
     if unknown:
-        raise DeclarationError(f"faults.only: there is no fault {unknown[0]!r}; known are {', '.join(_KINDS)}")
+        raise DeclarationError(f"faults.only: there is no fault {unknown[0]!r:.100}; known are {', '.join(_KINDS)}")
     return [_KINDS[name]() for name in names]
 
 

@@ -16,11 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from .._core.lazy_exports import missing_extra
 from .._core.outcomes import PipelineResult
 from ..errors import DeclarationError
 from ._recorder import JumpingClock, Recorder, run_on_mock_clock
+
+try:
+    import pytest
+except ModuleNotFoundError as _missing:
+    raise missing_extra(_missing, extra=None, needed_by="flujo_actors.testing.fixtures") from _missing
 
 
 @pytest.fixture
@@ -49,6 +53,10 @@ def test_from_run(path: str | os.PathLike[str], flujo: Any) -> Callable[[], None
 
     `test_refund = test_from_run("runs/refund.flujo.jsonl", flujo)`: the path is relative to the calling file.
     `flujo` is a `Flujo`, or a function that returns one.
+
+    Args:
+        path: run file, relative to the calling file.
+        flujo: pipeline under test.
     """
     file = _beside_caller(path)
 
@@ -60,7 +68,12 @@ def test_from_run(path: str | os.PathLike[str], flujo: Any) -> Callable[[], None
 
 
 def tests_from_runs(folder: str | os.PathLike[str], flujo: Any) -> Callable[[Path], None]:
-    """Return one test per run file of a folder, by name."""
+    """Return one test per run file of a folder, by name.
+
+    Args:
+        folder: folder of run files, relative to the calling file.
+        flujo: pipeline under test.
+    """
     where = _beside_caller(folder)
     files = sorted(where.rglob("*.flujo.jsonl"))
     if not files:

@@ -22,7 +22,12 @@ Processes are forked, so the suite needs a system that has forks.
 
 from __future__ import annotations
 
-import pytest
+from .._core.lazy_exports import missing_extra
+
+try:
+    import pytest
+except ModuleNotFoundError as _missing:
+    raise missing_extra(_missing, extra=None, needed_by="flujo_actors.testing.store_conformance") from _missing
 
 from ..stores._lease_clock import ManualClock as ManualClock
 from ..stores._store_port import Store

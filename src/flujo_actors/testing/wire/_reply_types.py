@@ -18,7 +18,13 @@ Finish: TypeAlias = Literal["stop", "length"]
 
 @attrs.frozen
 class ReplyUsage:
-    """Tokens reported by a reply. `input_tokens` includes the cached ones."""
+    """Tokens reported by a reply. `input_tokens` includes the cached ones.
+
+    Args:
+        input_tokens: tokens of the prompt.
+        output_tokens: tokens of the answer.
+        cached_tokens: tokens of the prompt that were cached.
+    """
 
     input_tokens: int
     output_tokens: int
@@ -31,7 +37,14 @@ def _pieces(chunks: Iterable[str] | None) -> tuple[str, ...] | None:
 
 @attrs.frozen
 class TextReply:
-    """Text message with stream `chunks`, by default its words."""
+    """Text message with stream `chunks`, by default its words.
+
+    Args:
+        text: text of the message.
+        chunks: parts of the text in a stream.
+        finish: finish reason.
+        usage: tokens that the reply reports.
+    """
 
     text: str
     chunks: tuple[str, ...] | None = attrs.field(default=None, converter=_pieces)
@@ -45,7 +58,14 @@ class TextReply:
 
 @attrs.frozen
 class ToolCall:
-    """Call of one tool; `arguments` as text are sent unchanged."""
+    """Call of one tool; `arguments` as text are sent unchanged.
+
+    Args:
+        name: name of the tool.
+        arguments: arguments, or their text.
+        finish: finish reason.
+        usage: tokens that the reply reports.
+    """
 
     name: str
     arguments: Mapping[str, Any] | str = attrs.field(factory=dict)
@@ -64,7 +84,13 @@ def _calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
 
 @attrs.frozen
 class ToolCalls:
-    """Several tool calls in one reply, after an optional `text`."""
+    """Several tool calls in one reply, after an optional `text`.
+
+    Args:
+        calls: calls of tools.
+        text: text before the calls.
+        usage: tokens that the reply reports.
+    """
 
     calls: tuple[ToolCall, ...] = attrs.field(converter=_calls)
     text: str = ""
@@ -73,7 +99,12 @@ class ToolCalls:
 
 @attrs.frozen
 class Json:
-    """Structured answer: message text, or arguments of an output tool."""
+    """Structured answer: message text, or arguments of an output tool.
+
+    Args:
+        value: value of the answer.
+        usage: tokens that the reply reports.
+    """
 
     value: Any
     usage: ReplyUsage | None = attrs.field(default=None, kw_only=True)
@@ -81,7 +112,12 @@ class Json:
 
 @attrs.frozen
 class Refusal:
-    """Refusal of the model in each provider's form."""
+    """Refusal of the model in each provider's form.
+
+    Args:
+        text: text of the refusal.
+        usage: tokens that the reply reports.
+    """
 
     text: str
     usage: ReplyUsage | None = attrs.field(default=None, kw_only=True)
@@ -89,7 +125,12 @@ class Refusal:
 
 @attrs.frozen
 class RateLimitReply:
-    """429, with a `retry-after` header unless it is None."""
+    """429, with a `retry-after` header unless it is None.
+
+    Args:
+        retry_after: seconds of the header.
+        message: message of the error.
+    """
 
     retry_after: float | None = None
     message: str = attrs.field(default="Rate limit reached", kw_only=True)
@@ -97,7 +138,13 @@ class RateLimitReply:
 
 @attrs.frozen
 class ServerError:
-    """Error status (500 by default) with the provider's own error body."""
+    """Error status (500 by default) with the provider's own error body.
+
+    Args:
+        status: HTTP status.
+        message: message of the error.
+        code: code of the error, in the provider's form.
+    """
 
     status: int = 500
     message: str = attrs.field(default="The server had an error", kw_only=True)
@@ -110,6 +157,12 @@ class TruncatedStream:
 
     With `tool`, the text is the arguments of a call of that tool. With `in_order`, a stream is closed as if it were
     complete, as some proxies do: HTTP reports no error, and only the provider's last events are missing.
+
+    Args:
+        text: text that is cut off.
+        after: characters that are sent.
+        tool: tool whose arguments the text is.
+        in_order: whether the stream is closed as if it were complete.
     """
 
     text: str
@@ -120,14 +173,23 @@ class TruncatedStream:
 
 @attrs.frozen
 class MalformedReply:
-    """Status 200 with a body, or later event, without valid JSON."""
+    """Status 200 with a body, or later event, without valid JSON.
+
+    Args:
+        body: body of the reply.
+    """
 
     body: str = '{"id": "broken", '
 
 
 @attrs.frozen
 class SlowBytes:
-    """Text by single characters; a leaving client counts as hangup."""
+    """Text by single characters; a leaving client counts as hangup.
+
+    Args:
+        text: text of the message.
+        seconds_between: seconds between two characters.
+    """
 
     text: str
     seconds_between: float
@@ -178,7 +240,13 @@ OUTPUT_TOOL = "final_result"
 
 @attrs.frozen(kw_only=True)
 class Called:
-    """Tool call that the client repeats from an earlier answer."""
+    """Tool call that the client repeats from an earlier answer.
+
+    Args:
+        id: id of the call.
+        name: name of the tool.
+        arguments: arguments as JSON.
+    """
 
     id: str
     name: str
@@ -187,7 +255,14 @@ class Called:
 
 @attrs.frozen(kw_only=True)
 class ChatMessage:
-    """Entry of the conversation; tool results have the role `tool`."""
+    """Entry of the conversation; tool results have the role `tool`.
+
+    Args:
+        role: role of the author.
+        text: text of the message.
+        calls: tool calls of the message.
+        call_id: call whose result the message has.
+    """
 
     role: str
     text: str = ""
@@ -197,7 +272,13 @@ class ChatMessage:
 
 @attrs.frozen(kw_only=True)
 class Tool:
-    """Tool that the model may call, with its JSON Schema."""
+    """Tool that the model may call, with its JSON Schema.
+
+    Args:
+        name: name of the tool.
+        description: description for the model.
+        parameters: JSON Schema of the arguments.
+    """
 
     name: str
     description: str = ""
@@ -215,7 +296,17 @@ class ClientRequest:
 
 @attrs.frozen(kw_only=True)
 class HttpRequest:
-    """Request as seen by a script, with raw `body` and `headers`."""
+    """Request as seen by a script, with raw `body` and `headers`.
+
+    Args:
+        dialect: wire format of the request.
+        model: name of the model.
+        messages: the conversation.
+        tools: tools that the model may call.
+        stream: whether a stream is requested.
+        body: JSON body of the request.
+        headers: headers of the request.
+    """
 
     index: int
     """0 for the first request of this stub."""

@@ -163,7 +163,17 @@ class _InOrder:
 
 
 class ProviderStub:
-    """A server for OpenAI and Anthropic clients: `with ProviderStub([Text("Hello")]) as stub: ...`."""
+    """Local server for OpenAI and Anthropic clients; a context manager.
+
+    Args:
+        script: replies in order, or a function of the request that returns one.
+
+    Example:
+        ```python
+        with ProviderStub([TextReply("Hello")]) as stub:
+            assert stub.openai_url.startswith("http://127.0.0.1:")
+        ```
+    """
 
     def __init__(self, script: Script) -> None:
         self._script = script if callable(script) else _InOrder(tuple(script))
@@ -231,6 +241,13 @@ class ProviderStub:
         """Block until the condition holds, like `lambda stub: stub.hangups`.
 
         Async code calls it in a thread.
+
+        Args:
+            condition: function of the stub.
+            timeout_s: longest wait.
+
+        Raises:
+            TimeoutError: the condition did not hold in time.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: bool(condition(self)), timeout_s):
