@@ -17,7 +17,7 @@ from examples.served import served
 
 T = TypeVar("T")
 
-expect.set_options(timeout=30_000)  # a slow machine draws late; a page that is right never waits this long
+expect.set_options(timeout=120_000)  # a slow machine draws late; a page that is right never waits this long
 
 HERE = ("http://127.0.0.1:", "about:")
 

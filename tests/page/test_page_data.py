@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 
@@ -276,6 +277,48 @@ async def test_an_evaluation_is_a_table_of_cases_and_metrics(monkeypatch: pytest
     ordered = (await got(page, "evaluation", run="v2", by="equal"))["tables"][0]["rows"]
     assert [row[0]["text"] for row in ordered] == ["c1", "c0", "c2"]
     assert (await got(page, "now", run="v2"))["runs"]["v2"] == "2/3 passed · baseline v1"
+
+
+async def test_cases_of_an_evaluation_are_sorted_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a score or by a figure of the run; cases without a value are last."""
+    cases = [
+        CaseResult(name=f"c{tokens}", run_id=f"v2/c{tokens}", repeat=1 + (tokens == 9), status="passed", **facts)
+        for tokens, facts in ((100, {"scores": {"tone": 9.0}}), (9, {"scores": {"tone": 10.0}}), (20, {}))
+        for facts in ({**facts, "tokens": tokens, "cost_usd": tokens / 1000},)
+    ]
+    before = [attrs.evolve(each, run_id=f"v1/{each.name}", tokens=10, scores={"tone": 9.0}) for each in cases]
+    comparison = Comparison(baseline="v1", deltas=())
+    stored = {
+        "v1": attrs.evolve(evaluated("v1"), cases=tuple(before)),
+        "v2": attrs.evolve(evaluated("v2"), cases=tuple(cases), comparison=comparison),
+    }
+    monkeypatch.setattr(RunClient, "evaluation", lambda client, run_id: stored[run_id])
+    store = MemoryStore()
+    flujo: Flujo[Any, Any, Any] = Flujo(Pipeline([Step("s", text_of)], name="evaluation of p"), store=store)
+    await flujo.run_async("x", run_id="v2")
+    page = run_page(store)
+
+    async def shown(by: str) -> list[tuple[str, str, str]]:
+        found = await got(page, "evaluation", run="v2", by=by)
+        assert found["metrics"] == ["tone", "Tokens", "Cost", "Time"]
+        return [(row[0]["text"], row[2], row[3]) for row in found["tables"][0]["rows"]]
+
+    nine, hundred, twenty = ("c9 #2", "10 (+1)", "9 (-1)"), ("c100 #1", "9", "100 (+90)"), ("c20 #1", "–", "20 (+10)")
+    assert await shown("tone") == [hundred, nine, twenty]
+    assert await shown("Tokens") == [nine, twenty, hundred]
+    assert await shown("") == [hundred, nine, twenty]
+    costly = attrs.evolve(cases[0], cost_usd=0.3, duration_s=0.25)
+    stored["v2"] = attrs.evolve(stored["v2"], cases=(costly,))
+    [row] = (await got(page, "evaluation", run="v2"))["tables"][0]["rows"]
+    assert row[4:6] == ["$0.3000 (+$0.2000)", "250 ms (+250 ms)"]
+
+
+async def test_a_pipeline_may_be_named_as_an_evaluation() -> None:
+    """The list shows its run as any other."""
+    store = MemoryStore()
+    flujo: Flujo[Any, Any, Any] = Flujo(Pipeline([Step("s", text_of)], name="evaluation of p"), store=store)
+    await flujo.run_async("x", run_id="r")
+    assert (await got(run_page(store), "now", run="r"))["runs"] == {"r": ""}
 
 
 async def test_a_kept_rehearsal_is_a_table_of_pairs(store: Any) -> None:

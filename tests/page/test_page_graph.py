@@ -109,6 +109,20 @@ def test_boxes_change_while_the_run_goes_on_and_a_link_shows_an_earlier_moment(t
     run.join(120)
 
 
+def test_a_page_opened_before_its_run_is_submitted_shows_the_run_once_it_exists(tab: Page, place: str):
+    """Until then it names the missing run, without a status and without actions."""
+    apart(lambda: Flujo(Step("other", same), store=place).run(1, run_id="other"))
+    with shown(tab, run_page(place)) as base:
+        tab.goto(f"{base}/#run=r&view=graph")
+        expect(tab.get_by_role("alert").first).to_contain_text("there is no run 'r' in this store")
+        expect(tab.get_by_role("status")).to_have_text("")
+        expect(tab.locator("#cancel")).to_have_count(0)
+        apart(lambda: Flujo(Step("one", same) >> Step("two", same), store=place).run(1, run_id="r"))
+        expect(box(tab, "two")).to_have_class("box success  ")
+        expect(tab.get_by_role("status")).to_have_text("completed")
+        expect(tab.get_by_role("alert")).to_have_count(0)
+
+
 def test_thousands_of_items_are_one_body_with_counts(tab: Page, place: str):
     """Each step of the body says how its items stand; those that failed are named first and lead to the step itself."""
     body = Step("half", same) >> Step("check", odd, fallback=Step("guess", same))
@@ -122,7 +136,9 @@ def test_thousands_of_items_are_one_body_with_counts(tab: Page, place: str):
         expect(head(tab, "each/~i/check/~f")).to_contain_text("guess ✓ 12")
         assert nodes(tab) <= MOST_NODES
         tab.goto(f"{base}/#run=s&view=graph")
+        expect(head(tab, "each/~i/it")).to_contain_text("✓ 792")
         expect(head(tab, "each/~i/it")).to_contain_text("✗ 8")
+        expect(head(tab, "each/~i/not")).to_contain_text("✓ 800")  # boxes move until the last record is there
         head(tab, "each/~i/it").click()
         expect(tab.locator(".steps li").first).to_contain_text("each[17]/it")
         expect(tab.locator(".steps li.failure")).to_have_count(8)

@@ -58,7 +58,7 @@ async def _of_run(
     store: Store, run_id: RunId, after: int, hide: Hide, standing: RunFacts
 ) -> AsyncIterator[ServerSentEvent]:
     watch = RunWatch(store, run_id, after=after, texts=True)
-    told: dict[str, Any] | None = None
+    sent: dict[str, Any] | None = None
     try:
         while (batch := await watch.next_batch()) is not None:
             now = (
@@ -68,8 +68,8 @@ async def _of_run(
             )
             if batch:
                 yield _records(batch, hide)
-            if now is not None and now != told:
-                told = now
+            if now is not None and now != sent:
+                sent = now
                 yield _event("run", now)
             for path, tail in watch.new_texts().items():
                 yield _event("text", {"path": path, "tail": hide(tail)})

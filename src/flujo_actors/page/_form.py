@@ -42,6 +42,9 @@ def answer_form(schema: JsonSchema | None) -> dict[str, Any]:
     """Return the form for `schema`: `buttons`, or `fields`.
 
     `whole` is true if the answer is the value of the only field, or an object with the fields by name.
+
+    Args:
+        schema: JSON Schema of the answer.
     """
     if not schema:
         return _form([_text_box("answer")], whole=True, schema=schema)
@@ -284,8 +287,8 @@ def _title(question: Question) -> str:
 def _tool(question: Question, clean: Clean) -> dict[str, object] | None:
     if question.tool is None:
         return None
-    told: dict[str, object] = clean({"name": question.tool["name"], "description": question.tool.get("description")})
-    return told
+    facts: dict[str, object] = clean({"name": question.tool["name"], "description": question.tool.get("description")})
+    return facts
 
 
 def _offered(question: Question) -> list[dict[str, object]]:

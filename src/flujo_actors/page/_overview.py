@@ -16,6 +16,7 @@ import math
 import typing
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import attrs
@@ -521,7 +522,8 @@ def now_of(store: Store, run_ids: Sequence[RunId], hide: Hide) -> dict[str, str]
 def _now(store: Store, run_id: RunId) -> str:
     run = store.get(run_id)
     if run.pipeline.startswith(EVALUATED):
-        return evaluation_text(RunClient(store, allow_blocking=True).evaluation(run_id))
+        with suppress(RunNotFound):  # a pipeline may be named so
+            return evaluation_text(RunClient(store, allow_blocking=True).evaluation(run_id))
     last = store.scan(run_id, after=max(0, run.records - 6))
     if run.status in ("failed", "aborted"):
         return _why(last)

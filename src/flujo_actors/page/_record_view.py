@@ -23,6 +23,7 @@ import json
 import linecache
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -202,8 +203,8 @@ def outcome_of(body: dict[str, object]) -> dict[str, Any]:
     failed = body.get("failure")
     if isinstance(failed, dict):
         result = failed.get("step_result") or {}
-        told = {"feedback": failed.get("feedback"), "error": _with_places(untagged(failed.get("error")))}
-        return {**told, "output": untagged(result.get("output")), "metadata": untagged(result.get("metadata"))}
+        facts = {"feedback": failed.get("feedback"), "error": _with_places(untagged(failed.get("error")))}
+        return {**facts, "output": untagged(result.get("output")), "metadata": untagged(result.get("metadata"))}
     done = body.get("success")
     result = done if isinstance(done, dict) else {}
     return {"output": untagged(result.get("output")), "metadata": untagged(result.get("metadata")), "error": None}
@@ -281,8 +282,8 @@ def _condition(facts: Mapping[str, object]) -> str:
 def as_lines(store: Store, run_id: RunId, clean: Any) -> Iterable[str]:
     """Yield the records of a run as JSON lines, freed of secrets."""
     for record in read_whole(store, run_id):
-        told = {"seq": record.seq, "at": record.at, "kind": record.kind, "path": record.path}
-        yield json_text({**told, "body": clean(untagged(json.loads(record.body)))}) + "\n"
+        facts = {"seq": record.seq, "at": record.at, "kind": record.kind, "path": record.path}
+        yield json_text({**facts, "body": clean(untagged(json.loads(record.body)))}) + "\n"
 
 
 # --- Comparison of two runs ---------------------------------------------------------------------------------------
@@ -481,12 +482,15 @@ def evaluation_tables(store: Store, run_id: str, *, changed: bool, by: str, cont
     cases = [
         each for each in found.cases if not changed or (found.comparison and each.name in found.comparison.changed)
     ]
-    names = [*dict.fromkeys(name for each in found.cases for name in (*each.assertions, *each.scores))]
-    rows = sorted(
-        (_case_row(each, before.get((each.name, each.repeat)), names) for each in cases), key=_sort_key(by, names)
-    )
-    facts = [(name, "num") for name in (*names, "Cost", "Time", "")]
-    columns = [("Case",), ("Status", ""), *facts]
+    metrics = _metrics_of(found)
+    names = list(metrics)
+    if by in metrics:
+        cases.sort(key=lambda case: _sort_key(metrics[by].value(case)))
+    repeated = any(each.repeat > 1 for each in found.cases)
+    rows = [
+        _case_row(each, before.get((each.name, each.repeat)), metrics.values(), repeated=repeated) for each in cases
+    ]
+    columns = [("Case",), ("Status", ""), *((name, "num") for name in (*names, ""))]
     cases_table = {"title": "Cases", "note": evaluation_text(found), "columns": columns, "rows": rows}
     return {"metrics": names, "changed": found.comparison is not None, "tables": [cases_table, *_judged_tables(found)]}
 
@@ -509,32 +513,59 @@ def _baseline_cases(client: RunClient, found: Evaluation) -> dict[tuple[str, int
     return {(each.name, each.repeat): each for each in cases}
 
 
-def _case_row(case: CaseResult, before: CaseResult | None, names: Sequence[str]) -> list[object]:
-    name = case.name if case.repeat == 1 else f"{case.name} #{case.repeat}"
-    values = [_metric(case, before, each) for each in names]
+@attrs.frozen
+class _Metric:
+    """A column of an evaluation's cases."""
+
+    value: Callable[[CaseResult], float | None]
+    text: Callable[[float], str]
+
+
+def _metrics_of(found: Evaluation) -> dict[str, _Metric]:
+    """Return the judged metrics, then those of the runs."""
+    names = dict.fromkeys(name for each in found.cases for name in (*each.assertions, *each.scores))
+    of_runs = {
+        "Tokens": _Metric(lambda case: case.tokens, count_text),
+        "Cost": _Metric(lambda case: case.cost_usd, dollars_text),
+        "Time": _Metric(lambda case: case.duration_s, seconds_text),
+    }
+    judged = {name: _Metric(partial(_judged, name), _judged_text) for name in names}
+    return {**judged, **{name: metric for name, metric in of_runs.items() if name not in judged}}
+
+
+def _judged(name: str, case: CaseResult) -> float | None:
+    return case.assertions.get(name, case.scores.get(name))
+
+
+def _judged_text(value: float) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else f"{value:g}"
+
+
+def _sort_key(value: float | None) -> tuple[bool, float]:
+    """Return the order of numbers; cases without one are last."""
+    return value is None, value or 0.0
+
+
+def _case_row(
+    case: CaseResult, before: CaseResult | None, metrics: Iterable[_Metric], *, repeated: bool
+) -> list[object]:
+    name = f"{case.name} #{case.repeat}" if repeated else case.name
     pair = None if before is None else {"text": "compare", "link": {"run": before.run_id, "other": case.run_id}}
     state = {"state": _CASE_STATES.get(case.status, "failed" if case.status == "failed" else "pending")}
-    facts = [dollars_text(case.cost_usd), seconds_text(case.duration_s), pair]
-    return [{"text": name, "link": {"run": case.run_id}}, {**state, "text": case.status}, *values, *facts]
+    values = [_with_difference(case, before, each) for each in metrics]
+    return [{"text": name, "link": {"run": case.run_id}}, {**state, "text": case.status}, *values, pair]
 
 
-def _metric(case: CaseResult, before: CaseResult | None, name: str) -> str:
+def _with_difference(case: CaseResult, before: CaseResult | None, metric: _Metric) -> str:
     """Return a value, and its difference to the baseline's."""
-    value, old = _value(case, name), None if before is None else _value(before, name)
+    value, old = metric.value(case), None if before is None else metric.value(before)
     if value is None:
         return "–"
-    text = ("yes" if value else "no") if name in case.assertions else f"{value:g}"
-    return text if old is None or old == value else f"{text} ({value - old:+.3g})"
-
-
-def _value(case: CaseResult, name: str) -> float | None:
-    found = case.assertions.get(name, case.scores.get(name))
-    return None if found is None else float(found)
-
-
-def _sort_key(by: str, names: Sequence[str]) -> Callable[[list[object]], str]:
-    at = names.index(by) + 2 if by in names else None
-    return (lambda row: "") if at is None else (lambda row: str(row[at]))
+    text = metric.text(value)
+    if old is None or old == value:
+        return text
+    change = float(value) - float(old)
+    return f"{text} ({'+' if change > 0 else '-'}{metric.text(abs(change))})"
 
 
 def _rehearsal_table(store: Store, fork: str, content: bool) -> dict[str, object]:

@@ -821,7 +821,7 @@ function runView() {
 function headView() {
 	const info = app.run.info ?? { run_id: app.route.run, labels: {} };
 	const outline = app.outline();
-	const status = app.status();
+	const status = app.run.info ? app.status() : "";
 	const facts = [
 		["Worked", duration(app.workedMs()) || "–", ""], ["Waited", duration(app.waitedMs()) || "–", ""], ["Cost", dollars(outline.cost) || "–", ""], ["Used", `${count(outline.tokens)} tokens`, ""],
 		["Begun", moment(outline.beganMs) || "–", "desk"], ["Worker", oneLine(info.worker ?? "–"), "desk"], ["Version", oneLine(info.version ?? "–"), "desk"],
@@ -829,7 +829,7 @@ function headView() {
 	return html`
 		<div class="runhead status ${status}" data-live=${app.listens()}>
 			<div class="row t12 faint desk"><a href=${app.linkTo({ run: "" })}>Runs</a>${icon("right", "s")}<a href=${app.linkTo({ run: "", pipeline: info.pipeline ?? "" })}>${oneLine(info.pipeline ?? "")}</a>${icon("right", "s")}<span class="mono">${safe(shortId(app.route.run))}</span>${copyButton(app.route.run, "Copy the full id")}</div>
-			<div class="row wrap"><h1>${oneLine(titleOf(info))}</h1><span role="status">${stateView(status, stateOf(status), "pill")}${app.connected ? nothing : html`<span class="hidden">reconnecting …</span>`}</span><span class="row desk">${chips(info.labels)}</span>${actionsView(status)}</div>
+			<div class="row wrap"><h1>${oneLine(titleOf(info))}</h1><span role="status">${status ? stateView(status, stateOf(status), "pill") : nothing}${app.connected ? nothing : html`<span class="hidden">reconnecting …</span>`}</span><span class="row desk">${chips(info.labels)}</span>${status ? actionsView(status) : nothing}</div>
 			${whyView(status, info)}
 			<dl class="strip one">${facts.map(([name, value, where]) => html`<div class=${where}><dt>${name}</dt><dd id=${name === "Worked" ? "clock" : nothing}>${value}</dd></div>`)}</dl>
 		</div>`;
@@ -1567,7 +1567,7 @@ class GraphReader {
 	}
 
 	root() {
-		if (this.declared === null) this.load();
+		if (this.declared === null && app.run.info) this.load();
 		const outline = app.outline();
 		const { of, groups, declared, root } = this.boxes;
 		if (root && of === outline && groups === outline.groups.size && declared === this.declared) return root;
@@ -1984,12 +1984,16 @@ class App {
 		this.live = new Live({ heard: { runs: again }, connected: (is) => this.isConnected(is) });
 	}
 
-	async loadRun() {
+	async loadRun(waitMs = 500) {
 		const id = this.route.run;
 		const run = this.run;
 		const page = (after) => get("records", { run: id, after, limit: PAGE_OF_ROWS });
 		const first = await this.try(() => page(0));
-		if (!first || this.run !== run) return;
+		if (this.run !== run) return;
+		// It may be submitted after its page is opened, or the server may restart.
+		if (!first) return void setTimeout(() => this.run === run && this.loadRun(Math.min(5000, waitMs * 2)), waitMs);
+		this.problem = "";
+		run.bodies.clear();
 		this.heardPage(first);
 		const starts = [];
 		for (let after = first.next ?? Infinity; after < first.run.records; after += PAGE_OF_ROWS) starts.push(after);
