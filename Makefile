@@ -8,7 +8,7 @@ CONSTRAINTS ?= constraints.txt
 # The tests start hundreds of interpreters: what is compiled is kept, also where a machine is told not to.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test retest test-fast simulate test-evals coverage lowest newest browser pooler vendor matrix check wheel format docs site bench bench-peers bench-growth bench-operate bench-page bench-service constraints audit licenses release-check clean
+.PHONY: help install demo test retest test-fast simulate test-evals coverage lowest newest browser pooler vendor matrix check wheel format docs site bench bench-peers bench-growth bench-operate bench-page bench-service constraints audit licenses addresses changelog release-check clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
@@ -208,26 +208,37 @@ constraints:
 		--constraint .venvs/newest/versions.txt --extra dev-evals --generate-hashes --no-header --no-annotate \
 		--output-file constraints-evals.txt pyproject.toml
 
-# Branch coverage of the whole suite, as a table and as build/coverage/index.html.
+# Branch coverage of the whole suite, as a table, as build/coverage/index.html and as build/coverage.md.
 coverage: install browser pooler
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pytest-cov>=7,<8'
-	$(PYTEST) --cov=flujo_actors --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage
+	$(PYTEST) --cov=flujo_actors --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage \
+		--cov-report=markdown:build/coverage.md
 
 RELEASE := .venvs/release/bin/python
 
-$(RELEASE): pyproject.toml
+.venvs/release/.installed: pyproject.toml
 	$(PYTHON) -m venv --clear .venvs/release
 	$(RELEASE) -m pip install --quiet --disable-pip-version-check '.[release]'
+	touch $@
 
-# Needs the vulnerability service of the package index.
-audit: $(RELEASE)
-	$(RELEASE) -m pip_audit --requirement constraints.txt --no-deps --disable-pip
+# Needs the vulnerability service of the package index; --strict: a package that it does not know is a failure.
+audit: .venvs/release/.installed
+	$(RELEASE) -m pip_audit --strict --require-hashes --disable-pip --requirement constraints.txt
 
 licenses: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-licenses>=5,<6'
 	$(BIN)/python -m piplicenses --from=mixed --order=license
 
-release-check: $(RELEASE) build/versions.txt
+# Writes the addresses of [project.urls] into README.md, CITATION.cff and docs/llms.txt.
+addresses:
+	$(PYTHON) .ci/addresses.py
+
+# Moves the files of changes/ into CHANGELOG.md, as the section of the version in pyproject.toml.
+changelog: .venvs/release/.installed
+	$(RELEASE) -m towncrier build --yes --version \
+		"$$($(RELEASE) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])')"
+
+release-check: .venvs/release/.installed build/versions.txt
 	$(RELEASE) .ci/release_check.py $(TAG)
 
 clean:

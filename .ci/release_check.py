@@ -27,7 +27,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
-LARGEST_WHEEL = 1_200_000
+GOAL_OF_THE_WHEEL = 1_200_000
+LARGEST_WHEEL = 1_600_000
+"""A larger wheel fails the check. One between goal and limit is left for a person: decision 22 has the reasons."""
+
 NEEDED_IN_SDIST = (
     "Makefile",
     "constraints.txt",
@@ -42,6 +45,26 @@ COMPATIBLE = re.compile(
     re.IGNORECASE,
 )
 """Licenses of dependencies that an MIT project may require; the LGPL is that of psycopg, which is an extra."""
+
+WORKER = "import sys; from flujo_actors._api.cli.entry import main; sys.exit(main(['worker', '--help']))"
+EXTRAS = {
+    "openai": "import pydantic_ai.models.openai",
+    "anthropic": "import pydantic_ai.models.anthropic",
+    "postgres": "from flujo_actors.stores import PostgresStore; PostgresStore('postgresql://localhost/flujo')",
+    "otel": "import opentelemetry.sdk, flujo_actors.telemetry.otel",
+    "retrieval": "import numpy",
+    "blueprints": "from flujo_actors import Pipeline, Step, dump_blueprint as d; d(Pipeline([Step.sleep('wait', 1)]))",
+    "cli": WORKER,
+    "page": "import flujo_actors.page, flujo_actors.protocols.sse",
+    "ag-ui": "import flujo_actors.protocols.ag_ui",
+    "mcp": "import flujo_actors.protocols.mcp",
+    "evals": "import pydantic_evals",
+    "fleet": f"import procrastinate; {WORKER}",
+    "temporal": f"import temporalio; {WORKER}",
+    "ray": f"import ray; {WORKER}",
+    "dbos": f"import dbos; {WORKER}",
+}
+"""Extras of users, each with a program that needs it."""
 
 PYRIGHT = {"include": ["programs"], "typeCheckingMode": "standard", "enableTypeIgnoreComments": True}
 """As in pyproject.toml, which is out of sight there."""
@@ -63,7 +86,8 @@ def main(tag: str) -> None:
         problem = attempt(check)
         print(f"{'FAILED' if problem else 'ok'}: {title}{f': {problem}' if problem else ''}", flush=True)
         failed += [title] if problem else []
-    print("\nLeft for a person:", *(f"- {line.format(version=version)}" for line in PERSON), sep="\n")
+    left = [*over_goal(), *(line.format(version=version) for line in PERSON)]
+    print("\nLeft for a person:", *(f"- {line}" for line in left), sep="\n")
     sys.exit(1 if failed else 0)
 
 
@@ -72,14 +96,19 @@ def checks(project: dict, tag: str) -> Iterator[tuple[str, Callable[[], str | No
     version = project["version"]
     yield "the tag is the version", lambda: None if tag in ("", f"v{version}") else f"{tag} is not v{version}"
     yield "CITATION.cff has the version and the repository", lambda: citation(project)
-    yield "CHANGELOG.md has a section for the version", lambda: changelog(version)
-    yield "links of README.md are absolute", readme_links
+    yield "CHANGELOG.md has a section for the version", lambda: changelog(version, tag)
+    yield "README.md has the version, and its links are absolute", lambda: readme(version)
+    yield (
+        "documents have the addresses of [project.urls]",
+        lambda: command(sys.executable, ".ci/addresses.py", "--check"),
+    )
     yield "the working tree is committed", committed
     yield "sdist and wheel build, twice with equal bytes", built_twice
     yield "twine accepts both", lambda: command(sys.executable, "-m", "twine", "check", "--strict", *artifacts())
-    yield f"the wheel has at most {LARGEST_WHEEL / 1e6:g} MB", wheel_size
-    yield "the sdist is complete, and `make demo` works in it", sdist_contents
+    yield f"the wheel has at most {LARGEST_WHEEL / 1e6:g} MB (goal: {GOAL_OF_THE_WHEEL / 1e6:g})", wheel_size
+    yield "the sdist is complete; `make demo` and `make test-fast` work in it", sdist_contents
     yield "the wheel installs in an empty environment and runs", installed
+    yield f"the wheel installs with each of {len(EXTRAS)} extras, and a program of each runs", extras
     yield "mypy and pyright accept programs that use the installed wheel", typed
     yield "licenses are compatible, report in dist/licenses.md", licenses
     yield "SBOM in dist/sbom.json", bill_of_materials
@@ -93,10 +122,11 @@ def attempt(check: Callable[[], str | None]) -> str | None:
 
 
 def command(*words: str, **options: object) -> str | None:
-    """Run a command; return the end of its output if it fails."""
+    """Run a command; return the ends of its output and errors if it fails."""
     options = {"cwd": ROOT, **options}
     done = subprocess.run(words, capture_output=True, text=True, **options)  # type: ignore[call-overload]
-    return None if done.returncode == 0 else (done.stdout + done.stderr).strip()[-600:]
+    ends = [text.strip()[-600:] for text in (done.stdout, done.stderr)]
+    return None if done.returncode == 0 else "\n".join(filter(None, ends))
 
 
 # --- documents ---
@@ -109,16 +139,28 @@ def citation(project: dict) -> str | None:
     return f"it lacks {missing}" if missing else None
 
 
-def changelog(version: str) -> str | None:
+def changelog(version: str, tag: str) -> str | None:
+    """Look for the section of the version; a tag needs its date and no file left in changes/."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    found = re.search(rf"^## \[(Unreleased\] - {re.escape(version)}|{re.escape(version)}\])", text, re.MULTILINE)
-    return None if found else f"there is no section {version}"
+    if not re.search(rf"^## \[(Unreleased\] - {re.escape(version)}$|{re.escape(version)}\])", text, re.MULTILINE):
+        return f"there is no section {version}"
+    if tag and not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", text, re.MULTILINE):
+        return f"the section has no date: a tag needs `## [{version}] - YYYY-MM-DD`"
+    left = [path.name for path in (ROOT / "changes").glob("*.*.md")]
+    return f"make changelog: {', '.join(left)}" if tag and left else None
 
 
-def readme_links() -> str | None:
+def readme(version: str) -> str | None:
+    """Look for relative links, and for a status of another version."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
+    if (status := re.search(r"^(\d+\.\d+\.\d+), Python", text, re.MULTILINE)) and status[1] != version:
+        return f"its status is {status[1]}"
     relative = re.findall(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)", text)
     return f"relative: {', '.join(relative[:5])}" if relative else None
+
+
+def addresses() -> str | None:
+    return command(sys.executable, str(ROOT / ".ci" / "addresses.py"), "--check")
 
 
 def committed() -> str | None:
@@ -174,6 +216,13 @@ def wheel_size() -> str | None:
     return None if size <= LARGEST_WHEEL else f"{size:,} bytes"
 
 
+def over_goal() -> list[str]:
+    """Return the line about a wheel that is larger than its goal."""
+    size = sum(path.stat().st_size for path in DIST.glob("*.whl"))
+    text = f"accept a wheel of {size:,} bytes, over the goal of {GOAL_OF_THE_WHEEL:,} (docs/decisions/22)"
+    return [text] if size > GOAL_OF_THE_WHEEL else []
+
+
 def sdist_contents() -> str | None:
     (archive,) = DIST.glob("*.tar.gz")
     with tarfile.open(archive) as file:
@@ -183,7 +232,7 @@ def sdist_contents() -> str | None:
     with tempfile.TemporaryDirectory() as place:
         shutil.unpack_archive(archive, place, filter="data")
         (unpacked,) = Path(place).iterdir()
-        return command("make", "demo", f"PYTHON={sys.executable}", cwd=unpacked)
+        return command("make", "demo", "test-fast", f"PYTHON={sys.executable}", cwd=unpacked)
 
 
 def installed() -> str | None:
@@ -191,6 +240,21 @@ def installed() -> str | None:
         if not any(name.endswith("licenses/src/flujo_actors/page/static/vendor/LICENSE") for name in file.namelist()):
             return "the license of the vendored files is missing"
     return command(sys.executable, str(ROOT / ".ci" / "wheel.py"))
+
+
+def extras() -> str | None:
+    found = {extra: problem for extra, program in EXTRAS.items() if (problem := with_extra(extra, program))}
+    return "; ".join(f"{extra}: {problem}" for extra, problem in found.items()) or None
+
+
+def with_extra(extra: str, program: str) -> str | None:
+    """Install the wheel with an extra in an empty environment, and run a program there."""
+    with tempfile.TemporaryDirectory() as place:
+        venv.create(place, with_pip=False, symlinks=True)
+        python = str(Path(place, "bin", "python"))
+        wanted = f"flujo-actors[{extra}] @ {wheel().resolve().as_uri()}"
+        problem = command(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python, wanted)
+        return problem or command(python, "-I", "-c", program, cwd=place)
 
 
 def typed() -> str | None:

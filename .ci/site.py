@@ -64,6 +64,7 @@ def main() -> None:
         shutil.rmtree(place)
     gather(place / "source")
     shutil.copy(ROOT / "mkdocs.yml", place)
+    shutil.copy(ROOT / ".ci" / "attrs_constructors.py", place)
     subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "-f", str(place / "mkdocs.yml")], check=True)
     shutil.copy(ROOT / "docs" / "llms.txt", place / "site")
     if wrong := problems(place / "site"):
@@ -85,7 +86,8 @@ def gather(source: Path) -> None:
     shutil.copytree(ROOT / "docs" / "images", source / "images")
     for diagram in (source / "images").glob("*.svg"):
         write(diagram.with_name(f"{diagram.stem}-dark.svg"), darkened(diagram.read_text(encoding="utf-8")))
-    shutil.copy(ROOT / "docs" / "iframe-worker.js", source)
+    for asset in ("iframe-worker.js", "site.css"):
+        shutil.copy(ROOT / "docs" / asset, source)
     for file in with_what_is_inside(shown):
         write(source / page_of(file), page_about(file))
 
@@ -101,7 +103,8 @@ def write(path: Path, text: str) -> None:
 
 
 def is_part_of_the_site(file: Path) -> bool:
-    return file.suffix in {".md", ".png", ".svg"}
+    name = file.relative_to(ROOT).as_posix()
+    return name in BESIDE or (name.startswith("docs/") and file.suffix in {".md", ".png", ".svg"})
 
 
 def with_what_is_inside(shown: set[Path]) -> Iterator[Path]:
@@ -121,9 +124,7 @@ def page_of(file: Path) -> str:
     name = file.relative_to(ROOT).as_posix()
     if name in BESIDE:
         return BESIDE[name]
-    if name.startswith("docs/") and is_part_of_the_site(file):
-        return name.removeprefix("docs/")
-    return f"files/{name}.md"
+    return name.removeprefix("docs/") if is_part_of_the_site(file) else f"files/{name}.md"
 
 
 def page_about(file: Path) -> str:

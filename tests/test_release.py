@@ -56,11 +56,21 @@ def test_the_address_of_the_repository_is_written_in_one_place(check: dict[str, 
     assert check["citation"]({**PROJECT, "version": "9.9"}) == "it lacks ['version: 9.9']"
 
 
+def test_documents_follow_the_addresses_of_the_project() -> None:
+    """`make addresses` writes another owner, name and site into each; today there is nothing to write."""
+    renewed = runpy.run_path(str(ROOT / ".ci" / "addresses.py"))["renewed"]
+    moved = {"Repository": "https://github.com/acme/pipelines", "Documentation": "https://docs.acme.example"}
+    for name in ("README.md", "CITATION.cff", "docs/llms.txt"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert renewed(text, PROJECT["urls"]) == text
+        assert not re.search(r"flujo-actors/flujo-actors|flujo-actors\.github\.io", renewed(text, moved))
+
+
 def test_links_of_the_readme_work_in_a_package_index(check: dict[str, Any]) -> None:
     """Each is absolute, and each to a file of the repository names one that exists; the page is short."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     files = re.findall(r"flujo-actors/flujo-actors/(?:blob/|tree/|)main/([\w./-]+)", text)
-    assert check["readme_links"]() is None
+    assert check["readme"](PROJECT["version"]) is None
     assert len(files) > 10
     assert [name for name in files if not (ROOT / name).exists()] == []
     assert text.count("\n") <= 150
@@ -73,15 +83,57 @@ def test_a_tag_of_another_version_is_refused(check: dict[str, Any]) -> None:
     assert tag() == f"v9.9 is not v{PROJECT['version']}"
 
 
+def test_a_tag_needs_a_dated_section_and_no_file_of_changes(
+    check: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a tag the section may be unreleased."""
+    monkeypatch.setitem(check, "ROOT", tmp_path)
+    (tmp_path / "changes").mkdir()
+    (tmp_path / "changes" / "README.md").touch()
+    (tmp_path / "CHANGELOG.md").write_text("## [Unreleased] - 9.9\n", encoding="utf-8")
+    assert check["changelog"]("9.9", "") is None
+    assert check["changelog"]("9.8", "") == "there is no section 9.8"
+    assert "has no date" in check["changelog"]("9.9", "v9.9")
+    (tmp_path / "CHANGELOG.md").write_text("## [9.9] - 2026-11-18\n", encoding="utf-8")
+    assert check["changelog"]("9.9", "v9.9") is None
+    (tmp_path / "changes" / "+thing.added.md").touch()
+    assert check["changelog"]("9.9", "v9.9") == "make changelog: +thing.added.md"
+
+
+def test_every_extra_of_users_is_installed_by_the_check(check: dict[str, Any]) -> None:
+    """The others are of contributors."""
+    assert {*check["EXTRAS"], "dev", "dev-evals", "docs", "release"} == PROJECT["optional-dependencies"].keys()
+
+
+@pytest.mark.parametrize(("size", "problem", "left"), [(10, None, 0), (30, None, 1), (50, "50 bytes", 1)])
+def test_a_wheel_over_its_goal_is_left_for_a_person(
+    check: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, problem: str | None, left: int
+) -> None:
+    """One over the limit fails."""
+    for name, value in {"DIST": tmp_path, "GOAL_OF_THE_WHEEL": 20, "LARGEST_WHEEL": 40}.items():
+        monkeypatch.setitem(check, name, value)
+    (tmp_path / "x.whl").write_bytes(b"." * size)
+    assert check["wheel_size"]() == problem
+    assert len(check["over_goal"]()) == left
+
+
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_calls_targets_of_the_makefile(workflow: Path) -> None:
     """CI of the repository runs nothing that a developer cannot run."""
     jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
     commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
-    targets = {word for line in commands if line.startswith("make ") for word in line.split()[1:] if word.isalpha()}
+    words = {word for line in commands if line.startswith("make ") for word in line.split()[1:]}
+    targets = {word for word in words if re.fullmatch(r"[a-z-]+", word)}
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert targets
     assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
+
+
+def test_actions_of_others_are_pinned_by_commit() -> None:
+    """A tag can be moved, a commit cannot; dependabot renews commit and comment."""
+    for workflow in WORKFLOWS:
+        for used in re.findall(r"uses: (.+)", workflow.read_text(encoding="utf-8")):
+            assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", used)
 
 
 def test_workflows_have_no_more_rights_than_they_need() -> None:
