@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "flujo_actors"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-LINES_OF_A_FILE = 650
+LINES_OF_A_FILE = 640
 LINES_OF_A_FUNCTION = 50
 LINES_OF_A_SMALL_FILE = 60
 
@@ -171,12 +171,18 @@ def tree(source: Path) -> ast.Module:
     return ast.parse(source.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(source: Path) -> tuple[ast.AST, ...]:
+    """Everything in a module, walked once for all rules."""
+    return tuple(ast.walk(tree(source)))
+
+
 def name(source: Path) -> str:
     return source.relative_to(PACKAGE).as_posix()
 
 
 def functions(source: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (node for node in nodes(source) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -195,13 +201,25 @@ def catches_everything(handler: ast.ExceptHandler) -> bool:
 
 
 def broad_handlers(source: Path) -> list[ast.ExceptHandler]:
-    handlers = (node for node in ast.walk(tree(source)) if isinstance(node, ast.ExceptHandler))
+    handlers = (node for node in nodes(source) if isinstance(node, ast.ExceptHandler))
     return [handler for handler in handlers if catches_everything(handler)]
+
+
+def lines_of_code(source: Path) -> int:
+    """Return the lines of a file without its docstrings and the sentences beneath its fields."""
+    bodies = (node.body for node in ast.walk(tree(source)) if isinstance(getattr(node, "body", None), list))
+    texts = [each for body in bodies for each in body if isinstance(each, ast.Expr) and is_text(each.value)]
+    length = len(source.read_text(encoding="utf-8").splitlines())
+    return length - sum((each.end_lineno or each.lineno) - each.lineno + 1 for each in texts)
+
+
+def is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def test_no_file_is_longer_than_a_reader_can_hold() -> None:
     """A file beyond the limit is two things."""
-    sizes = {name(source): len(source.read_text(encoding="utf-8").splitlines()) for source in SOURCES}
+    sizes = {name(source): lines_of_code(source) for source in SOURCES}
     assert {file: size for file, size in sizes.items() if size > LINES_OF_A_FILE} == {}
 
 
@@ -274,7 +292,7 @@ def commented(source: Path, handler: ast.ExceptHandler) -> bool:
 
 def annotations(source: Path) -> Iterator[ast.expr]:
     """The types of parameters, of what is returned, and of names."""
-    for node in ast.walk(tree(source)):
+    for node in nodes(source):
         match node:
             case ast.FunctionDef(returns=ast.expr() as said) | ast.AsyncFunctionDef(returns=ast.expr() as said):
                 yield said
@@ -290,10 +308,11 @@ def words_of(said: ast.expr) -> set[str]:
     return names | attributes | set(re.findall(r"\w+", " ".join(texts)))
 
 
-def aliases(source: Path) -> dict[str, ast.expr]:
-    """What a module calls a type: `Facts = Mapping[str, object]`, `Row: TypeAlias = list[str]`."""
+@cache
+def aliases(source: Path) -> dict[str, set[str]]:
+    """The words of what a module calls a type: `Facts = Mapping[str, object]`, `Row: TypeAlias = list[str]`."""
     found: dict[str, ast.expr] = {}
-    for node in ast.walk(tree(source)):
+    for node in nodes(source):
         match node:
             case ast.Assign(targets=[ast.Name(id=alias)], value=(ast.Subscript() | ast.BinOp() | ast.Name()) as said):
                 found[alias] = said
@@ -301,16 +320,21 @@ def aliases(source: Path) -> dict[str, ast.expr]:
                 target=ast.Name(id=alias), annotation=ast.Name(id="TypeAlias"), value=ast.expr() as said
             ):
                 found[alias] = said
-    return found
+    return {alias: words_of(said) for alias, said in found.items()}
+
+
+@cache
+def imported_words(source: Path) -> set[str]:
+    """What a module imports by name."""
+    return {each.name for node in nodes(source) if isinstance(node, ast.ImportFrom) for each in node.names}
 
 
 def standing_for_any(source: Path, known: set[str]) -> set[str]:
     """What `Any` is called in one module: itself, an alias of something with it, or one that is imported."""
-    imported = {each.name for node in ast.walk(tree(source)) if isinstance(node, ast.ImportFrom) for each in node.names}
-    found, before = {"Any"} | (known & imported), set[str]()
+    found, before = {"Any"} | (known & imported_words(source)), set[str]()
     while found != before:
         before = found
-        found = found | {alias for alias, said in aliases(source).items() if words_of(said) & found}
+        found = found | {alias for alias, words in aliases(source).items() if words & found}
     return found
 
 
@@ -373,7 +397,7 @@ def stem_words(source: Path) -> set[str]:
 
 def classes(source: Path) -> list[str]:
     """Names of the classes of a module, at any depth."""
-    return [node.name for node in ast.walk(tree(source)) if isinstance(node, ast.ClassDef)]
+    return [node.name for node in nodes(source) if isinstance(node, ast.ClassDef)]
 
 
 def dotted(source: Path) -> str:
@@ -386,7 +410,7 @@ def importers() -> dict[Path, set[Path]]:
     """Modules by the modules that import them, at any place in their code."""
     found: dict[Path, set[Path]] = {source: set() for source in SOURCES}
     for source in SOURCES:
-        for node in ast.walk(tree(source)):
+        for node in nodes(source):
             if isinstance(node, ast.ImportFrom) and node.level:
                 room = source.parents[node.level - 1].joinpath(*(node.module.split(".") if node.module else ()))
                 for each in node.names:

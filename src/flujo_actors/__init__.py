@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from ._api.run_info import WorkerInfo as WorkerInfo
     from ._api.settings_loader import load_settings as load_settings
     from ._api.version import __version__ as __version__
+    from ._api.wiring import conversations as conversations
     from ._blueprint.parser.findings import Finding as Finding
     from ._bridge.threads import abandoned_threads as abandoned_threads
     from ._core.failure_info import CompensatedToolCall as ToolCall
@@ -207,7 +208,6 @@ if TYPE_CHECKING:
     from ._fleet.engine_port import Ticket as Ticket
     from ._fleet.schedules import ScheduleInfo as ScheduleInfo
     from ._fleet.worker_loop import Worker as Worker
-    from ._runtime.calls.stored_conversations import conversations as conversations
     from ._runtime.context.freeform import Context as Context
     from ._runtime.run.json_text import to_json as to_json
     from .page import HOST_APP as HOST_APP
@@ -363,7 +363,7 @@ else:
             "lint": "._api.blueprints",
             "load_blueprint": "._api.blueprints",
             "load_settings": "._api.settings_loader",
-            "conversations": "._runtime.calls.stored_conversations",
+            "conversations": "._api.wiring",
             "make_agent_async": "._agents.agent_factory",
             "normalize_json_text": ".structured._reader",
             "parse_and_validate": ".structured._reader",

@@ -34,6 +34,7 @@ class BlueprintError(DeclarationError):
     """A blueprint is refused; `findings` have rule, file, line and column."""
 
     findings: tuple[Any, ...]
+    """Findings that refused the blueprint."""
 
     def __init__(self, message: str, findings: tuple[Any, ...] = ()) -> None:
         super().__init__(message)
@@ -44,6 +45,7 @@ class NotExportable(DeclarationError):
     """A pipeline has parts that a blueprint cannot express; `reasons` lists them."""
 
     reasons: tuple[str, ...]
+    """Parts that a blueprint cannot express."""
 
     def __init__(self, reasons: tuple[str, ...]) -> None:
         super().__init__(f"the pipeline cannot be written as a blueprint: {'; '.join(reasons)}")
@@ -89,7 +91,12 @@ class InfiniteRedirectError(ControlError):
 
 
 class NoOutput(FlujoError):
-    """`result.unwrap()` of a run without an output; `result` has its status."""
+    """`result.unwrap()` of a run without an output; `result` has its status.
+
+    Args:
+        result: result of the run.
+        text: text of the error.
+    """
 
     def __init__(self, result: Any, text: str) -> None:
         self.result = result
@@ -100,11 +107,15 @@ class RunFailed(NoOutput):
     """The run failed without a local exception to raise again.
 
     `error` describes the original exception, if there was one; its location and notes are notes of this one.
+
+    Args:
+        result: result of the run.
     """
 
     def __init__(self, result: Any) -> None:
         super().__init__(result, f"run {result.run_id!r} failed: {result.feedback}")
         self.error: Any = result.error
+        """Exception of the failed step, or its description."""
         for frame in getattr(result.error, "frames", ()):
             self.add_note(f"  {frame}")
         for note in getattr(result.error, "notes", ()):
@@ -112,7 +123,11 @@ class RunFailed(NoOutput):
 
 
 class RunPaused(NoOutput):
-    """The run waits for an answer, a time or an event."""
+    """The run waits for an answer, a time or an event.
+
+    Args:
+        result: result of the run.
+    """
 
     def __init__(self, result: Any) -> None:
         if result.status == "sleeping":
@@ -124,7 +139,11 @@ class RunPaused(NoOutput):
 
 
 class RunAborted(NoOutput):
-    """The run was stopped before it had an output."""
+    """The run was stopped before it had an output.
+
+    Args:
+        result: result of the run.
+    """
 
     def __init__(self, result: Any) -> None:
         super().__init__(result, f"run {result.run_id!r} was aborted: {result.feedback}")
@@ -153,6 +172,7 @@ class SingletonBusy(RunExists):
     """Another open run has the singleton key; `run_id` names it."""
 
     run_id: str
+    """Id of the open run."""
 
     def __init__(self, message: str, run_id: str = "") -> None:
         super().__init__(message)
@@ -271,11 +291,18 @@ class ContextError(FlujoError):
 
 
 class MergeConflict(ContextError):
-    """Two branches changed the same key of the context."""
+    """Two branches changed the same key of the context.
+
+    Args:
+        where: name of the parallel step.
+    """
 
     key: str
+    """Key of the context."""
     first: str
+    """Branch that changed it first."""
     second: str
+    """Branch that changed it, too."""
 
     def __init__(self, key: str, first: str, second: str, where: str) -> None:
         self.key, self.first, self.second = key, first, second
@@ -294,10 +321,12 @@ class ContextTooLarge(FlujoError):
 
     def __init__(self, *, max_tokens: int, sizes: dict[str, int]) -> None:
         self.max_tokens: int = max_tokens
+        """Limit of the context."""
         self.sizes: dict[str, int] = sizes
-        told = ", ".join(f"{source!r} has {size}" for source, size in sizes.items())
+        """Tokens of each source."""
+        sources = ", ".join(f"{source!r} has {size}" for source, size in sizes.items())
         super().__init__(
-            f"states and literals are never cut, and they alone have more than max_tokens={max_tokens}: {told}; "
+            f"states and literals are never cut, and they alone have more than max_tokens={max_tokens}: {sources}; "
             "shorten them, or raise max_tokens"
         )
 
@@ -325,8 +354,11 @@ class RateLimited(FlujoError):
     """A request would exceed the `max_wait_s` of its rate limit."""
 
     name: str
+    """Name of the rate limit."""
     wait_s: float
+    """Seconds that the request would wait."""
     max_wait_s: float
+    """Most seconds that it may wait."""
 
     def __init__(self, message: str, *, name: str = "", wait_s: float = 0.0, max_wait_s: float = 0.0) -> None:
         super().__init__(message)
@@ -341,8 +373,11 @@ class WaitTimeout(FlujoError):
     """No event arrived in time."""
 
     event: str
+    """Name of the awaited event."""
     key: str
+    """Key of the awaited event."""
     timeout_s: float
+    """Seconds of the wait."""
 
     def __init__(self, event: str, key: str, timeout_s: float) -> None:
         super().__init__(f"no event {event!r} with key {key!r} arrived within {timeout_s:g} s")
@@ -358,7 +393,11 @@ class ApprovalTimeout(FlujoError, TimeoutError):
 
 
 class Rejected(FlujoError):
-    """An approval was rejected; `decision` has the approver and the reason."""
+    """An approval was rejected; `decision` has the approver and the reason.
+
+    Args:
+        decision: decision of the approver.
+    """
 
     def __init__(self, message: str = "", decision: Any = None) -> None:
         self.decision = decision
@@ -366,10 +405,16 @@ class Rejected(FlujoError):
 
 
 class LowConfidence(FlujoError):
-    """An answer had low confidence; `confidence` is `None` if unknown."""
+    """An answer had low confidence; `confidence` is `None` if unknown.
+
+    Args:
+        why: reason of an unknown confidence.
+    """
 
     confidence: float | None
+    """Confidence of the answer, 0 to 1; `None` if unknown."""
     min_confidence: float
+    """Lowest confidence that the step accepts."""
 
     def __init__(self, confidence: float | None, min_confidence: float, why: str = "") -> None:
         self.confidence, self.min_confidence = confidence, min_confidence
@@ -381,7 +426,9 @@ class Compacted(FlujoError):
     """A record of an old loop turn was deleted (`keep_history`)."""
 
     run_id: str
+    """Id of the run."""
     seq: int
+    """Number of the deleted record."""
     oldest: int
     """Number of the oldest later record."""
 
@@ -398,9 +445,13 @@ class LoopDetected(FlujoError):
     """A loop was detected: `cycle` has entries, `times` counts, `kind` classifies."""
 
     kind: str
+    """Rule that found the loop."""
     cycle: tuple[str, ...]
+    """Repeated calls."""
     times: int
+    """Number of repetitions."""
     rotates: bool
+    """Whether the selection tries its next agent."""
 
     def __init__(self, kind: str, cycle: tuple[str, ...], times: int, *, rotates: bool = False) -> None:
         self.kind, self.cycle, self.times, self.rotates = kind, tuple(cycle), times, rotates
@@ -418,10 +469,15 @@ class UncertainUnit(FlujoError):
     """
 
     tool: str
+    """Name of the tool."""
     arguments: str
+    """Arguments of the call, as JSON."""
     key: str
+    """Key of the unit in the journal."""
     idempotency_key: str
+    """Key that the call was made with."""
     policy: str
+    """Declared handling: `"pause"` or `"fail"`."""
 
     def __init__(self, tool: str, arguments: str, *, key: str, idempotency_key: str, policy: str) -> None:
         self.tool, self.arguments, self.key = tool, arguments, key
@@ -436,8 +492,11 @@ class MaxTurnsReached(FlujoError):
     """The agent used `max_turns` model turns without a result."""
 
     max_turns: int
+    """Declared limit."""
     messages: tuple[Any, ...]
+    """Messages of the agent so far."""
     last_text: str
+    """Last text of the model."""
 
     def __init__(self, max_turns: int, *, messages: tuple[Any, ...] = (), last_text: str = "") -> None:
         self.max_turns, self.messages, self.last_text = max_turns, messages, last_text
@@ -524,6 +583,7 @@ class StructuredOutputError(FlujoError, ValueError):
     text_excerpt: str = ""
     """The beginning and the end of the text."""
     schema_hash: str | None = None
+    """Hash of the schema."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message)
@@ -535,3 +595,4 @@ class StreamLimitExceeded(StructuredOutputError):
 
     stage = "limits"
     partial_text: str = ""
+    """Text up to the limit."""

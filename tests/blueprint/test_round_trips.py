@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from flujo_actors import (
     Add,
     BlueprintError,
+    DeclarationError,
     Flujo,
     NotExportable,
     Pipeline,
@@ -56,6 +57,14 @@ def again(pipeline: Pipeline) -> Pipeline:
         path.write_text(dump_blueprint(pipeline))
         assert [each.message for each in lint(path, allow=[__name__]) if each.severity == "error"] == []
         return load_blueprint(path, allow=[__name__])
+
+
+def test_a_single_step_is_exported_as_a_pipeline() -> None:
+    """As `Flujo` takes one; any other value is refused."""
+    step = Step("add", add_one)
+    assert dump_blueprint(step) == dump_blueprint(Pipeline.from_step(step))
+    with pytest.raises(DeclarationError, match="the pipeline of a blueprint"):
+        dump_blueprint(3)  # type: ignore[arg-type]
 
 
 def facts(pipeline: Pipeline) -> object:

@@ -106,6 +106,7 @@ def test_an_answer_of_the_store_is_not_lost_with_the_loop(answers: str) -> None:
     assert [record.path for record in store.read(run.run_id) if record.kind == "settled"] == ["one"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_arrival_that_fails_ends_the_run(backend: Any) -> None:
     """A store that answers fewer questions than it was asked leaves nobody waiting for ever."""

@@ -33,9 +33,25 @@ class Head:
         self.address = f"127.0.0.1:{self.port}"
         # Ray's sockets need a short name, wherever the tests keep their files.
         self._directory = Path(tempfile.mkdtemp(prefix="flujo-ray-", dir="/tmp"))
+        self._cluster = self._directory / "ray_current_cluster"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Head:
+        """Start the head. Ray gives up if its node takes more than 30 s, as on a busy machine: then again."""
+        for _ in range(5):
+            process = self._launched()
+            until(lambda process=process: self._is_ready() or process.poll() is not None, 300)
+            if process.poll() is None:
+                return self
+            self.kill()
+        raise AssertionError("the Ray head does not start")
+
+    def _is_ready(self) -> bool:
+        """Ray writes its address when its node is registered; its port is open long before."""
+        return self._cluster.exists()
+
+    def _launched(self) -> subprocess.Popen[bytes]:
+        self._cluster.unlink(missing_ok=True)
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *SMALL]
         ports = ("--port", str(self.port), "--ray-client-server-port", str(free_port()))
         place = ("--node-ip-address", "127.0.0.1", *ports, "--temp-dir", str(self._directory))
@@ -46,8 +62,7 @@ class Head:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        until(lambda: is_open(self.port), 120)
-        return self
+        return self._process
 
     def kill(self) -> None:
         """The head and all that belongs to it, at once."""

@@ -13,7 +13,7 @@ from fleet_waiting import until
 
 from flujo_actors import Ticket
 from flujo_actors._fleet.engine_port import Engine
-from flujo_actors.testing.engine_conformance import EngineConformance, EnginePlace, RemoteOutcome, serving
+from flujo_actors.testing.engine_conformance import Deliveries, EngineConformance, EnginePlace, serving
 from kit.postgres_server import session_server
 
 pytestmark = [
@@ -73,10 +73,10 @@ class TestDbos(EngineConformance):
         """No workflow, whatever became of the run: the store says that."""
         engine = place.open()
         engine.prepare()
-        played = RemoteOutcome(place, engine)
-        with serving(place, played):
+        deliveries = Deliveries(place, engine)
+        with serving(place, deliveries):
             engine.submit([Ticket(run_id="one")])
-            played.wait([Ticket(run_id="one")])
+            deliveries.wait([Ticket(run_id="one")])
             until(lambda: workflows(place.url) == [])
 
 

@@ -64,17 +64,17 @@ class TestProcrastinate(EngineConformance):
 
     def test_what_was_played_leaves_nothing_behind(self, place: PostgresPlace) -> None:
         """No job, whatever became of the run: the store says that."""
-        engine, played = place.open(), threading.Event()
+        engine, deliveries = place.open(), threading.Event()
         engine.prepare()
         engine.submit([Ticket(run_id="one")])
         stopping = threading.Event()
 
         def play(run_id: str) -> None:
-            played.set()
+            deliveries.set()
             stopping.set()
 
         engine.serve(("default",), 1, play, stopping)
-        assert played.is_set()
+        assert deliveries.is_set()
         assert waiting(place, status="%") == 0
 
     def test_a_job_that_its_worker_has_lost_is_delivered_again(self, place: PostgresPlace) -> None:
@@ -82,18 +82,18 @@ class TestProcrastinate(EngineConformance):
         engine = ProcrastinateEngine(place.url, retry_s=0.2, polling_s=0.5, stalled_s=1.0)
         engine.prepare()
         engine.submit([Ticket(run_id="one")])
-        stopping, played = threading.Event(), queue.Queue[str]()
+        stopping, deliveries = threading.Event(), queue.Queue[str]()
 
         def play(run_id: str) -> None:
             if run_id == "one":
                 engine.submit([Ticket(run_id="lost")])
                 with psycopg.connect(place.url) as db:
                     db.execute(_LOSE)
-            played.put(run_id)
+            deliveries.put(run_id)
 
         thread = threading.Thread(target=engine.serve, args=(("default",), 1, play, stopping))
         thread.start()
-        assert [played.get(timeout=120), played.get(timeout=120)] == ["one", "lost"]
+        assert [deliveries.get(timeout=120), deliveries.get(timeout=120)] == ["one", "lost"]
         stopping.set()
         thread.join()
         assert waiting(place, status="%") == 0
@@ -102,13 +102,13 @@ class TestProcrastinate(EngineConformance):
         """Neither one that comes before the worker listens, nor one that comes while it looks at the queue."""
         engine = ProcrastinateEngine(place.url, polling_s=3600)
         engine.prepare()
-        played, stopping = queue.SimpleQueue[str](), threading.Event()
+        deliveries, stopping = queue.SimpleQueue[str](), threading.Event()
         with ThreadPoolExecutor(1) as threads:
-            serving = threads.submit(engine.serve, ("default",), 2, played.put, stopping)
+            serving = threads.submit(engine.serve, ("default",), 2, deliveries.put, stopping)
             try:
                 for number in range(200):
                     engine.submit([Ticket(run_id=f"run-{number}")])
-                    assert played.get(timeout=120) == f"run-{number}"
+                    assert deliveries.get(timeout=120) == f"run-{number}"
             finally:
                 stopping.set()
             serving.result(timeout=120)
@@ -236,6 +236,6 @@ def test_an_engine_that_cannot_be_asked_again_is_none() -> None:
 
 
 def played_on(place: EnginePlace, engine: Engine) -> Any:
-    from flujo_actors.testing.engine_conformance import RemoteOutcome
+    from flujo_actors.testing.engine_conformance import Deliveries
 
-    return RemoteOutcome(place, engine)
+    return Deliveries(place, engine)

@@ -179,7 +179,7 @@ def test_what_is_missing_is_said(engine: str, extra: str, monkeypatch: pytest.Mo
 
     monkeypatch.setitem(sys.modules, f"flujo_actors._fleet.contrib.{extra}_engine", None)
     store = "postgresql://nobody@127.0.0.1:1/nothing"
-    with pytest.raises(DeclarationError, match=rf"pip install flujo-actors\[{extra}\]"):
+    with pytest.raises(DeclarationError, match=rf"pip install 'flujo-actors\[{extra}\]'"):
         Flujo(Step("echo", echo), store=store, engine=engine)
 
 

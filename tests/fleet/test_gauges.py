@@ -107,15 +107,21 @@ def test_the_numbers_are_gauges_of_opentelemetry() -> None:
     assert flujo.store is not None
     client = RunClient(flujo.store)
 
+    last: dict[tuple[str, str], float] = {}
+
     def points() -> dict[tuple[str, str], float]:
+        """The last value of each gauge: older SDKs collect it once."""
         data: Any = reader.get_metrics_data()
         metrics = [each for scope in data.resource_metrics[0].scope_metrics for each in scope.metrics] if data else []
-        return {
-            (metric.name, next(iter(point.attributes.values()))): point.value
-            for metric in metrics
-            for point in metric.data.data_points
-            if metric.name.startswith("flujo.")
-        }
+        last.update(
+            {
+                (metric.name, next(iter(point.attributes.values()))): point.value
+                for metric in metrics
+                for point in metric.data.data_points
+                if metric.name.startswith("flujo.")
+            }
+        )
+        return last
 
     async def main() -> None:
         async with flujo.worker("cpu"):

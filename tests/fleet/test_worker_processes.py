@@ -130,6 +130,7 @@ def test_a_worker_told_to_stop_finishes_what_it_can(scene: Scene) -> None:
     with scene.worker().ready() as leaving:
         scene.submit("a", does="wait", seconds=1.0)
         until(lambda: scene.said("second", "a"))
+        until(lambda: [each for each in scene.client.workers() if each.state == "ready"])
         leaving.send(signal.SIGTERM)
         until(lambda: not [each for each in scene.client.workers() if each.state == "ready"] or None)
         scene.submit("b")

@@ -127,12 +127,14 @@ def test_events_are_dicts_for_other_servers(backend: str, url: str) -> None:
 
 
 def test_text_of_a_model_is_sent_while_it_is_written() -> None:
-    """With the path of its step, and without an id."""
-    store, spoken = MemoryStore(), anyio.Event()
+    """With the path of its step, without an id, and as the text so far: a reader replaces what it shows."""
+    store, heard = MemoryStore(), (anyio.Event(), anyio.Event())
 
     async def write(data: str) -> AsyncIterator[str]:
         yield "a long answer"
-        await spoken.wait()
+        await heard[0].wait()
+        yield " and more"
+        await heard[1].wait()
         yield " and its end"
 
     flujo = Flujo(Step("write", write), store=store)
@@ -142,7 +144,7 @@ def test_text_of_a_model_is_sent_while_it_is_written() -> None:
         async for event in sse_events(None, store, "r"):
             got.append(event)
             if event["event"] == "text":
-                spoken.set()
+                heard["more" in event["data"]["text"]].set()
 
     async def main() -> None:
         with anyio.fail_after(120):
@@ -155,4 +157,5 @@ def test_text_of_a_model_is_sent_while_it_is_written() -> None:
     anyio.run(main, backend="trio")
     texts = [each for each in got if each["event"] == "text"]
     assert all("id" not in each and each["data"]["path"] == "write" for each in texts)
-    assert "a long answer" in texts[0]["data"]["text"]
+    assert texts[0]["data"]["text"] == "a long answer"
+    assert next(each["data"]["text"] for each in texts if "more" in each["data"]["text"]) == "a long answer and more"

@@ -58,7 +58,8 @@ def calls_of(name: str) -> list[str]:
     return [
         source.relative_to(PACKAGE).as_posix()
         for source in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        if name.rpartition(".")[2] in (text := source.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(name)
     ]
 

@@ -271,7 +271,7 @@ except DeclarationError as error:
 def test_a_sink_without_the_sdk_says_which_extra_is_missing() -> None:
     """Spans would be made and dropped, without a word."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_SDK], capture_output=True, text=True, timeout=240, check=True)
-    assert "pip install flujo-actors[otel]" in done.stdout
+    assert "pip install 'flujo-actors[otel]'" in done.stdout
 
 
 def test_a_sink_with_the_sdk_takes_the_global_providers() -> None:

@@ -10,7 +10,19 @@ import pytest
 from scripted import same
 
 import flujo_actors
-from flujo_actors import Backoff, Cache, Flujo, Pipeline, RateLimit, Step, UsageLimits, errors
+from flujo_actors import (
+    Backoff,
+    Cache,
+    Flujo,
+    LoopGuard,
+    Pipeline,
+    PostgresStore,
+    RateLimit,
+    Step,
+    UsageLimits,
+    Votes,
+    errors,
+)
 from flujo_actors.errors import DeclarationError
 
 A, B = Step("a", same), Step("b", same)
@@ -186,6 +198,26 @@ DURATIONS: dict[str, Any] = {
     "backoff": lambda: Backoff(first=NO_FLOAT, ceiling=NO_FLOAT),
     "rate": lambda: RateLimit("r", requests_per_min=NO_FLOAT),
 }
+
+
+COUNTS: dict[str, Any] = {
+    "retries": lambda n: Step("s", same, max_retries=n),
+    "loops": lambda n: Step.loop_until("s", A, until=lambda output, context: True, max_loops=n),
+    "concurrency": lambda n: Step.map_over("s", A, max_concurrency=n),
+    "votes": Votes,
+    "repeats": lambda n: LoopGuard(same=n),
+    "tokens": lambda n: UsageLimits(total_tokens_limit=n),
+    "slots": lambda n: RateLimit("r", at_once=n),
+    "pool": lambda n: PostgresStore("postgresql://db/runs", pool_size=n),
+}
+
+
+@pytest.mark.parametrize("option", sorted(COUNTS))
+def test_a_count_of_thousands_of_digits_is_refused_with_its_length(option: str) -> None:
+    """No loop ends at it and no store can hold it; its digits are not printed."""
+    for count in (10**5000, -(10**5000)):
+        with pytest.raises(DeclarationError, match=r"not a number of about 5001 digits$"):
+            COUNTS[option](count)
 
 
 @pytest.mark.parametrize("option", sorted(DURATIONS))

@@ -330,8 +330,8 @@ class ToolCallCounter(AbstractCapability[Any]):
         await self._call.begin_tool_call()
         returned = False
         try:
-            told = ToolSpan(self._call.emit or no_telemetry, call.tool_name, call.tool_call_id, args)
-            with told as span, self._call.tools.inside():
+            tool_span = ToolSpan(self._call.emit or no_telemetry, call.tool_name, call.tool_call_id, args)
+            with tool_span as span, self._call.tools.inside():
                 span.result = await handler(args)
             returned = True
         finally:

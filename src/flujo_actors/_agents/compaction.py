@@ -45,6 +45,17 @@ def compact_history(messages: Sequence[ModelMessage], *, keep_last: int) -> list
     At least `keep_last` messages are kept. A tool call and its return stay together: where the cut would separate them,
     both are kept. The result has no call without a return and no return without a call, except calls in the last
     message, which are pending; broken pairs in the history are dropped. `messages` is not changed.
+
+    Args:
+        messages: history of a model agent.
+        keep_last: number of latest messages that stay unchanged.
+
+    Example:
+        ```python
+        result = Flujo(Step("ask", make_agent_async(scripted_model("Tea.")))).run("What is it?")
+        messages = [*result.step_history[0].messages]
+        assert compact_history(messages, keep_last=2) == messages
+        ```
     """
     if keep_last < 1:
         raise DeclarationError(f"compact_history(keep_last={keep_last!r}): at least the last message must be kept")

@@ -238,14 +238,15 @@ class Pricing:
                     "{'input_usd': …, 'output_usd': …}}}}, in dollars per million tokens"
                 )
 
-    def cost_of(self, response: ModelResponse, model: Model) -> float | None:
-        """Dollars for a response; `None` if no price is known."""
+    def cost_of(self, response: ModelResponse, model: Model | None) -> float | None:
+        """Dollars for a response of a model, or an unknown one."""
         estimate = estimated_cost(response)
         if self.settings.prices:
-            price = self._configured(response.model_name or "") or self._configured(model.model_name)
+            asked = "" if model is None else model.model_name
+            price = self._configured(response.model_name or "") or self._configured(asked)
             if price is not None:
                 return _cost(price, response.usage)
-        return _cost_by_name(response, model) if estimate is None else estimate
+        return _cost_by_name(response, model) if estimate is None and model is not None else estimate
 
     def cost_of_usage(self, usage: RequestUsage, model: Model) -> float | None:
         """Return the dollars by the most expensive possible model, or None."""

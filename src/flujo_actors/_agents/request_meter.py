@@ -24,7 +24,7 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -424,6 +424,19 @@ class AgentCall:
         if error is None and not measured:
             self.note_unmeasured(model)
         return used, cost
+
+    async def reserve(self) -> tuple[Amount, ...]:
+        """Reserve a call of a model that is not metered."""
+        return await self._granted(Amount()) if self.quotas else ()
+
+    def charge(self, responses: Iterable[ModelResponse], reserved: tuple[Amount, ...]) -> None:
+        """Replace the reservation with the usage of responses that were not metered."""
+        used = NO_USAGE
+        for response in responses:
+            self.begun += 1
+            correct_usage(response.usage)
+            used += usage_of(response.usage, cost_usd=self.pricing.cost_of(response, None) or 0.0)
+        self.settle(reserved, used)
 
     def _charge_unreported(
         self, response: ModelResponse, model: Model, cost: float | None, reserved: tuple[Amount, ...]

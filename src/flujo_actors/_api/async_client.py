@@ -250,17 +250,33 @@ class AsyncRunClient:
     def forget(self) -> None: ...
 
     def watch(self, run_id: str, *, after: int = 0, texts: bool = False, reconnect_s: float = 60.0) -> RunWatch:
-        """Return a run's records as written: `async for record in client.watch(run_id)`."""
+        """Return a run's records as written: `async for record in client.watch(run_id)`.
+
+        Args:
+            run_id: id of the run.
+            after: number of the record before the first one.
+            texts: whether `new_texts()` returns the live text of open steps.
+            reconnect_s: time of failures of the store after which its error is raised.
+        """
         return self._client.watch(run_id, after=after, texts=texts, reconnect_s=reconnect_s)
 
     def watch_runs(self, where: RunFilter | None = None, every_s: float = 1.0) -> RunsWatch:
-        """Return the changes of many runs: `async for info in client.watch_runs(where)`."""
+        """Return the changes of many runs: `async for info in client.watch_runs(where)`.
+
+        Args:
+            where: runs to watch; by default all.
+            every_s: seconds between two reads of the store.
+        """
         return self._client.watch_runs(where, every_s)
 
     async def wait(self, run_id: str, timeout: float | None = None) -> PipelineResult:
         """Return the result of an ended or paused run, without a thread.
 
         `TimeoutError` after so many seconds, with the run as `info`; `RunNotFound` without such a run.
+
+        Args:
+            run_id: id of the run.
+            timeout: most seconds to wait; `None` waits without a limit.
         """
         with anyio.move_on_after(timeout):
             await self._until_rest(run_id)

@@ -15,7 +15,7 @@ from ..errors import DeclarationError
 
 if TYPE_CHECKING:
     from .._blueprint.parser.findings import Finding
-    from .._dsl.pipeline import Pipeline
+    from .._dsl.pipeline import Pipeline, StepLike
 
 _OF_THE_EXTRA = ("jinja2", "yaml")
 
@@ -23,8 +23,11 @@ _OF_THE_EXTRA = ("jinja2", "yaml")
 def lint(path: str | PathLike[str], *, allow: Iterable[str] = ()) -> list[Finding]:
     """Return a blueprint's findings: rule, severity, file, line, column and message.
 
-    Nothing is imported, and nothing is written. `allow` extends the list of `flujo.toml`. An unreadable file raises
-    `BlueprintError`.
+    Nothing is imported, and nothing is written. An unreadable file raises `BlueprintError`.
+
+    Args:
+        path: file of the blueprint.
+        allow: modules or names that it may import, in addition to `flujo.toml`.
     """
     found: list[Finding] = _loaded(".blueprint_files").lint(path, allow=allow)
     return found
@@ -52,10 +55,13 @@ def load_blueprint(path: str | PathLike[str], *, allow: Iterable[str] = ()) -> P
     return pipeline
 
 
-def dump_blueprint(pipeline: Pipeline) -> str:
+def dump_blueprint(pipeline: StepLike) -> str:
     """Return the blueprint text of the pipeline, or raise `NotExportable`.
 
     `load_blueprint` of the text has the same fingerprint.
+
+    Args:
+        pipeline: pipeline, or a single step.
     """
     text: str = _loaded(".._blueprint.export").dump_blueprint(pipeline)
     return text
@@ -67,4 +73,4 @@ def _loaded(module: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _OF_THE_EXTRA:
             raise
-        raise DeclarationError(f"blueprints need an extra: pip install flujo-actors[blueprints] ({error})") from error
+        raise DeclarationError(f"blueprints need an extra: pip install 'flujo-actors[blueprints]' ({error})") from error

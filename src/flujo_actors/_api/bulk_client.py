@@ -234,7 +234,11 @@ class ReadClient(StoreClient):
 
     @blocking
     def outcomes(self, run_id: str) -> dict[StepPath, TerminalOutcome]:
-        """Return the steps' outcomes by path, in order of their end."""
+        """Return the steps' outcomes by path, in order of their end.
+
+        Args:
+            run_id: id of the run.
+        """
         found = self.state(run_id).outcomes
         return {path: attrs.evolve(outcome, path=path) for path, outcome in found.items()}
 
@@ -262,7 +266,12 @@ class ReadClient(StoreClient):
 
     @blocking
     def state_at(self, run_id: str, seq: int) -> RunState:
-        """Return the state of the run at its record number `seq`."""
+        """Return the state of the run at its record number `seq`.
+
+        Args:
+            run_id: id of the run.
+            seq: number of the record.
+        """
         return projected(self._store, RunId(run_id), up_to=seq)
 
     @blocking
@@ -288,7 +297,12 @@ class ReadClient(StoreClient):
 
     @blocking
     def record(self, run_id: str, seq: int) -> Record:
-        """Return one record with its body; raise `RunNotFound` if there is none."""
+        """Return one record with its body; raise `RunNotFound` if there is none.
+
+        Args:
+            run_id: id of the run.
+            seq: number of the record.
+        """
         required(self._store, "record", what="reading one record")
         return whole_record(self._store, RunId(run_id), seq)
 
@@ -326,6 +340,10 @@ class ReadClient(StoreClient):
         It begins with all open runs of the filter. Then it yields a run when its state, its number of questions or of
         retries has changed, also when it has ended or left the states of the filter. The open runs are read every
         `every_s` seconds.
+
+        Args:
+            where: runs to watch; by default all.
+            every_s: seconds between two reads of the store.
         """
         seconds = checked_seconds(every_s, what="watch_runs: every_s")
         if where is not None and not isinstance(where, RunFilter):
@@ -420,7 +438,12 @@ class ReadClient(StoreClient):
 
     @blocking
     def prompts(self, *, limit: int | None = None, cursor: str | None = None) -> Sequence[Question]:
-        """Return the open questions, newest first: `questions` without a filter."""
+        """Return the open questions, newest first: `questions` without a filter.
+
+        Args:
+            limit: most questions.
+            cursor: `cursor` of the last question of the page before.
+        """
         return open_questions(self._store, QuestionQuery(limit=limit, cursor=cursor))
 
     @blocking
@@ -432,7 +455,13 @@ class ReadClient(StoreClient):
     def webhooks(
         self, *, status: OutboxStatus | None = None, run_id: str | None = None, limit: int | None = None
     ) -> Sequence[WebhookInfo]:
-        """Return the messages to webhooks, newest first: pending, delivered, failed."""
+        """Return the messages to webhooks, newest first: pending, delivered, failed.
+
+        Args:
+            status: only messages with this status.
+            run_id: only messages of this run.
+            limit: most messages.
+        """
         required(self._store, "messages", what="a list of webhook messages", port="RunOutbox")
         wanted = _checked_choice("webhooks: status", status, get_args(OutboxStatus))
         named = None if run_id is None else RunId(run_id)
@@ -440,7 +469,11 @@ class ReadClient(StoreClient):
 
     @blocking
     def schema_of(self, token: str) -> JsonSchema:
-        """Return the JSON Schema of a question's answer; empty for any."""
+        """Return the JSON Schema of a question's answer; empty for any.
+
+        Args:
+            token: `state_token` of the question.
+        """
         return question_at(self._store, token).schema
 
 
@@ -497,6 +530,11 @@ class BulkClient(StoreClient):
 
         It needs no lease and writes no record, so it works in every state of the run. The steps of a running run read
         the labels of its claim. Labels are stored and exported as they are: they hold no secrets.
+
+        Args:
+            run_id: id of the run.
+            labels: labels to add or change.
+            remove: names of labels to remove.
         """
         required(self._store, "set_labels", what="set_labels", port="RunLabels")
         gone = checked_names(remove, what="remove")
@@ -549,7 +587,14 @@ class BulkClient(StoreClient):
         """Cancel all open runs of a filter, as `cancel` does.
 
         Bulk actions fix their set of runs at the start, skip runs that they do not apply to, and can be repeated after
-        an interruption. `dry_run` counts the matching runs, `limit` is the most that are acted on.
+        an interruption.
+
+        Args:
+            where: runs.
+            reason: reason that each run records.
+            undo: whether completed steps are compensated.
+            dry_run: whether to count the runs only.
+            limit: most runs to act on.
         """
         return self._bulk(dry_run, limit).cancel(where, reason=redacted(reason), undo=undo)
 
@@ -565,10 +610,20 @@ class BulkClient(StoreClient):
         dry_run: bool = False,
         limit: int | None = None,
     ) -> BulkReport:
-        """Retry all failed and aborted runs of a filter, as `retry` does."""
-        told, named = None if reason is None else redacted(reason), queue or "default"
+        """Retry all failed and aborted runs of a filter, as `retry` does.
+
+        Args:
+            where: runs.
+            mode: handling of a changed pipeline, as in `resume`.
+            from_start: whether completed steps run again.
+            queue: queue of the retries; by default `default`.
+            reason: reason that each run records.
+            dry_run: whether to count the runs only.
+            limit: most runs to act on.
+        """
+        facts, named = None if reason is None else redacted(reason), queue or "default"
         bulk = self._bulk(dry_run, limit)
-        return bulk.retry(where, mode=mode, from_start=from_start, queue=named, reason=told)
+        return bulk.retry(where, mode=mode, from_start=from_start, queue=named, reason=facts)
 
     @blocking
     def bulk_delete(
@@ -577,6 +632,12 @@ class BulkClient(StoreClient):
         """Delete all runs of a filter that have no owner.
 
         With `cancel_first`, open runs are cancelled without compensation before, also those that have an owner.
+
+        Args:
+            where: runs.
+            cancel_first: whether open runs are cancelled and deleted, too.
+            dry_run: whether to count the runs only.
+            limit: most runs to act on.
         """
         return self._bulk(dry_run, limit).delete(where, cancel_first=cancel_first)
 
@@ -591,7 +652,16 @@ class BulkClient(StoreClient):
         dry_run: bool = False,
         limit: int | None = None,
     ) -> BulkReport:
-        """Answer the questions of a filter's runs that accept the answer."""
+        """Answer the questions of a filter's runs that accept the answer.
+
+        Args:
+            where: runs.
+            answer: answer.
+            to: addressee of the questions; by default all questions.
+            by: name of the person.
+            dry_run: whether to count the questions only.
+            limit: most questions to answer.
+        """
         return self._bulk(dry_run, limit).answer(where, answer, to=to, by=by)
 
     def _bulk(self, dry_run: bool, limit: int | None) -> BulkAction:

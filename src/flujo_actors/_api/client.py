@@ -80,27 +80,47 @@ class LimitsClient(StoreClient):
 
     @blocking
     def schedules(self, pipeline: str | None = None) -> Sequence[ScheduleInfo]:
-        """Return the schedules of a pipeline, or all, by name."""
+        """Return the schedules of a pipeline, or all, by name.
+
+        Args:
+            pipeline: name of the pipeline.
+        """
         return _fleet.schedule_infos(self._store, pipeline)
 
     @blocking
     def schedule(self, name: str) -> ScheduleInfo:
-        """Return one schedule; raise `StoreError` if there is none."""
+        """Return one schedule; raise `StoreError` if there is none.
+
+        Args:
+            name: name of the schedule.
+        """
         return _fleet.schedule_info(self._store, name)
 
     @blocking
     def pause_schedule(self, name: str) -> None:
-        """Pause a schedule; its instants until `resume_schedule` have no runs."""
+        """Pause a schedule; its instants until `resume_schedule` have no runs.
+
+        Args:
+            name: name of the schedule.
+        """
         _fleet.pause_schedule(self._store, name)
 
     @blocking
     def resume_schedule(self, name: str) -> None:
-        """Resume a paused schedule from now."""
+        """Resume a paused schedule from now.
+
+        Args:
+            name: name of the schedule.
+        """
         _fleet.resume_schedule(self._store, name)
 
     @blocking
     def delete_schedule(self, name: str) -> None:
-        """Delete a schedule; its runs stay."""
+        """Delete a schedule; its runs stay.
+
+        Args:
+            name: name of the schedule.
+        """
         _fleet.delete_schedule(self._store, name)
 
     @blocking
@@ -108,6 +128,9 @@ class LimitsClient(StoreClient):
         """Request a run of a schedule now; return its id.
 
         The next worker of the pipeline creates the run, also of a paused schedule.
+
+        Args:
+            name: name of the schedule.
         """
         return _fleet.trigger_schedule(self._store, name)
 
@@ -117,7 +140,13 @@ class LimitsClient(StoreClient):
     ) -> Sequence[str]:
         """Request the missing runs of `[start, end)`; return their ids.
 
-        The next worker of the pipeline creates them, oldest first. More than `limit` instants: `ValueError`.
+        The next worker of the pipeline creates them, oldest first.
+
+        Args:
+            name: name of the schedule.
+            start: first instant, included.
+            end: last instant, excluded.
+            limit: most instants; a longer range raises `ValueError`.
         """
         return _fleet.backfill_schedule(self._store, name, start, end, limit=limit)
 
@@ -129,13 +158,23 @@ class LimitsClient(StoreClient):
 
     @blocking
     def budgets(self, name: str | None = None, *, scope: str | None = None) -> Sequence[BudgetInfo]:
-        """Return the budgets of windows, by name and scope value."""
+        """Return the budgets of windows, by name and scope value.
+
+        Args:
+            name: only budgets of this name.
+            scope: only budgets of this scope value.
+        """
         required(self._store, "window_budgets", what="reading budgets")
         return budget_infos(self._store.window_budgets(), name, scope)
 
     @blocking
     def clear_cache(self, pipeline: str | None = None, step: str | None = None) -> int:
-        """Delete cached outputs of a pipeline or step; return their number."""
+        """Delete cached outputs of a pipeline or step; return their number.
+
+        Args:
+            pipeline: name of the pipeline; by default all.
+            step: name of the step; by default all.
+        """
         required(self._store, "clear_cache", what="clearing the cache of steps")
         return self._store.clear_cache(pipeline, step)
 
@@ -144,6 +183,9 @@ class LimitsClient(StoreClient):
         """Return an evaluation, also while it runs; `RunNotFound` if it is none.
 
         Neither its pipeline nor pydantic-evals is needed.
+
+        Args:
+            run_id: run of the evaluation.
         """
         found: Evaluation = evaluations().stored_evaluation(self._store, run_id)
         return found
@@ -197,7 +239,11 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
 
     @blocking
     def retry_webhooks(self, ids: Sequence[str] | None = None) -> int:
-        """Retry failed webhook messages now; return their number."""
+        """Retry failed webhook messages now; return their number.
+
+        Args:
+            ids: messages; by default all failed ones.
+        """
         required(self._store, "retry_messages", what="retrying webhook messages", port="RunOutbox")
         return self._store.retry_messages(None if ids is None else list(ids))
 
@@ -206,17 +252,31 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
         """Report a later selection's reward at `path`, 0 to 1, once.
 
         Raise `NoRewardDue` if it was reported already, if the selection has not ended, or if there is none.
+
+        Args:
+            run_id: id of the run.
+            path: path of the selecting step.
+            value: reward, 0 to 1.
         """
         reward(self._store, RunId(run_id), StepPath(path), value)
 
     @blocking
     def choices(self, run_id: str) -> dict[StepPath, Selection]:
-        """Return a run's choices with their statistics, for off-policy evaluation."""
+        """Return a run's choices with their statistics, for off-policy evaluation.
+
+        Args:
+            run_id: id of the run.
+        """
         return choices_in(self._store.read(RunId(run_id)))
 
     @blocking
     def beliefs(self, name: str, category: str = DEFAULT_CATEGORY) -> dict[str, Belief]:
-        """Return each arm's statistics without prior, by name or step path."""
+        """Return each arm's statistics without prior, by name or step path.
+
+        Args:
+            name: name of the selection, or the path of its step.
+            category: category of the data.
+        """
         return self._store.beliefs(name, category)
 
     @blocking
@@ -313,13 +373,25 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
         status: EventStatus | None = None,
         limit: int = 100,
     ) -> Sequence[EventInfo]:
-        """Return stored events, latest first; they are kept for a while."""
+        """Return stored events, latest first; they are kept for a while.
+
+        Args:
+            event: only events of this name.
+            key: only events with this key.
+            status: only events with this status.
+            limit: most events.
+        """
         required(self._store, "events", what="a list of events", port="Events")
         return self._store.events(event=event, key=key, status=status, limit=limit)
 
     @blocking
     def waits(self, event: str | None = None, *, key: str | None = None) -> Sequence[Wait]:
-        """Return the open waits for events, oldest first."""
+        """Return the open waits for events, oldest first.
+
+        Args:
+            event: only waits for events of this name.
+            key: only waits for this key.
+        """
         required(self._store, "waits", what="a list of waits", port="Events")
         return [wait_of(run_id, pause) for run_id, pause in self._store.waits(event=event, key=key)]
 
@@ -539,7 +611,13 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
     ) -> str:
         """Create the only run of an exported file; return its id.
 
-        `CorruptRecord` names the line of a cut or changed file; then nothing is written. 0 is no bound.
+        `CorruptRecord` names the line of a cut or changed file; then nothing is written.
+
+        Args:
+            path: file of `export_run`, or an open binary file.
+            new_id: id of the new run; by default that of the file.
+            max_bytes: most bytes to read after decompression; 0 is no bound.
+            max_records: most records to read; 0 is no bound.
         """
         try:
             new = None if new_id is None else RunId(new_id)
@@ -597,8 +675,13 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
         """Delete runs without a change for that long; return their number.
 
         It deletes small batches, so that other writers continue, and can be repeated after an interruption.
-        For an ended run the time of its end counts. `dry_run` returns the number of matching runs and deletes nothing.
+        For an ended run the time of its end counts.
         Events that no wait can consume any more are deleted, too, and budgets of windows that ended 400 days ago.
+
+        Args:
+            older_than_s: seconds since the last change of a run.
+            statuses: only runs with these statuses.
+            dry_run: whether to count the runs only.
         """
         if not 0 <= older_than_s < math.inf:
             raise DeclarationError(f"forget: older_than_s must be a finite number of seconds, not {older_than_s!r}")

@@ -16,7 +16,7 @@ from .._core.default_settings import default_settings
 from .._core.labels import case_labels, checked_labels
 from .._core.type_parameters import NOTHING, Generic, In
 from .._core.usage import UsageLimits
-from .._durable.run_registry import OpenRun, RunRegistry, checked_id
+from .._durable.run_registry import MemoryRunRegistry, OpenRun, RunRegistry, checked_id
 from .._runtime.context.copies import FirstContext, isolated
 from ..errors import DeclarationError
 from . import rehearsal as _rehearsal
@@ -356,7 +356,7 @@ class EvaluationApi:
         self,
         dataset: Dataset[Any, Any, Any] | str | os.PathLike[str],
         *,
-        evaluators: Iterable[Evaluator[Any, Any, Any]] = (),
+        evaluators: Iterable[Evaluator[Any, Any, Any] | type[Evaluator[Any, Any, Any]]] = (),
         run_id: str | None = None,
         baseline: str | os.PathLike[str] | Evaluation | None = None,
         gates: Iterable[str] = (),
@@ -373,9 +373,18 @@ class EvaluationApi:
         evaluation, and returns an ended one without work. `EvaluationMismatch` if dataset, evaluators, pipeline or
         `repeat` differ. `RunLeased` if another process runs it.
 
-        `baseline` is an earlier evaluation: its id in the store, an `Evaluation`, or a file of `to_json()`. `gates` are
-        conditions such as `"pass>=0.9"`, `"cost<=1.1x"` and `"score.tone not worse"`. `max_cost_usd` bounds cases and
-        judges together; a call with a larger bound continues. With `queue`, workers execute the cases.
+        Args:
+            dataset: dataset of pydantic-evals, or its file.
+            evaluators: evaluators that are added to those of the dataset; classes are those that its file may name.
+            run_id: id of the evaluation's run; the same id resumes it.
+            baseline: earlier evaluation: its id in the store, an `Evaluation`, or a file of `to_json()`.
+            gates: conditions such as `"pass>=0.9"`, `"cost<=1.1x"` and `"score.tone not worse"`.
+            repeat: number of runs of each case.
+            max_concurrency: most cases at once.
+            max_cost_usd: bound of cases and judges together; a call with a larger bound continues.
+            queue: queue of the workers that run the cases; by default they run here.
+            lower_is_better: metrics whose decrease is an improvement.
+            backend: library that the steps are written for.
         """
         refuse_inside_loop(instead="evaluate_async")
         import anyio  # only for evaluations
@@ -399,7 +408,7 @@ class EvaluationApi:
         self,
         dataset: Dataset[Any, Any, Any] | str | os.PathLike[str],
         *,
-        evaluators: Iterable[Evaluator[Any, Any, Any]] = (),
+        evaluators: Iterable[Evaluator[Any, Any, Any] | type[Evaluator[Any, Any, Any]]] = (),
         run_id: str | None = None,
         baseline: str | os.PathLike[str] | Evaluation | None = None,
         gates: Iterable[str] = (),
@@ -447,6 +456,7 @@ class SubjectFlujo:
         cases = copy.copy(self._flujo)
         cases._labels = case_labels(cases._labels, parent, charged=charged)
         cases._parent_quota = quota
+        cases._in_memory = MemoryRunRegistry()  # without a store, an earlier evaluation of this id is forgotten
         return cases
 
     def for_evaluation(self, pipeline: Pipeline, budget: ParentBudget | None) -> Any:
@@ -532,12 +542,24 @@ class RehearsalApi:
     ) -> Rehearsal:
         """Run stored runs on a changed pipeline, from their first changed step.
 
-        `runs` are ids, `RunInfo`s or run files; `changed` is the `Flujo` with the change, by default this one. Models
-        are asked within `max_cost_usd`, or `models="recorded"` answers; tools and functions answer from the record.
-        `at` sets the first step by hand. `same(recorded, now)` or `evaluators` decide whether another output counts.
+        Models answer within `max_cost_usd`, or from the record. Tools and functions answer from the record.
 
-        `into` is a store that keeps the forks as ended runs. `gates` are conditions such as `"same>=0.9"` and
-        `"cost<=1.1x"`.
+        Args:
+            runs: ids, `RunInfo`s or run files.
+            changed: `Flujo` with the change; by default this one.
+            tools: `"recorded"`, the only choice: no tool is called.
+            models: `"live"` to ask the models, `"recorded"` to answer from the record.
+            at: path of the first step that runs again; by default the first changed step.
+            live_steps: steps that are executed, as if they were declared `rehearse="live"`.
+            same: function of the recorded and the new output that returns whether they are equal.
+            evaluators: pydantic-evals evaluators that compare the outputs.
+            repeat: number of forks of each run.
+            max_cost_usd: bound of all forks together; live models need one.
+            max_concurrency: most forks at once.
+            gates: conditions such as `"same>=0.9"` and `"cost<=1.1x"`.
+            into: store that keeps the forks.
+            connect: whether toolsets may connect to list their tools.
+            backend: library that the steps are written for.
         """
         options = self._rehearsal_options(locals())
         start = functools.partial(_rehearsal.rehearsed, _performer_of(changed or self), self._store, runs, options)

@@ -275,7 +275,17 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         chunks: Chunks = True,
         labels: Mapping[str, str] | None = None,
     ) -> RunHandle[Out, Ctx]:
-        """Return the handle of `run_async`, under the name for iteration."""
+        """Return the handle of `run_async`, under the name for iteration.
+
+        Args:
+            data: input of the first step.
+            run_id: id of the run; a random one by default.
+            context: fields of this run's context.
+            started: whether the iteration includes starts of steps (`Started`).
+            tools: whether the iteration includes tool calls (`ToolCalled`).
+            chunks: live chunks, as in `run_async`.
+            labels: texts to find the run by.
+        """
         shown = chunks_of(self.pipeline, chunks)
         return RunHandle(self._start(data, run_id, context, labels), started=started, tools=tools, chunks=shown)
 
@@ -341,7 +351,13 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         tools: bool = False,
         chunks: Chunks = True,
     ) -> RunHandle[Out, Ctx]:
-        """Return a handle on a resumed run; arguments of `resume`, `run_async`."""
+        """Return a handle on a resumed run; arguments of `resume`, `run_async`.
+
+        Args:
+            started: whether the iteration includes starts of steps.
+            tools: whether the iteration includes tool calls.
+            chunks: live chunks, as in `run_async`.
+        """
         start = functools.partial(self._run_on, token, answer, checked_mode(mode), wait)
         return RunHandle(start, started=started, tools=tools, chunks=chunks_of(self.pipeline, chunks))
 
@@ -403,7 +419,13 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         tools: bool = False,
         chunks: Chunks = True,
     ) -> RunHandle[Out, Ctx]:
-        """Return a handle on a retried run; arguments of `retry`, `run_async`."""
+        """Return a handle on a retried run; arguments of `retry`, `run_async`.
+
+        Args:
+            started: whether the iteration includes starts of steps.
+            tools: whether the iteration includes tool calls.
+            chunks: live chunks, as in `run_async`.
+        """
         start = functools.partial(self._retry, RunId(run_id), from_start, checked_mode(mode), reason)
         return RunHandle(start, started=started, tools=tools, chunks=chunks_of(self.pipeline, chunks))
 
@@ -467,6 +489,10 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
 
         It wakes at the next pause timeout, and at least every `every_s` seconds. A pass that fails because the store is
         away is logged, and the next one tries again.
+
+        Args:
+            every_s: longest time between two passes.
+            mode: handling of a changed pipeline, as in `resume`.
         """
 
         seconds = checked_seconds(every_s, what="recovering: every_s")
@@ -523,6 +549,9 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         """Drop a paused run without an answer; return whether it existed.
 
         Without a store, paused runs are kept in memory until they are answered or forgotten. Blocks if there is one.
+
+        Args:
+            run_id: id of the run.
         """
         if self._store is None:
             return self._in_memory.forget(RunId(run_id))
@@ -534,6 +563,10 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         """Return for each open run whether this pipeline can resume it.
 
         Nothing is executed or written: use it before a deploy. `RunFilter(pipeline=…)` leaves out other pipelines.
+
+        Args:
+            where: runs to check; by default all open ones.
+            mode: handling of a changed pipeline, as in `resume`.
         """
         return checked_runs(self._runs(), where, mode)
 

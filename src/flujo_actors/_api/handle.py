@@ -50,7 +50,18 @@ Drive: TypeAlias = Callable[[Host, EventStream | None], Awaitable[PipelineResult
 
 
 class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]):
-    """Handle of a run: await it, iterate over outcomes, or enter."""
+    """Handle of a run: await it, iterate over outcomes, or enter.
+
+    Example:
+        ```python
+        async def main() -> str:
+            async with Flujo(Step("greet", str.upper)).run_async("ada") as run:
+                steps = [each.path async for each in run if isinstance(each, Success)]
+                return f"{steps}: {(await run).output}"
+
+        assert trio.run(main) == "['greet']: ADA"
+        ```
+    """
 
     def __init__(
         self, drive: Drive, *, started: bool = False, tools: bool = False, chunks: ShownChunks | None = None

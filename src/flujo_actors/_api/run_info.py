@@ -61,6 +61,7 @@ class Wait:
     path: str
     """Path of the waiting step; empty for a delayed start."""
     kind: WaitKind
+    """Reason of the wait."""
     event: str | None = None
     """Name of the awaited event."""
     key: str | None = None
@@ -70,6 +71,7 @@ class Wait:
     due_at: float | None = None
     """End of the wait in seconds since the epoch; `None` without one."""
     run_id: str = ""
+    """Id of the run."""
 
 
 @attrs.frozen(kw_only=True)
@@ -77,10 +79,15 @@ class RunInfo:
     """A stored run at a glance."""
 
     run_id: str
+    """Id of the run."""
     status: StoredStatus
+    """Stored status."""
     pipeline: str
+    """Name of the pipeline."""
     created_at: float
+    """Time of creation in epoch seconds."""
     updated_at: float
+    """Time of the last change in epoch seconds."""
     state_token: str | None = None
     """Token for an answer, if the run is paused."""
     message: str | None = None
@@ -104,9 +111,11 @@ class RunInfo:
     started_at: float | None = None
     """Time of the first claim."""
     ended_at: float | None = None
+    """Time of the end in epoch seconds, if it has ended."""
     worked_s: float = 0.0
     """Seconds of execution, without questions and queues, as of the last release."""
     retries: int = 0
+    """Number of retries."""
     questions: int = 0
     """Number of open questions."""
     worker: str | None = None
@@ -118,6 +127,7 @@ class RunInfo:
     tokens: int = 0
     """Tokens used at its last release."""
     cost_usd: float = 0.0
+    """Cost of the run so far."""
     records: int = 0
     """Number of records."""
     labels: Mapping[str, str] = NO_LABELS
@@ -139,21 +149,29 @@ class WorkerInfo:
     """A worker that is there."""
 
     name: str
+    """Name of the worker."""
     host: str
+    """Name of its machine."""
     pid: int
+    """Id of its process."""
     state: str
     """`starting`, `ready`, `draining` or `stopped`."""
     queues: tuple[str, ...]
+    """Queues that it serves."""
     slots: int
+    """Number of runs that it executes at once."""
     busy: int
     """Number of runs being executed."""
-    played: int
+    executed: int = 0
     """Number of executed runs."""
     pipeline: str
+    """Name of its pipeline."""
     fingerprint: str
     """Pipeline version of the worker."""
     since: float
+    """Time of its start in epoch seconds."""
     seen_at: float
+    """Time of its last heartbeat in epoch seconds."""
     mode: str = "strict"
     """Handling of runs of another version: `strict`, `compat` or `force`."""
     backend: str = ""
@@ -169,6 +187,7 @@ class WebhookInfo:
     id: str
     """Id of the message, the header `webhook-id` of each delivery."""
     run_id: str
+    """Id of the run."""
     event: str
     """`question` or `ended`."""
     url: str
@@ -178,6 +197,7 @@ class WebhookInfo:
     attempts: int
     """Number of failed deliveries."""
     created_at: float
+    """Time of creation in epoch seconds."""
     next_at: float | None = None
     """Time of the next delivery in epoch seconds."""
     error: str | None = None
@@ -194,13 +214,17 @@ class QueueInfo:
     """A queue with a live worker or a waiting run."""
 
     name: str
+    """Name of the queue."""
     depth: int = 0
     """Number of queued and blocked runs, all of them ready."""
     oldest_s: float = 0.0
     """Waiting time of the oldest of them."""
     running: int = 0
+    """Number of runs that a worker executes."""
     workers: int = 0
+    """Number of workers that serve the queue."""
     slots: int = 0
+    """Number of runs that these workers execute at once."""
     blocked: int = 0
     """Number of runs that no live worker can claim."""
     sleeping: int = 0

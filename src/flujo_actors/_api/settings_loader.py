@@ -50,7 +50,19 @@ def resolve_settings(given: Settings | Mapping[str, object] | None) -> Settings:
 def load_settings(
     *, environ: Mapping[str, str] | None = None, file: Path | None = None, overrides: Mapping[str, object] | None = None
 ) -> Settings:
-    """Settings from the file, the environment and overrides, in that order."""
+    """Settings from the file, the environment and overrides, in that order.
+
+    Args:
+        environ: environment variables; by default those of the process.
+        file: file to read; by default that of `FLUJO_CONFIG`, or `flujo.toml`.
+        overrides: values that take precedence over both, by dotted name.
+
+    Example:
+        ```python
+        settings = load_settings(environ={}, overrides={"usage.strict_pricing": True})
+        assert settings.usage.strict_pricing
+        ```
+    """
     variables = os.environ if environ is None else environ
     named = file or variables.get("FLUJO_CONFIG")
     layers = (

@@ -30,6 +30,8 @@ from ..telemetry._null_telemetry import NullTelemetry
 if TYPE_CHECKING:
     from contextvars import ContextVar
 
+    from pydantic_ai.conversation_store import ConversationStore
+
     from .._core.failure_info import HookPayload
     from .._core.outcomes import RunId, Undone
     from .._core.policies.rate_limits import RateLimit
@@ -133,6 +135,8 @@ def _needed_by_agent(step: Step) -> Iterator[str]:
         yield f"{_TREE}.degraded_input"
     if step.plan.shape == "model":
         yield ".._runtime.calls.model_call"
+        if step.conversation is not None:
+            yield ".._runtime.calls.stored_conversations"
         if step.resumable is not None:
             yield ".._runtime.calls.conversations"
     elif step.processing.wanted is not None:
@@ -182,6 +186,21 @@ def refuse_without_store(pipeline: Pipeline) -> None:
             raise DeclarationError(
                 f"step {each.name!r} asks for a `transaction`, but there is no store to give one: pass `store` to Flujo"
             )
+
+
+def conversations(store: str | Store) -> ConversationStore:
+    """Return a store of conversations for pydantic-ai's agents, in this store.
+
+    Args:
+        store: a store or its URL.
+    """
+    from .._runtime.calls.stored_conversations import (  # pydantic-ai 2.66, and older ones are allowed
+        StoredConversations,
+        rows_of,
+    )
+    from ..stores._store_factory import open_store
+
+    return StoredConversations(rows_of(open_store(store)))
 
 
 # --- limits -------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from .._dsl.context_sources import (
 from .._dsl.declared_step import Declared
 from .._dsl.kinds import BranchOn, HumanInTheLoop, LoopUntil, MapOver, Parallel, SequenceOf
 from .._dsl.output_options import NO_PROCESSING
-from .._dsl.pipeline import AnyStep, Pipeline, step_of
+from .._dsl.pipeline import AnyStep, Pipeline, StepLike, as_step, step_of
 from .._dsl.step_declaration import Step
 from .._dsl.wait_steps import Approval, Sleep, WaitFor
 from ..errors import NotExportable
@@ -106,9 +106,9 @@ _OWN_PROCESSORS = (
 _OWN_REDUCERS = "reducers of its own (`merge`) can only be declared in Python"
 
 
-def dump_blueprint(pipeline: Pipeline) -> str:
+def dump_blueprint(pipeline: StepLike) -> str:
     """Return the blueprint text of the pipeline, or raise `NotExportable`."""
-    return _Export().text(pipeline)
+    return _Export().text(Pipeline.from_step(as_step(pipeline, where="the pipeline of a blueprint")))
 
 
 class _Export:

@@ -12,8 +12,9 @@ from .error_info import leaves_of
 from .outcomes import Aborted, ErrorInfo, Paused, StepResult
 from .step_paths import StepPath
 
-if TYPE_CHECKING:  # needed only by runs that pause with more than a text
+if TYPE_CHECKING:  # needed only by runs that pause with more than a text, or are cancelled
     from .policies.approval_policy import QuestionSpec
+    from .records.records import CancelRequest
 
 NOTHING: Mapping[str, object] = {}
 """The metadata of an attempt that has none to report."""
@@ -116,3 +117,11 @@ def _items(output: object) -> Iterable[tuple[object, object]]:
 
 class ConversationMoved(FlujoError):
     """Another writer changed a conversation; nothing of the append was written."""
+
+
+class CancelPending(FlujoError):
+    """A cancel request came before an append, which was not written."""
+
+    def __init__(self, request: CancelRequest) -> None:
+        super().__init__(f"a cancel request came before the end of the run: {request.given_reason}")
+        self.request = request

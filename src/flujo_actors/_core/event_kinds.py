@@ -90,8 +90,11 @@ class InRun:
     """Location and time shared by all events; never an event by itself."""
 
     run_id: str
+    """Id of the run."""
     path: str = ""
+    """Path of the step; empty for the run itself."""
     at: float
+    """Time in seconds on the clock of the run."""
 
 
 @attrs.frozen(kw_only=True)
@@ -99,7 +102,9 @@ class InStep(InRun):
     """The same, inside a step."""
 
     path: str
+    """Path of the step."""
     step_name: str
+    """Name of the step."""
 
 
 @attrs.frozen(kw_only=True)
@@ -107,3 +112,4 @@ class InAttempt(InStep):
     """Event inside one attempt of a step (from 1; 0 if unknown)."""
 
     attempt: int = 0
+    """Number of the attempt, from 1."""

@@ -49,8 +49,11 @@ class StepFailure:
     """
 
     run_id: str
+    """Id of the run."""
     step_name: str
+    """Name of the failed step."""
     path: StepPath
+    """Path of the failed step."""
     error_type: str
     """The name of the exception's class; empty if nothing was raised."""
     message: str
@@ -60,8 +63,11 @@ class StepFailure:
     at: dt.datetime
     """Time of the failure, in UTC."""
     attempts: int
+    """Number of its attempts."""
     input: Any = attrs.field(repr=False)
+    """Data of the step."""
     feedback: str
+    """Text of the failure."""
     error: Any = attrs.field(default=None, eq=False, repr=False)
     """Exception; an `ErrorInfo` if another process raised it."""
 
@@ -71,6 +77,7 @@ class Recovered:
     """Handler result that gives the failed step this output."""
 
     output: Any = None
+    """Output that replaces that of the failed step."""
 
 
 @attrs.frozen(kw_only=True)
@@ -78,8 +85,11 @@ class CompensatedToolCall:
     """A call of a granular step's tool."""
 
     name: str
+    """Name of the tool."""
     arguments: Mapping[str, Any]
+    """Arguments of the call."""
     result: Any = None
+    """Result of the call."""
     key: str
     """The idempotency key that the call was made with."""
     completed: bool = True
@@ -91,14 +101,19 @@ class Undo:
     """Step to compensate; `compensate` receives it as its data."""
 
     run_id: str
+    """Id of the run."""
     step_name: str
+    """Name of the step to compensate."""
     path: StepPath
+    """Path of the step."""
     input: Any = attrs.field(repr=False)
     """Input of the step, or the arguments of a tool call."""
     output: Any = attrs.field(default=None, repr=False)
+    """Output of the step."""
     completed: bool
     """Whether the step produced its output; otherwise its effect is unknown."""
     attempts: int
+    """Number of attempts of the step."""
     forward_key: str
     """The idempotency key that the step itself was given."""
     reason: str
@@ -202,8 +217,11 @@ class PreRun:
 
     kind: ClassVar[Literal["pre_run"]] = "pre_run"
     run_id: str
+    """Id of the run."""
     input: Any = None
+    """Data of the run."""
     context: Any = None
+    """Context of the run."""
 
 
 @attrs.frozen(kw_only=True)
@@ -212,10 +230,15 @@ class PreStep:
 
     kind: ClassVar[Literal["pre_step"]] = "pre_step"
     run_id: str
+    """Id of the run."""
     step_name: str
+    """Name of the step."""
     path: str = ""
+    """Path of the step."""
     input: Any = None
+    """Data of the step."""
     context: Any = None
+    """Context that the step receives."""
 
 
 @attrs.frozen(kw_only=True)
@@ -224,9 +247,13 @@ class PostStep:
 
     kind: ClassVar[Literal["post_step"]] = "post_step"
     run_id: str
+    """Id of the run."""
     step_name: str
+    """Name of the step."""
     outcome: TerminalOutcome
+    """Outcome of the step."""
     path: str = ""
+    """Path of the step."""
 
 
 @attrs.frozen(kw_only=True)
@@ -235,9 +262,13 @@ class OnStepFailure:
 
     kind: ClassVar[Literal["on_step_failure"]] = "on_step_failure"
     run_id: str
+    """Id of the run."""
     step_name: str
+    """Name of the step."""
     outcome: Failure
+    """Failure of the step."""
     path: str = ""
+    """Path of the step."""
 
 
 @attrs.frozen(kw_only=True)
@@ -246,9 +277,13 @@ class OnPause:
 
     kind: ClassVar[Literal["on_pause"]] = "on_pause"
     run_id: str
+    """Id of the run."""
     step_name: str
+    """Name of the step."""
     outcome: Paused
+    """Pause with message and token."""
     path: str = ""
+    """Path of the step."""
 
 
 @attrs.frozen(kw_only=True)
@@ -257,7 +292,9 @@ class PostRun:
 
     kind: ClassVar[Literal["post_run"]] = "post_run"
     run_id: str
+    """Id of the run."""
     result: PipelineResult
+    """Result of the run."""
 
 
 HookPayload: TypeAlias = PreRun | PreStep | PostStep | OnStepFailure | OnPause | PostRun

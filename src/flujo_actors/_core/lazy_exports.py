@@ -30,14 +30,16 @@ from ..errors import ProtocolError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def missing_extra(error: ModuleNotFoundError, *, extra: str, needed_by: str) -> ModuleNotFoundError:
-    """Return an import's error naming the command that installs its extra."""
-    if (error.name or "").partition(".")[0] == __package__:
+def missing_extra(error: ModuleNotFoundError, *, extra: str | None, needed_by: str) -> ModuleNotFoundError:
+    """Return an import's error naming the command that installs its extra.
+
+    Without an extra, the command installs the package itself.
+    """
+    if (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
         return error
+    command = f"pip install {error.name}" if extra is None else f"pip install 'flujo-actors[{extra}]'"
     return ModuleNotFoundError(
-        f"{needed_by} needs the package {error.name!r}, which is not installed: run "
-        f"`pip install 'flujo-actors[{extra}]'`",
-        name=error.name,
+        f"{needed_by} needs the package {error.name!r}, which is not installed: run `{command}`", name=error.name
     )
 
 

@@ -41,8 +41,11 @@ class TracebackFrame:
     """One line of a traceback."""
 
     file: str
+    """Source file."""
     line: int
+    """Line in the file."""
     function: str
+    """Name of the function."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
@@ -53,8 +56,11 @@ class ErrorInfo:
     """Description of an exception that crossed a process boundary."""
 
     type_name: str
+    """Name of the exception's class."""
     message: str
+    """Text of the exception."""
     notes: tuple[str, ...] = ()
+    """Notes of the exception."""
     causes: tuple[ErrorInfo, ...] = ()
     """Cause or context of the exception, and the members of a group."""
     frames: tuple[TracebackFrame, ...] = attrs.field(default=(), eq=False)
@@ -144,18 +150,35 @@ def _as_tuple(results: Iterable[StepResult]) -> tuple[StepResult, ...]:
 
 @attrs.frozen(kw_only=True)
 class StepResult(Generic[Out]):
-    """Result of one step over all its attempts, including nested steps."""
+    """Result of one step over all its attempts, including nested steps.
+
+    Example:
+        ```python
+        [step] = Flujo(Step("greet", str.upper)).run("ada").step_history
+        assert (step.name, step.output, step.attempts) == ("greet", "ADA", 1)
+        ```
+    """
 
     name: str
+    """Name of the step."""
     output: Out = NOTHING
+    """Output of the step."""
     success: bool = True
+    """Whether the step succeeded."""
     attempts: int = 1
+    """Number of attempts."""
     latency_s: float = 0.0
+    """Seconds from the first attempt to the outcome."""
     token_counts: int = 0
+    """Input and output tokens of all attempts."""
     cost_usd: float = 0.0
+    """Cost of all attempts."""
     feedback: str | None = None
+    """Text of the failure."""
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    """Facts of the runtime and of user code, by name."""
     step_history: tuple[StepResult, ...] = attrs.field(default=(), converter=_as_tuple)
+    """Results of nested steps, in order."""
     usage: Usage = NO_USAGE
     """The details behind `token_counts` and `cost_usd`."""
     transcript: Any = attrs.field(default=None, eq=False, repr=False)
@@ -191,6 +214,7 @@ class Success(_WithPath, Generic[Out]):
     """The step has its output."""
 
     step_result: StepResult[Out]
+    """Result of the step."""
 
 
 @attrs.frozen(kw_only=True)
@@ -200,15 +224,28 @@ class Failure(_WithPath):
     error: BaseException | ErrorInfo | None = attrs.field(default=None, repr=False)
     """Original exception in the process that raised it; never logged."""
     feedback: str | None = None
+    """Text of the failure."""
     step_result: StepResult | None = None
+    """Partial result of the step."""
 
 
 @attrs.frozen(kw_only=True)
 class Paused(_WithPath):
-    """The run waits for an answer; `resume(state_token, answer)` continues it."""
+    """The run waits for an answer; `resume(state_token, answer)` continues it.
+
+    Example:
+        ```python
+        flujo = Flujo(Step.approval("send", "Send it?"))
+        paused = flujo.run("a letter")
+        assert (paused.status, paused.feedback) == ("paused", "Send it?")
+        assert flujo.resume(paused.state_token, "approve").output == "a letter"
+        ```
+    """
 
     message: str
+    """Question to the person."""
     state_token: str | None = None
+    """Token for the answer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -216,16 +253,32 @@ class Aborted(_WithPath):
     """The step was stopped before it could end by itself."""
 
     reason: str
+    """Reason of the end."""
 
 
 @attrs.frozen(kw_only=True)
 class Chunk(_WithPath):
-    """Live chunk of a step's output: not durable, repeated by retries."""
+    """Live chunk of a step's output: not durable, repeated by retries.
+
+    Example:
+        ```python
+        async def main() -> str:
+            agent = make_agent_async(scripted_model("Hello Ada."))
+            outcomes = [each async for each in Flujo(Step("greet", agent)).run_async("ada")]
+            return "".join(each.data for each in outcomes if isinstance(each, Chunk))
+
+        assert trio.run(main) == "Hello Ada."
+        ```
+    """
 
     data: Any
+    """Part of the output."""
     step_name: str = ""
+    """Name of the step."""
     attempt: int = 1
+    """Number of the attempt, from 1."""
     seq: int = 0
+    """Number of the chunk within its step."""
     partial_value: Any = None
     """Preview of a structured value parsed so far; never the value itself."""
 
@@ -235,6 +288,7 @@ class Started(_WithPath):
     """A step started; delivered with `run_async(…, started=True)`."""
 
     step_name: str
+    """Name of the step."""
     of: int = 0
     """Number of siblings in a map or parallel stage, itself included."""
 
@@ -251,14 +305,21 @@ class ToolCalled(_WithPath):
     """
 
     tool_name: str
+    """Name of the tool."""
     tool_call_id: str
+    """Id of the call."""
     status: ToolCallStatus
+    """`"started"`, `"returned"` or `"failed"`."""
     arguments: Any = None
+    """Arguments of the call."""
     result: Any = None
+    """Result of a call that returned."""
     feedback: str | None = None
     """Reason of a failure."""
     step_name: str = ""
+    """Name of the step."""
     attempt: int = 1
+    """Number of the attempt, from 1."""
 
 
 StepOutcome: TypeAlias = Success | Failure | Paused | Aborted | Chunk
@@ -276,24 +337,43 @@ class Undone:
     """Step whose compensation ran."""
 
     step_name: str
+    """Name of the compensated step."""
     path: StepPath
+    """Path of the compensated step."""
     success: bool
+    """Whether the compensation succeeded."""
     feedback: str | None = None
     """Reason of a failed compensation."""
 
 
 @attrs.frozen(kw_only=True)
 class PipelineResult(Generic[Out, Ctx]):
-    """Result of a run."""
+    """Result of a run.
+
+    Example:
+        ```python
+        result = Flujo(Step("greet", str.upper)).run("ada")
+        assert (result.status, result.output) == ("completed", "ADA")
+        assert [step.name for step in result.step_history] == ["greet"]
+        ```
+    """
 
     run_id: str
+    """Id of the run."""
     status: RunStatus
+    """Status of the run when control returned to the caller."""
     output: Out = NOTHING
+    """Output of the last step, if the run completed."""
     step_history: tuple[StepResult, ...] = attrs.field(default=(), converter=_as_tuple)
+    """Results of the top-level steps, in order."""
     total_cost_usd: float = 0.0
+    """Cost of all model calls."""
     total_tokens: int = 0
+    """Input and output tokens of all model calls."""
     final_context: Ctx = NOTHING
+    """Context after the last step."""
     feedback: str | None = None
+    """Text of the failure, or reason of the end."""
     state_token: str | None = None
     """Token for the answer, if the run is paused."""
     error: BaseException | ErrorInfo | None = attrs.field(default=None, eq=False, repr=False)
@@ -308,6 +388,7 @@ class PipelineResult(Generic[Out, Ctx]):
     wakes_at: float | None = None
     """End of a sleeping run's earliest wait in epoch seconds, if any."""
     success: bool = attrs.field()
+    """Whether the status is `"completed"`."""
 
     @property
     def fully_undone(self) -> bool:

@@ -82,7 +82,12 @@ class Backoff:
         return cls(first=0.0, ceiling=0.0, jitter=0.0)
 
     def delay(self, attempt: int, rng: Callable[[], float]) -> float:
-        """Seconds to wait before `attempt` (1, 2, …); `rng` is like `random.random`."""
+        """Seconds to wait before `attempt` (1, 2, …); `rng` is like `random.random`.
+
+        Args:
+            attempt: number of the failed attempt, from 1.
+            rng: function that returns a random number from 0 to 1.
+        """
         if attempt < 1:
             raise ValueError(f"attempts count from 1, got {attempt}")
         return self._longest(attempt) * (1.0 - self.jitter * rng())

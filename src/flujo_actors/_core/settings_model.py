@@ -146,7 +146,15 @@ class ArosSettings:
 @suggests_options
 @attrs.frozen(kw_only=True)
 class Price:
-    """Price of a model in dollars per million tokens."""
+    """Price of a model in dollars per million tokens.
+
+    Example:
+        ```python
+        prices = {"scripted": Price(input_usd=1.0, output_usd=4.0)}
+        flujo = Flujo(Step("ask", make_agent_async(scripted_model("Tea."))), settings={"usage": {"prices": prices}})
+        assert flujo.run("?").total_cost_usd > 0
+        ```
+    """
 
     input_usd: float = attrs.field(validator=_at_least(0))
     """For input tokens."""
@@ -419,15 +427,25 @@ class Settings:
     """All settings of one `Flujo`."""
 
     aros: ArosSettings = attrs.field(factory=ArosSettings)
+    """Repair of structured output."""
     usage: UsageSettings = attrs.field(factory=UsageSettings)
+    """Prices and usage of models."""
     telemetry: TelemetrySettings = attrs.field(factory=TelemetrySettings)
+    """Sinks and redaction."""
     durability: DurabilitySettings = attrs.field(factory=DurabilitySettings)
+    """Commits and leases."""
     fleet: FleetSettings = attrs.field(factory=FleetSettings)
+    """Workers and engines."""
     retention: RetentionSettings = attrs.field(factory=RetentionSettings)
+    """Deletion of ended runs."""
     events: EventSettings = attrs.field(factory=EventSettings)
+    """Events that wait for runs."""
     run: RunSettings = attrs.field(factory=RunSettings)
+    """Limits of one run."""
     blueprints: BlueprintSettings = attrs.field(factory=BlueprintSettings)
+    """Pipelines as text."""
     lint: LintSettings = attrs.field(factory=LintSettings)
+    """Checks of blueprints."""
     rate_limits: Mapping[str, RateLimit] = attrs.field(factory=dict, converter=_rate_limits)
     """Rate limits by `provider:model`, with `*` for any text."""
     store: str | None = attrs.field(default=None, validator=_is_text)

@@ -214,28 +214,41 @@ class RunTaken(_InRun):
 
     kind: ClassVar[Literal["run.taken"]] = "run.taken"
     pipeline_name: str = ""
+    """Name of the pipeline."""
     queue: str = ""
+    """Name of the queue."""
     waited_s: float = 0.0
+    """Seconds in the queue."""
     labels: Mapping[str, str] = NO_LABELS
+    """Labels of the run."""
 
 
 @attrs.frozen(kw_only=True)
 class RunStarted(_InRun):
     kind: ClassVar[Literal["run.started"]] = "run.started"
     pipeline_name: str = ""
+    """Name of the pipeline."""
     labels: Mapping[str, str] = NO_LABELS
+    """Labels of the run."""
     input: object = _content()
+    """Data of the run."""
 
 
 @attrs.frozen(kw_only=True)
 class RunEndedEvent(_InRun):
     kind: ClassVar[Literal["run.ended"]] = "run.ended"
     status: RunStatus
+    """Status of the run."""
     labels: Mapping[str, str] = NO_LABELS
+    """Labels of the run."""
     error_type: str | None = None
+    """Class name of the error."""
     feedback: str | None = None
+    """Text of the failure."""
     usage: Usage = NO_USAGE
+    """Usage of the run."""
     output: object = _content()
+    """Output of the run."""
 
 
 @attrs.frozen(kw_only=True)
@@ -247,8 +260,11 @@ class RunPausedEvent(_InRun):
 
     kind: ClassVar[Literal["run.paused"]] = "run.paused"
     step_name: str = ""
+    """Name of the paused step."""
     labels: Mapping[str, str] = NO_LABELS
+    """Labels of the run."""
     message: str | None = _content()
+    """Question to the person."""
 
 
 @attrs.frozen(kw_only=True)
@@ -257,8 +273,11 @@ class RunWaiting(_InRun):
 
     kind: ClassVar[Literal["run.waiting"]] = "run.waiting"
     step_name: str = ""
+    """Name of the waiting step."""
     wait_kind: str = ""
+    """Kind of the wait."""
     due_at: float | None = None
+    """End of the wait in epoch seconds, if any."""
 
 
 @attrs.frozen(kw_only=True)
@@ -267,8 +286,11 @@ class RunWoken(_InRun):
 
     kind: ClassVar[Literal["run.woken"]] = "run.woken"
     step_name: str = ""
+    """Name of the waiting step."""
     wait_kind: str = ""
+    """Kind of the wait."""
     late_s: float = 0.0
+    """Seconds after the end of the wait."""
     span: str | None = None
     """Span of the run when it was put away, as W3C `traceparent`."""
 
@@ -291,7 +313,9 @@ class EventDelivered(_InRun):
 
     kind: ClassVar[Literal["event.delivered"]] = "event.delivered"
     step_name: str = ""
+    """Name of the waiting step."""
     event: str = ""
+    """Name of the event."""
 
 
 @attrs.frozen(kw_only=True)
@@ -300,8 +324,11 @@ class EventRefused(_InRun):
 
     kind: ClassVar[Literal["event.refused"]] = "event.refused"
     step_name: str = ""
+    """Name of the waiting step."""
     event: str = ""
+    """Name of the event."""
     feedback: str | None = None
+    """Reason of the refusal."""
 
 
 @attrs.frozen(kw_only=True)
@@ -310,8 +337,11 @@ class RunResumed(_InRun):
 
     kind: ClassVar[Literal["run.resumed"]] = "run.resumed"
     pipeline_name: str = ""
+    """Name of the pipeline."""
     labels: Mapping[str, str] = NO_LABELS
+    """Labels of the run."""
     answer: object = _content()
+    """Answer of the person."""
 
 
 @attrs.frozen(kw_only=True)
@@ -320,18 +350,26 @@ class RunRetried(_InRun):
 
     kind: ClassVar[Literal["run.retried"]] = "run.retried"
     pipeline_name: str = ""
+    """Name of the pipeline."""
     labels: Mapping[str, str] = NO_LABELS
+    """Labels of the run."""
     number: int = 1
+    """Number of the retry, from 1."""
     mode: str = "strict"
+    """Handling of a changed pipeline."""
     from_start: bool = False
+    """Whether completed steps run again."""
     reason: str | None = None
+    """Reason of the retry."""
     by: str | None = None
+    """Name of the person."""
 
 
 @attrs.frozen(kw_only=True)
 class StepStarted(_InStep):
     kind: ClassVar[Literal["step.started"]] = "step.started"
     input: object = _content()
+    """Data of the step."""
 
 
 @attrs.frozen(kw_only=True)
@@ -340,11 +378,17 @@ class StepEnded(_InStep):
 
     kind: ClassVar[Literal["step.ended"]] = "step.ended"
     status: StepStatus
+    """Status of the step."""
     error_type: str | None = None
+    """Class name of the error."""
     feedback: str | None = None
+    """Text of the failure."""
     attempts: int = 0
+    """Number of attempts."""
     usage: Usage = NO_USAGE
+    """Usage of the step."""
     output: object = _content()
+    """Output of the step."""
 
 
 @attrs.frozen(kw_only=True)
@@ -353,14 +397,18 @@ class StepRetry(_InAttempt):
 
     kind: ClassVar[Literal["step.retry"]] = "step.retry"
     delay_s: float = 0.0
+    """Seconds before the next attempt."""
     feedback: str | None = None
+    """Text of the failure."""
 
 
 @attrs.frozen(kw_only=True)
 class StepFallback(_InStep):
     kind: ClassVar[Literal["step.fallback"]] = "step.fallback"
     fallback_name: str
+    """Name of the fallback step."""
     feedback: str | None = None
+    """Text of the failure."""
 
 
 @attrs.frozen(kw_only=True)
@@ -369,6 +417,7 @@ class StepRecovered(_InStep):
 
     kind: ClassVar[Literal["step.recovered"]] = "step.recovered"
     handler_name: str = ""
+    """Name of the failure handler."""
 
 
 @attrs.frozen(kw_only=True)
@@ -377,7 +426,9 @@ class HandlerFailed(_InStep):
 
     kind: ClassVar[Literal["handler.failed"]] = "handler.failed"
     handler_name: str
+    """Name of the failure handler."""
     feedback: str | None = None
+    """Text of the failure."""
 
 
 @attrs.frozen(kw_only=True)
@@ -386,7 +437,9 @@ class UndoStarted(_InStep):
 
     kind: ClassVar[Literal["undo.started"]] = "undo.started"
     steps: int = 0
+    """Number of steps to compensate."""
     feedback: str | None = None
+    """Reason of the compensation."""
 
 
 @attrs.frozen(kw_only=True)
@@ -395,7 +448,9 @@ class UndoEnded(_InStep):
 
     kind: ClassVar[Literal["undo.ended"]] = "undo.ended"
     status: StepStatus
+    """Status of the compensation."""
     feedback: str | None = None
+    """Text of the failure."""
 
 
 @attrs.frozen(kw_only=True)
@@ -404,7 +459,9 @@ class StepUnstoppable(_InStep):
 
     kind: ClassVar[Literal["step.unstoppable"]] = "step.unstoppable"
     what: Literal["thread", "step"] = "step"
+    """Whether a thread or a step ignores cancellation."""
     feedback: str | None = None
+    """Description of the running code."""
 
 
 @attrs.frozen(kw_only=True)
@@ -416,8 +473,11 @@ class AttemptStarted(_InAttempt):
 class AttemptEnded(_InAttempt):
     kind: ClassVar[Literal["attempt.ended"]] = "attempt.ended"
     status: StepStatus
+    """Status of the attempt."""
     error_type: str | None = None
+    """Class name of the error."""
     feedback: str | None = None
+    """Text of the failure."""
 
 
 @attrs.frozen(kw_only=True)
@@ -426,18 +486,21 @@ class AgentSystem(_InAttempt):
 
     kind: ClassVar[Literal["agent.system"]] = "agent.system"
     text: str | None = _content()
+    """System prompt."""
 
 
 @attrs.frozen(kw_only=True)
 class AgentInput(_InAttempt):
     kind: ClassVar[Literal["agent.input"]] = "agent.input"
     data: object = _content()
+    """Data of the agent."""
 
 
 @attrs.frozen(kw_only=True)
 class AgentResponse(_InAttempt):
     kind: ClassVar[Literal["agent.response"]] = "agent.response"
     output: object = _content()
+    """Output of the agent."""
 
 
 @attrs.frozen(kw_only=True)
@@ -449,15 +512,25 @@ class AgentUsage(_InAttempt):
 
     kind: ClassVar[Literal["agent.usage"]] = "agent.usage"
     model: str | None = None
+    """Name of the model."""
     provider: str | None = None
+    """Name of the provider."""
     agent_name: str | None = None
+    """Name of the agent."""
     input_tokens: int = 0
+    """Input tokens."""
     output_tokens: int = 0
+    """Output tokens."""
     cached_tokens: int = 0
+    """Input tokens that the provider read from its cache."""
     requests: int = 0
+    """Number of model requests."""
     tool_calls: int = 0
+    """Number of tool calls."""
     cost_usd: float | None = None
+    """Cost, if a price is known."""
     zero_tokens: bool = attrs.field()
+    """Whether the provider reported no tokens."""
 
     @zero_tokens.default
     def _counted_none(self) -> bool:
@@ -473,45 +546,70 @@ class ModelStarted(_InAttempt):
 
     kind: ClassVar[Literal["model.started"]] = "model.started"
     call_id: str = ""
+    """Id of the model call."""
     model: str
+    """Name of the requested model."""
     provider: str | None = None
+    """Name of the provider."""
     agent_name: str | None = None
+    """Name of the agent."""
     settings: Mapping[str, object] | None = None
+    """Settings of the request."""
 
 
 @attrs.frozen(kw_only=True)
 class ModelEnded(_InAttempt):
     kind: ClassVar[Literal["model.ended"]] = "model.ended"
     call_id: str = ""
+    """Id of the model call."""
     model: str
+    """Name of the requested model."""
     provider: str | None = None
+    """Name of the provider."""
     response_model: str | None = None
+    """Name of the model that answered."""
     finish_reason: str | None = None
+    """Reason of the answer's end."""
     status: StepStatus = "success"
+    """Status of the call."""
     error_type: str | None = None
+    """Class name of the error."""
     feedback: str | None = None
+    """Text of the failure."""
     input_tokens: int = 0
+    """Input tokens."""
     output_tokens: int = 0
+    """Output tokens."""
     cached_tokens: int = 0
+    """Input tokens that the provider read from its cache."""
 
 
 @attrs.frozen(kw_only=True)
 class ToolStarted(_InAttempt):
     kind: ClassVar[Literal["tool.started"]] = "tool.started"
     tool_name: str
+    """Name of the tool."""
     tool_call_id: str = ""
+    """Id of the call."""
     arguments: object = _content()
+    """Arguments of the call."""
 
 
 @attrs.frozen(kw_only=True)
 class ToolEnded(_InAttempt):
     kind: ClassVar[Literal["tool.ended"]] = "tool.ended"
     tool_name: str
+    """Name of the tool."""
     tool_call_id: str = ""
+    """Id of the call."""
     status: StepStatus = "success"
+    """Status of the call."""
     error_type: str | None = None
+    """Class name of the error."""
     feedback: str | None = None
+    """Text of the failure."""
     result: object = _content()
+    """Result of the call."""
 
 
 @attrs.frozen(kw_only=True)
@@ -566,9 +664,13 @@ class _Aros(_InAttempt):
     """
 
     stage: ArosStage
+    """Stage of the repair."""
     provider_error: str | None = None
+    """Error of the provider."""
     schema_hash: str | None = None
+    """Hash of the schema."""
     raw_text: str | None = _content()
+    """Text of the model."""
 
 
 @attrs.frozen(kw_only=True)
@@ -582,18 +684,21 @@ class ArosRepairSuccess(_Aros):
 
     kind: ClassVar[Literal["aros.repair.success"]] = "aros.repair.success"
     passes: tuple[str, ...] | None = _detail()
+    """Repairs that were made."""
 
 
 @attrs.frozen(kw_only=True)
 class ArosRepairFailed(_Aros):
     kind: ClassVar[Literal["aros.repair.failed"]] = "aros.repair.failed"
     feedback: str | None = None
+    """Text of the failure."""
 
 
 @attrs.frozen(kw_only=True)
 class ArosFallbackStage(_Aros):
     kind: ClassVar[Literal["aros.fallback.stage"]] = "aros.fallback.stage"
     feedback: str | None = None
+    """Reason of the fallback."""
 
 
 @attrs.frozen(kw_only=True)
@@ -602,9 +707,13 @@ class HookFailed(_InRun):
 
     kind: ClassVar[Literal["hook.failed"]] = "hook.failed"
     step_name: str = ""
+    """Name of the step."""
     hook: str
+    """Name of the hook."""
     hook_kind: str
+    """Kind of the hook's payload."""
     feedback: str | None = None
+    """Text of the failure."""
 
 
 @attrs.frozen(kw_only=True)
@@ -613,8 +722,11 @@ class RetentionDeleted(_InRun):
 
     kind: ClassVar[Literal["retention.deleted"]] = "retention.deleted"
     runs: int = 0
+    """Number of deleted runs."""
     bytes: int = 0
+    """Size of the deleted rows."""
     took_s: float = 0.0
+    """Seconds of the deletion."""
 
 
 RunEvent = RunTaken | RunStarted | RunEndedEvent | RunPausedEvent | RunResumed | RunRetried

@@ -92,7 +92,18 @@ imported_as("__main__")
 
 
 def register_type(cls: type[T]) -> type[T]:
-    """Register `cls` for reading stored values. Usable as a decorator."""
+    """Register `cls` for reading stored values. Usable as a decorator.
+
+    Example:
+        ```python
+        @register_type
+        @attrs.frozen
+        class Invoice:
+            number: int
+
+        assert from_json(to_json({"invoice": Invoice(7)}), object) == {"invoice": Invoice(7)}
+        ```
+    """
     _declared[type_name(cls)] = cls
     return cls
 

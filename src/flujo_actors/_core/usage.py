@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import attrs
 
 from ..errors import DeclarationError
-from .validators import is_number, suggests_options
+from .validators import brief_repr, is_count, is_number, suggests_options
 
 if TYPE_CHECKING:
     import datetime
@@ -20,12 +20,17 @@ class Usage:
     """Tokens, calls and dollars of one or more model calls."""
 
     input_tokens: int = 0
+    """Input tokens."""
     output_tokens: int = 0
+    """Output tokens."""
     cached_tokens: int = 0
     """Input tokens served from the provider's cache; already contained in `input_tokens`."""
     requests: int = 0
+    """Number of model requests."""
     tool_calls: int = 0
+    """Number of tool calls."""
     cost_usd: float = 0.0
+    """Cost in dollars."""
     largest_request_tokens: int = attrs.field(default=0, eq=False, repr=False)
     """Tokens of the largest request, the estimate of the next one."""
     largest_request_usd: float = attrs.field(default=0.0, eq=False, repr=False)
@@ -132,12 +137,16 @@ def _positive(_: object, attribute: AttrsField, value: V) -> None:
     if value is None:
         return
     if not is_number(value) or value < 0:
-        raise DeclarationError(f"UsageLimits.{attribute.name} must be a finite number >= 0 or None, not {value!r:.100}")
+        raise DeclarationError(
+            f"UsageLimits.{attribute.name} must be a finite number >= 0 or None, not {brief_repr(value)}"
+        )
 
 
 def _count(_: object, attribute: AttrsField, value: V) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise DeclarationError(f"UsageLimits.{attribute.name} must be a whole number >= 0 or None, not {value!r}")
+    if value is not None and not is_count(value, at_least=0):
+        raise DeclarationError(
+            f"UsageLimits.{attribute.name} must be a whole number >= 0 or None, not {brief_repr(value)}"
+        )
 
 
 WhenReached: TypeAlias = Literal["fail", "pause", "wait"]
@@ -153,14 +162,14 @@ _NOT_OF_WINDOWS = ("step_limit", "time_limit_s")
 
 def _known_end(_: object, attribute: AttrsField, value: V) -> None:
     if value not in ("fail", "pause", "wait"):
-        raise DeclarationError(f"UsageLimits.when_reached must be 'fail', 'pause' or 'wait', not {value!r:.100}")
+        raise DeclarationError(f"UsageLimits.when_reached must be 'fail', 'pause' or 'wait', not {brief_repr(value)}")
 
 
 def _share(_: object, attribute: AttrsField, value: V) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise DeclarationError(f"UsageLimits.warn_at must be a number > 0 and <= 1, not {value!r:.100}")
+    if not is_number(value) or not 0 < value <= 1:
+        raise DeclarationError(f"UsageLimits.warn_at must be a number > 0 and <= 1, not {brief_repr(value)}")
 
 
 @suggests_options
@@ -257,9 +266,9 @@ def _check_scope(limits: UsageLimits) -> None:
     scope, name = limits.scope, limits.name
     label = scope[len("label:") :] if isinstance(scope, str) and scope.startswith("label:") else None
     if scope not in (None, "pipeline", "key") and not label:
-        raise DeclarationError(f"UsageLimits.scope must be 'pipeline', 'key' or 'label:NAME', not {scope!r:.100}")
+        raise DeclarationError(f"UsageLimits.scope must be 'pipeline', 'key' or 'label:NAME', not {brief_repr(scope)}")
     if name is not None and (not isinstance(name, str) or not name):
-        raise DeclarationError(f"UsageLimits.name must be a text with at least one character, not {name!r:.100}")
+        raise DeclarationError(f"UsageLimits.name must be a text with at least one character, not {brief_repr(name)}")
 
 
 def zone_of(name: str) -> datetime.tzinfo:
@@ -269,7 +278,9 @@ def zone_of(name: str) -> datetime.tzinfo:
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError):
-        raise DeclarationError(f"UsageLimits.zone must be a zone like 'Europe/Madrid', not {name!r:.100}") from None
+        raise DeclarationError(
+            f"UsageLimits.zone must be a zone like 'Europe/Madrid', not {brief_repr(name)}"
+        ) from None
 
 
 BudgetLevel: TypeAlias = Literal["abundant", "normal", "scarce", "critical"]
@@ -293,7 +304,16 @@ class Resources:
 
 @attrs.frozen(kw_only=True)
 class Budget:
-    """Remaining budget of a step, injected into callables with a `budget` parameter."""
+    """Remaining budget of a step, injected into callables with a `budget` parameter.
+
+    Example:
+        ```python
+        def write(topic: str, *, budget: Budget) -> str:
+            return f"{topic}, {budget.level}"
+
+        assert Flujo(Step("write", write)).run("tea").output == "tea, abundant"
+        ```
+    """
 
     fraction: float = 1.0
     """Remaining share of the scarcest resource."""

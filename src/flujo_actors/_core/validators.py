@@ -90,6 +90,22 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return -sys.float_info.max <= value <= sys.float_info.max
 
 
+LARGEST_COUNT = 2**63 - 1
+"""Largest whole number that every store and every JSON reader accepts."""
+
+
+def is_count(value: object, *, at_least: int = 1) -> TypeGuard[int]:
+    """Return whether the value is a whole number within these bounds."""
+    return isinstance(value, int) and not isinstance(value, bool) and at_least <= value <= LARGEST_COUNT
+
+
+def brief_repr(value: object) -> str:
+    """Return the start of a refused value, for messages."""
+    if isinstance(value, int) and abs(value) > LARGEST_COUNT:  # beyond 4,300 digits `repr` raises ValueError
+        return f"a number of about {math.ceil(value.bit_length() * math.log10(2))} digits"
+    return f"{value!r:.100}"
+
+
 def span_seconds(text: str) -> float:
     """Return the seconds of a span: `90s`, `15m`, `2h`, `30d`, `1w`."""
     found = _SPAN.fullmatch(text.strip())
@@ -104,5 +120,5 @@ def span_seconds(text: str) -> float:
 def checked_seconds(value: float, *, what: str) -> float:
     """Return the value if it is a positive, finite duration."""
     if not is_number(value) or value <= 0:
-        raise DeclarationError(f"{what} must be seconds > 0, not {value!r:.100}")
+        raise DeclarationError(f"{what} must be seconds > 0, not {brief_repr(value)}")
     return value

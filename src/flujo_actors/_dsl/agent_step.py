@@ -26,18 +26,34 @@ class AgentStep:
     """
 
     agent: ClassVar[Any] = None
+    """Agent of the step."""
     context_sources: ClassVar[ContextSources | Iterable[Source] | None] = None
+    """Sources of the prompt."""
 
     def user_prompt(self, data: Any, context: Any) -> Any:
-        """Return the prompt of the agent."""
+        """Return the prompt of the agent.
+
+        Args:
+            data: data of the step.
+            context: context of the run.
+        """
         return data
 
     def apply(self, output: Any) -> Any:
-        """Return the output of the step."""
+        """Return the output of the step.
+
+        Args:
+            output: output of the agent.
+        """
         return output
 
     def step(self, name: str, **options: Any) -> Step:
-        """Return the step of that name; further options are those of `Step`."""
+        """Return the step of that name; further options are those of `Step`.
+
+        Args:
+            name: name of the step.
+            options: options of `Step`.
+        """
         if "processors" in options:
             raise DeclarationError(f"step {name!r}: an AgentStep has user_prompt and apply in place of processors")
         applies = type(self).apply is not AgentStep.apply

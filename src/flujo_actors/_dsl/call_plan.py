@@ -147,7 +147,7 @@ def plan_callable(fn: Callable[..., object], *, step_name: str, also: frozenset[
     """Return the plan of one callable; `also` lists further keywords to pass."""
     if inspect.isgeneratorfunction(_innermost(fn)):
         raise DeclarationError(f"step {step_name!r} is a plain generator; make it `async def` to stream")
-    keywords = frozenset(name for name in OFFERED if accepts(fn, name))
+    keywords = frozenset(name for name in _offered(fn) if accepts(fn, name))
     _refuse_unknown_needs(fn, keywords | also, step_name)
     return CallPlan(
         target=_data_first(fn),
@@ -158,6 +158,14 @@ def plan_callable(fn: Callable[..., object], *, step_name: str, also: frozenset[
         takes_data=_takes_data(fn),
         asks_for=asks_for(fn),
     )
+
+
+def _offered(fn: Callable[..., object]) -> frozenset[str]:
+    """Return the offered keywords that a callable may accept."""
+    parameters = _parameters(fn) or {}
+    if any(map(_sweeps, parameters.values())):
+        return OFFERED
+    return OFFERED & parameters.keys()  # a signature is read once or twice per keyword: 35 times per step without this
 
 
 def _refuse_unknown_needs(fn: Callable[..., object], keywords: frozenset[str], step_name: str) -> None:

@@ -71,7 +71,9 @@ class ContextFormat:
     framed: bool = attrs.field(default=False, validator=_checked_switch)
     """Whether each passage has a frame: `<retrieved_passage id="p1" score="0.82">`."""
     separator: str = attrs.field(default=SEPARATOR, validator=_checked_text)
+    """Text between two segments."""
     result_separator: str = attrs.field(default=RESULT_SEPARATOR, validator=_checked_text)
+    """Text between two passages."""
 
     @classmethod
     def cited(cls) -> ContextFormat:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never, get_arg
 import attrs
 
 from .._core.records.assembled import AssembledContext, CountTokens, estimated_tokens
-from .._core.validators import checked_seconds, suggests_options
+from .._core.validators import brief_repr, checked_seconds, is_count, is_number, suggests_options
 from ..errors import DeclarationError
 from .call_plan import check_takes_pair
 from .context_format import ContextFormat
@@ -45,13 +45,14 @@ def _checked_where(value: object, *, what: str) -> None:
         check_takes_pair(value, what=what, first="data")
     elif not isinstance(value, str) or not all(value.split(".")):
         raise DeclarationError(
-            f"{what} must be a field of the context, a dotted path, or a function (data, context), not {value!r}"
+            f"{what} must be a field of the context, a dotted path, or a function (data, context), "
+            f"not {brief_repr(value)}"
         )
 
 
 def _checked_own_name(value: object, *, what: str) -> None:
     if value is not None and (not isinstance(value, str) or not value):
-        raise DeclarationError(f"{what}: name must be a non-empty text, not {value!r}")
+        raise DeclarationError(f"{what}: name must be a non-empty text, not {brief_repr(value)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -133,9 +134,22 @@ def from_state(where: str | Callable[..., object], *, name: str | None = None) -
 
 
 def from_literal(text: str) -> FromLiteral:
-    """Return a fixed text."""
+    """Return a fixed text.
+
+    Args:
+        text: text of the segment.
+
+    Example:
+        ```python
+        agent = make_agent_async(scripted_model("Oolong."))
+        step = Step("ask", agent, context_sources=[from_literal("The shop sells only oolong.")])
+        assert Flujo(step).run("Which tea?").output == "Oolong."
+        ```
+    """
     if not isinstance(text, str) or not text.strip():
-        raise DeclarationError(f"from_literal: the text must not be empty, and it must be a text, not {text!r}")
+        raise DeclarationError(
+            f"from_literal: the text must not be empty, and it must be a text, not {brief_repr(text)}"
+        )
     return FromLiteral(text=text)
 
 
@@ -144,13 +158,29 @@ def from_history(where: str, *, keep_last: int | None = None, remember: bool = F
 
     `keep_last` shortens a long history and keeps tool calls whole. With `remember`, the step's messages are appended to
     the field when it succeeds, without contexts and system prompts.
+
+    Args:
+        where: name of the context field, or a dotted path.
+        keep_last: number of latest messages to send; tool calls stay whole.
+        remember: whether the step's messages are appended to the field.
+
+    Example:
+        ```python
+        agent = make_agent_async(scripted_model("Ada.", "You asked twice."))
+        step = Step("chat", agent, context_sources=[from_history("turns", keep_last=20, remember=True)])
+        flujo = Flujo(step, initial_context_data={"turns": []})
+        first = flujo.run("Who are you?")
+        assert len(first.final_context.turns) == 2
+        ```
     """
     if not isinstance(where, str) or not all(where.split(".")):
-        raise DeclarationError(f"from_history must name a field of the context, or a dotted path, not {where!r}")
-    if keep_last is not None and (isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1):
-        raise DeclarationError(f"from_history({where!r}): keep_last must be at least 1, not {keep_last!r}")
+        raise DeclarationError(
+            f"from_history must name a field of the context, or a dotted path, not {brief_repr(where)}"
+        )
+    if keep_last is not None and not is_count(keep_last):
+        raise DeclarationError(f"from_history({where!r}): keep_last must be at least 1, not {brief_repr(keep_last)}")
     if not isinstance(remember, bool):
-        raise DeclarationError(f"from_history({where!r}): remember must be True or False, not {remember!r}")
+        raise DeclarationError(f"from_history({where!r}): remember must be True or False, not {brief_repr(remember)}")
     return FromHistory(where=where, keep_last=keep_last, remember=remember)
 
 
@@ -233,29 +263,30 @@ def _check_query(query: object, what: str) -> None:
 
 
 def _check_numbers(top_k: object, min_relevance: object, timeout_s: object, what: str) -> None:
-    if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
-        raise DeclarationError(f"{what}: top_k must be at least 1, not {top_k!r}")
-    number = isinstance(min_relevance, int | float) and not isinstance(min_relevance, bool)
-    if not number or not 0 <= min_relevance <= 1:  # type: ignore[operator]  # it is a number
-        raise DeclarationError(f"{what}: min_relevance must be from 0 to 1, not {min_relevance!r}")
+    if not is_count(top_k):
+        raise DeclarationError(f"{what}: top_k must be at least 1, not {brief_repr(top_k)}")
+    if not is_number(min_relevance) or not 0 <= min_relevance <= 1:
+        raise DeclarationError(f"{what}: min_relevance must be from 0 to 1, not {brief_repr(min_relevance)}")
     if timeout_s is not None:
         checked_seconds(timeout_s, what=f"{what}: timeout_s")  # type: ignore[arg-type]  # checked by the call
 
 
 def _check_choices(on_error: object, cache: object, if_empty: object, rerank: object, what: str) -> None:
     if on_error not in get_args(OnError):
-        raise DeclarationError(f"{what}: on_error must be one of {', '.join(get_args(OnError))}, not {on_error!r}")
+        raise DeclarationError(
+            f"{what}: on_error must be one of {', '.join(get_args(OnError))}, not {brief_repr(on_error)}"
+        )
     if not isinstance(cache, bool):
-        raise DeclarationError(f"{what}: cache must be True or False, not {cache!r}")
+        raise DeclarationError(f"{what}: cache must be True or False, not {brief_repr(cache)}")
     if if_empty is not None and (not isinstance(if_empty, str) or not if_empty.strip()):
-        raise DeclarationError(f"{what}: if_empty must be a text that is not empty, not {if_empty!r}")
+        raise DeclarationError(f"{what}: if_empty must be a text that is not empty, not {brief_repr(if_empty)}")
     if rerank is not None and not _is_function(rerank):
-        raise DeclarationError(f"{what}: rerank must be a function on passages, not {rerank!r}")
+        raise DeclarationError(f"{what}: rerank must be a function on passages, not {brief_repr(rerank)}")
 
 
 def _checked_filters(collection: type[Collection], filters: object, what: str) -> Mapping[str, object]:
     if not isinstance(filters, Mapping):
-        raise DeclarationError(f"{what}: filters must be a dict of values by field, not {filters!r}")
+        raise DeclarationError(f"{what}: filters must be a dict of values by field, not {brief_repr(filters)}")
     for field, value in filters.items():
         check_field(collection, field, what=f"{what}: filters has")
         _check_filter(field, filterable(collection)[field], value, what)
@@ -294,7 +325,9 @@ def filter_flaw(kind: type, value: object) -> str | None:
 def _as_sources(value: Iterable[Source]) -> tuple[Source, ...]:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         return tuple(value)
-    raise DeclarationError(f"context_sources must be a list of from_state(…), from_retrieval(…), …, not {value!r}")
+    raise DeclarationError(
+        f"context_sources must be a list of from_state(…), from_retrieval(…), …, not {brief_repr(value)}"
+    )
 
 
 def _checked_sources(_: object, __: object, value: tuple[Source, ...]) -> None:
@@ -313,8 +346,8 @@ def _checked_sources(_: object, __: object, value: tuple[Source, ...]) -> None:
 
 
 def _checked_budget(_: object, __: object, value: object) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise DeclarationError(f"ContextSources: max_tokens must be at least 1, or None, not {value!r}")
+    if value is not None and not is_count(value):
+        raise DeclarationError(f"ContextSources: max_tokens must be at least 1, or None, not {brief_repr(value)}")
 
 
 def _checked_format(_: object, attribute: AttrsField, value: V) -> None:
@@ -327,7 +360,9 @@ def _checked_format(_: object, attribute: AttrsField, value: V) -> None:
 
 def _checked_counter(_: object, attribute: AttrsField, value: V) -> None:
     if value is not None and not callable(value):
-        raise DeclarationError(f"ContextSources: {attribute.name} must be a function on a text, not {value!r}")
+        raise DeclarationError(
+            f"ContextSources: {attribute.name} must be a function on a text, not {brief_repr(value)}"
+        )
 
 
 @suggests_options
@@ -336,11 +371,13 @@ class ContextSources:
     """Context sources of an agent, with token budget and format."""
 
     sources: tuple[Source, ...] = attrs.field(converter=_as_sources, validator=_checked_sources)
+    """Sources, in the order of the prompt."""
     max_tokens: int | None = attrs.field(default=4000, kw_only=True, validator=_checked_budget)
     """Maximum length of the text without its heading; `None` for no limit."""
     format: ContextFormat | Callable[[AssembledContext], str] = attrs.field(
         factory=ContextFormat, kw_only=True, validator=_checked_format
     )
+    """Format of the prompt, or a function of the assembled context."""
     count_tokens: CountTokens | None = attrs.field(default=None, kw_only=True, validator=_checked_counter)
     """Token counter; by default an estimate."""
 

@@ -21,7 +21,7 @@ from .._core.retry_decisions import Backoff
 from .._core.step_paths import FALLBACK, REVIEW, Segment
 from .._core.type_parameters import Generic, In, Out
 from .._core.usage import UsageLimits
-from .._core.validators import checked_seconds, nearest, suggests_options
+from .._core.validators import brief_repr, checked_seconds, is_count, nearest, suggests_options
 from ..errors import DeclarationError, RefusedOutput, StructuredOutputError, UnknownOption
 from .call_plan import CallPlan, asked_of_scope, asks_for_budget, check_takes_pair, plan_callable
 
@@ -80,19 +80,19 @@ EMPTY: Mapping[str, object] = MappingProxyType({})
 def checked_name(_: object, attribute: attrs.Attribute[str], value: str) -> None:
     """Refuse an invalid name, which identifies a step everywhere."""
     if not isinstance(value, str) or not value:
-        raise DeclarationError(f"a step's name must be a non-empty text, not {value!r}")
+        raise DeclarationError(f"a step's name must be a non-empty text, not {brief_repr(value)}")
 
 
 def checked_count(instance: Owner, attribute: attrs.Attribute[int], value: int) -> None:
     """A whole number that is not negative."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be 0 or more, not {value!r}")
+    if not is_count(value, at_least=0):
+        raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be 0 or more, not {brief_repr(value)}")
 
 
 def checked_limit(instance: Owner, attribute: AttrsField, value: int | None) -> None:
     """A whole number of at least one, or no limit."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be at least 1, not {value!r}")
+    if value is not None and not is_count(value):
+        raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be at least 1, not {brief_repr(value)}")
 
 
 def _checked_seconds(instance: Owner, attribute: attrs.Attribute[float | None], value: float | None) -> None:
@@ -110,7 +110,9 @@ def _checked_runs_on(instance: Owner, _: object, value: str | None) -> None:
             f"not {value!r:.120}"
         )
     if "," in value:
-        raise DeclarationError(f"step {instance.name!r}: runs_on names one queue, without commas, not {value!r}")
+        raise DeclarationError(
+            f"step {instance.name!r}: runs_on names one queue, without commas, not {brief_repr(value)}"
+        )
 
 
 def checked_source(instance: Owner, attribute: AttrsField, value: V) -> None:
@@ -137,7 +139,9 @@ def of_type(expected: type, wanted: str) -> Callable[[Owner, attrs.Attribute[V],
 
     def check(instance: Owner, attribute: attrs.Attribute[V], value: V) -> None:
         if value is not attribute.default and not isinstance(value, expected):
-            raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be {wanted}, not {value!r}")
+            raise DeclarationError(
+                f"step {instance.name!r}: {attribute.name} must be {wanted}, not {brief_repr(value)}"
+            )
 
     return check
 
@@ -243,9 +247,11 @@ class Processors:
     before: tuple[Callable[..., Any], ...] = attrs.field(
         default=(), converter=_as_callables, validator=_checked_callables
     )
+    """Functions of the data, called in order."""
     after: tuple[Callable[..., Any], ...] = attrs.field(
         default=(), converter=_as_callables, validator=_checked_callables
     )
+    """Functions of the output, called in order before validators."""
     before_plans: tuple[CallPlan, ...] = attrs.field(init=False)
     after_plans: tuple[CallPlan, ...] = attrs.field(init=False)
 

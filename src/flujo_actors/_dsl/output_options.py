@@ -17,7 +17,7 @@ import attrs
 
 from .. import _dsl
 from .._core import policies
-from .._core.validators import is_number, nearest, suggests_options
+from .._core.validators import brief_repr, is_count, is_number, nearest, suggests_options
 from ..errors import DeclarationError
 from .call_plan import plan_agent
 
@@ -55,7 +55,7 @@ ANY_JSON = {"type": ["object", "array"]}
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise DeclarationError(f"processing.{name} must be one of {', '.join(allowed)}, not {value!r}")
+        raise DeclarationError(f"processing.{name} must be one of {', '.join(allowed)}, not {brief_repr(value)}")
 
 
 def _check_schema(schema: object) -> None:
@@ -71,9 +71,11 @@ class Processing:
     """The switches of one step."""
 
     structured_output: StructuredOutput = "auto"
+    """Mode of structured output."""
     schema: Any = None
     """JSON Schema or model class; by default the agent's own."""
     enforcement: Enforcement = "repair"
+    """`"repair"`, or `"validate"` to refuse an unfit output."""
     degrade: bool | None = None
     """Whether text may replace the value as a last resort.
 
@@ -104,7 +106,7 @@ def as_processing(value: Processing | Mapping[str, Any]) -> Processing:
     if isinstance(value, Processing):
         return value
     if not isinstance(value, Mapping):
-        raise DeclarationError(f"processing must be Processing(…) or a dict, not {value!r}")
+        raise DeclarationError(f"processing must be Processing(…) or a dict, not {brief_repr(value)}")
     known = list(attrs.fields_dict(Processing))
     for key in value:
         if key not in known:
@@ -124,17 +126,17 @@ def as_rate_limits(value: RateLimit | Iterable[RateLimit] | None) -> tuple[RateL
 
 def _checked_ttl(_: object, attribute: AttrsField, value: float) -> None:
     if not is_number(value) or value <= 0:
-        raise DeclarationError(f"Cache: ttl_s must be a finite number > 0, not {value!r:.100}")
+        raise DeclarationError(f"Cache: ttl_s must be a finite number > 0, not {brief_repr(value)}")
 
 
 def _checked_scope(_: object, attribute: AttrsField, value: str | None) -> None:
     if value not in (None, "pipeline", "key") and not (isinstance(value, str) and value.startswith("label:")):
-        raise DeclarationError(f"Cache: scope must be 'pipeline', 'key' or 'label:NAME', not {value!r}")
+        raise DeclarationError(f"Cache: scope must be 'pipeline', 'key' or 'label:NAME', not {brief_repr(value)}")
 
 
 def _checked_key(_: object, attribute: AttrsField, value: V) -> None:
     if value is not None and not callable(value):
-        raise DeclarationError(f"Cache: key must be a function of (data, context) or None, not {value!r}")
+        raise DeclarationError(f"Cache: key must be a function of (data, context) or None, not {brief_repr(value)}")
 
 
 @suggests_options
@@ -174,7 +176,7 @@ def check_cache(step: Any) -> None:
     """Refuse a cache whose entries would depend on more than the input."""
     where, cache = f"step {step.name!r}: cache", step.cache
     if not isinstance(cache, Cache):
-        raise DeclarationError(f"{where} must be Cache(…) or None, not {cache!r}")
+        raise DeclarationError(f"{where} must be Cache(…) or None, not {brief_repr(cache)}")
     plan = getattr(step, "plan", None)
     if plan is None:
         raise DeclarationError(f"{where} belongs to a step with an agent, and this one has none")
@@ -206,10 +208,26 @@ class Redirect:
     """Pass the next attempt to `to` with `feedback`, without a retry.
 
     An agent is redirected to once: a cycle raises `InfiniteRedirectError`.
+
+    Example:
+        ```python
+        async def short(question: str) -> str:
+            return "?"
+
+        async def thorough(question: str, *, feedback: str | None = None) -> str:
+            return f"answered: {feedback}"
+
+        def judge(answer: str) -> Redirect | None:
+            return Redirect(to=thorough, feedback="too short") if answer == "?" else None
+
+        assert Flujo(Step("ask", short, validators=judge)).run("Why?").output == "answered: too short"
+        ```
     """
 
     to: Any
+    """Agent of the next attempt."""
     feedback: str = "the validator asked for another agent"
+    """Text for the next attempt."""
 
     def __attrs_post_init__(self) -> None:
         plan_agent(self.to, step_name="after a redirect")  # a value that is not callable is refused where it is named
@@ -232,27 +250,29 @@ Rehearse: TypeAlias = Literal["recorded", "live"]
 def checked_rehearse(step: Any, _: object, value: object) -> None:
     """Refuse any other handling of a step in rehearsals."""
     if value not in get_args(Rehearse):
-        raise DeclarationError(f"step {step.name!r}: rehearse must be 'recorded' or 'live', not {value!r}")
+        raise DeclarationError(f"step {step.name!r}: rehearse must be 'recorded' or 'live', not {brief_repr(value)}")
 
 
 def _checked_turns(_: object, attribute: AttrsField, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise DeclarationError(f"max_turns must be at least 1, not {value!r}")
+    if not is_count(value):
+        raise DeclarationError(f"max_turns must be at least 1, not {brief_repr(value)}")
 
 
 def _checked_history(_: object, attribute: AttrsField, value: int | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise DeclarationError(f"keep_last must be at least 1, or None for the whole history, not {value!r}")
+    if value is not None and not is_count(value):
+        raise DeclarationError(f"keep_last must be at least 1, or None for the whole history, not {brief_repr(value)}")
 
 
 def _checked_policy(_: object, attribute: AttrsField, value: str) -> None:
     if value not in get_args(OnUncertain):
-        raise DeclarationError(f"on_uncertain must be one of {', '.join(get_args(OnUncertain))}, not {value!r}")
+        raise DeclarationError(
+            f"on_uncertain must be one of {', '.join(get_args(OnUncertain))}, not {brief_repr(value)}"
+        )
 
 
 def _checked_guard(_: object, attribute: AttrsField, value: V) -> None:
     if value is not None and not isinstance(value, policies.LoopGuard):
-        raise DeclarationError(f"guard must be a LoopGuard(…) or None, not {value!r}")
+        raise DeclarationError(f"guard must be a LoopGuard(…) or None, not {brief_repr(value)}")
 
 
 @attrs.frozen(kw_only=True)

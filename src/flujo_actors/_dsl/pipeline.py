@@ -134,7 +134,11 @@ class Pipeline(Chained[In, Out]):
     def from_step(step: Returns[I, O]) -> Pipeline[I, O]: ...
     @staticmethod
     def from_step(step: StepLike) -> Pipeline:
-        """Return a pipeline of one step or function; pipelines unchanged."""
+        """Return a pipeline of one step or function; pipelines unchanged.
+
+        Args:
+            step: first step.
+        """
         return step if isinstance(step, Pipeline) else Pipeline((step,))
 
     def step_names(self) -> Iterator[str]:

@@ -119,6 +119,10 @@ def known_citations(output: object, *, assembled: AssembledContext) -> str | Non
 
     A word, a number or an id in square brackets is a citation, also one of several with commas between; other text in
     brackets, a link's text and the `[…]` of a passage that was cut are not. All texts of a structured answer count.
+
+    Args:
+        output: output of the agent.
+        assembled: context of the prompt.
     """
     known = dict.fromkeys(assembled.source_ids)
     unknown = [cited for text in _texts(output) for cited in cited_in(text, known) if cited not in known]

@@ -46,35 +46,36 @@ class Step(Declared[In, Out], GovernedKinds):
     Args:
         name: name of the step, unique in its pipeline.
         agent: function, object with an async `run` or `stream`, or pydantic-ai agent.
+        options: options of all kinds of steps.
 
     Keyword Args:
-        input: value or function `(previous, context)` that replaces the previous output.
-        max_retries: further attempts after a failure.
-        backoff: delays between attempts.
-        retry_on: failures that are retried: classes, HTTP statuses or functions of the exception.
-        timeout_s: longest time of an attempt.
-        fallback: step after the last failed attempt.
-        validators: functions on the output; a returned reason refuses it.
-        processors: functions on the data before the call, and on the output after it.
-        processing: options of structured output, e.g. `{"schema": City}`.
-        updates_context: whether a dict output is merged into the context.
-        usage_limits: limits of each execution of the step.
-        cache: reuse of the output in later runs.
-        on_failure: handler after the fallback.
-        compensate: function that undoes the step if the run fails later.
-        min_confidence: lowest accepted confidence, from 0 to 1.
-        confidence: source of the confidence: a field, a function or `Votes(n)`.
-        on_low_confidence: review of an output below `min_confidence`.
-        deps: value of pydantic-ai's `deps`, or a function called per attempt.
-        message_history: earlier messages, or a function like `deps`.
-        conversation: id of a stored conversation that the agent continues.
-        agent_options: further arguments of pydantic-ai's `Agent.run`.
-        context_sources: context that the agent gets in addition to its prompt.
-        rate_limit: rate limits of the agent's requests.
-        mergeable_output: whether the output can merge into the context, for blind tools.
-        rehearse: `"live"` if the step has no effect, for replays.
-        runs_on: queue of the workers that execute the step.
-        meta: data for your own tools.
+        input (object): value or function `(previous, context)` that replaces the previous output.
+        max_retries (int): further attempts after a failure; default: 0.
+        backoff (Backoff): delays between attempts; default: `Backoff()`.
+        retry_on (object): retried failures: classes, HTTP statuses or functions of the exception; default: all.
+        timeout_s (float | None): longest time of an attempt; default: None.
+        fallback (StepLike | None): step after the last failed attempt; default: None.
+        validators (object): functions on the output; a returned reason refuses it; default: none.
+        processors (object): functions on the data before the call, and on the output after it; default: none.
+        processing (object): options of structured output, e.g. `{"schema": City}`; default: by the type of the agent.
+        updates_context (bool): whether a dict output is merged into the context; default: False.
+        usage_limits (UsageLimits | None): limits of each execution of the step; default: None.
+        cache (Cache | None): reuse of the output in later runs; default: None.
+        on_failure (object): handler after the fallback; default: none.
+        compensate (object): function that undoes the step if the run fails later; default: None.
+        min_confidence (float | None): lowest accepted confidence, from 0 to 1; default: None.
+        confidence (object): source of the confidence: a field, a function or `Votes(n)`; default: None.
+        on_low_confidence (StepLike | None): review of an output below `min_confidence`; default: None.
+        deps (object): value of pydantic-ai's `deps`, or a function called per attempt; default: None.
+        message_history (object): earlier messages, or a function like `deps`; default: None.
+        conversation (object): id of a stored conversation that the agent continues; default: None.
+        agent_options (object): further arguments of pydantic-ai's `Agent.run`; default: None.
+        context_sources (object): context that the agent gets in addition to its prompt; default: None.
+        rate_limit (object): rate limits of the agent's requests; default: none.
+        mergeable_output (bool): whether the output can merge into the context, for blind tools; default: False.
+        rehearse (str): `"live"` if the step has no effect, for replays; default: `"recorded"`.
+        runs_on (str | None): queue of the workers that execute the step; default: None.
+        meta (Mapping): data for your own tools; default: empty.
 
     Raises:
         DeclarationError: the agent's signature or an option is not valid.

@@ -217,9 +217,9 @@ class BudgetLedger:
                 entries = [self._entries[quota] for quota in quotas]
                 claims = [self._claim(quota, wants and wants(quota), first) for quota in quotas]
                 carried = [entry.taken for entry in entries]
-            told = self._store.draw(self._lease, claims)
+            replies = self._store.draw(self._lease, claims)
             with QUOTA_LOCK:
-                for quota, entry, claim, each, taken in zip(quotas, entries, claims, told, carried, strict=True):
+                for quota, entry, claim, each, taken in zip(quotas, entries, claims, replies, carried, strict=True):
                     entry.opened = True
                     late = entry.taken - taken  # it is on this side's account by now
                     others = attrs.evolve(each.others, spent=each.others.spent.less(late))
@@ -231,7 +231,7 @@ class BudgetLedger:
                     if not claim.reads:
                         entry.absorbs, entry.taken = entry.absorbs[len(claim.share.absorbs) :], late
                         entry.written = _held_in(claim)
-                if not told[0].granted:
+                if not replies[0].granted:
                     return None
                 pairs = zip(quotas, claims, strict=True)
                 return tuple(claim.wants and self._applied(quota, claim.wants, apply) for quota, claim in pairs)

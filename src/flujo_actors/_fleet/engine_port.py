@@ -72,7 +72,9 @@ class Ticket:
     """Notice that a run needs a worker: names only, below 1 kB."""
 
     run_id: str
+    """Id of the run."""
     queue: str = DEFAULT_QUEUE
+    """Queue of the run."""
     pipeline: str = ""
     """Pipeline name shared by its runs."""
     fingerprint: str = ""
@@ -220,4 +222,4 @@ def _load(module: str, name: str, *, extra: str) -> Any:
     try:
         return getattr(importlib.import_module(f".{module}", __package__), name)
     except ImportError as error:
-        raise DeclarationError(f"this engine needs an extra: pip install flujo-actors[{extra}] ({error})") from error
+        raise DeclarationError(f"this engine needs an extra: pip install 'flujo-actors[{extra}]' ({error})") from error

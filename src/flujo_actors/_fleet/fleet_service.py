@@ -24,7 +24,7 @@ from .._core.policies.claim_order import checked_key, checked_per_key, checked_p
 from .._core.quota import Amount
 from .._core.records.records import ClaimedRun, StoredRun, poisonous
 from .._core.settings_model import FleetSettings, RetentionSettings, Settings
-from .._core.validators import checked_seconds, is_number
+from .._core.validators import brief_repr, checked_seconds, is_count, is_number
 from .._dsl.wait_steps import Instant, checked_delay_s, epoch_of
 from .._durable.durable_run_registry import DurableRunRegistry
 from .._durable.fingerprint import Fingerprint
@@ -292,14 +292,14 @@ def _checked_queues(queues: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _checked_slots(slots: int) -> int:
-    if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
-        raise DeclarationError(f"slots must be a whole number of at least 1, not {slots!r}")
+    if not is_count(slots):
+        raise DeclarationError(f"slots must be a whole number of at least 1, not {brief_repr(slots)}")
     return slots
 
 
 def _checked_grace(grace_s: float) -> float:
     if not is_number(grace_s) or grace_s < 0:
-        raise DeclarationError(f"grace_s must be seconds, 0 or more, not {grace_s!r}")
+        raise DeclarationError(f"grace_s must be seconds, 0 or more, not {brief_repr(grace_s)}")
     return grace_s
 
 

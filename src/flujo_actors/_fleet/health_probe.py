@@ -214,7 +214,7 @@ class Heartbeat:
             "slots": self._post.slots,
             "busy": len(worker.busy),
             "runs": list(worker.busy[:_SHOWN]),
-            "played": worker.played,
+            "executed": worker.executed,
             "pipeline": self._post.pipeline,
             "fingerprint": self._post.fingerprint,
             "mode": self._post.mode,

@@ -39,6 +39,7 @@ from procrastinate.jobs import Job
 from procrastinate.schema import SchemaManager
 from psycopg import sql
 
+from ..errors import StoreError
 from ..stores.postgres._session import PostgresSession
 from .engine_port import Play, Ticket, run_named
 
@@ -46,6 +47,11 @@ TASK = "flujo.play"
 
 _PREPARE_LOCK = 4_935_112_608_003
 """Advisory lock that serializes table creation."""
+
+_NO_TABLES = (
+    "the tables of engine 'postgres' do not exist, and this role may not create them ({}): run "
+    "`flujo-actors store migrate --engine postgres --store URL` with the URL of the owner"
+)
 
 _CHANNEL = "procrastinate_queue_v1#"
 """Start of the channel of a queue."""
@@ -119,8 +125,12 @@ class ProcrastinateEngine:
         with psycopg.connect(self._url) as db:
             db.execute("SELECT pg_advisory_xact_lock(%s)", (_PREPARE_LOCK,))
             [(there,)] = db.execute("SELECT to_regclass('procrastinate_jobs')").fetchall()
-            if there is None:
+            if there is not None:
+                return
+            try:
                 db.execute(SchemaManager.get_schema())
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise StoreError(_NO_TABLES.format(str(error).strip())) from error
 
     def submit(self, tickets: Sequence[Ticket], connection: object = None) -> None:
         if connection is not None:

@@ -200,8 +200,10 @@ class RemoteExecutor:
         try:
             with runs.holding(opened) as hold:
                 assert hold.halt is not None
-                played = await hold.halt.unless_requested(functools.partial(self._played, opened, asked, journal, host))
-                await _record_end(journal, played)
+                outcomes = await hold.halt.unless_requested(
+                    functools.partial(self._outcomes, opened, asked, journal, host)
+                )
+                await _record_end(journal, outcomes)
             hold.check()
         finally:
             await runs.put_back(opened)
@@ -211,7 +213,7 @@ class RemoteExecutor:
         if self.signals is not None and asked.reply is not None:
             self.signals.send(asked.reply, signal_of(ENDED, child), about=child)
 
-    async def _played(
+    async def _outcomes(
         self, opened: OpenRun, asked: RemoteRequest, journal: RemoteJournal, host: Host
     ) -> list[TerminalOutcome]:
         why = poisonous(opened.deaths, max_deliveries=self.settings.max_deliveries)
@@ -292,26 +294,26 @@ async def _all_executed(run: Run, requests: list[StepRequest]) -> list[TerminalO
     return outcomes
 
 
-async def _record_end(journal: RemoteJournal, played: list[TerminalOutcome] | AttemptStopped) -> None:
+async def _record_end(journal: RemoteJournal, outcomes: list[TerminalOutcome] | AttemptStopped) -> None:
     """Record the remote run's end or pause, unless recorded."""
     if journal.at_rest:
         return
-    if isinstance(played, AttemptStopped):
-        assert isinstance(played.outcome, Aborted)
-        if played.outcome.reason == PARKED:
+    if isinstance(outcomes, AttemptStopped):
+        assert isinstance(outcomes.outcome, Aborted)
+        if outcomes.outcome.reason == PARKED:
             await journal.park()
         else:
-            await journal.end("aborted", feedback=played.outcome.reason)
+            await journal.end("aborted", feedback=outcomes.outcome.reason)
         return
-    control = next((error for each in played if (error := _control_in(each)) is not None), None)
-    used = sum((_used_by(each) for each in played), NO_USAGE)
-    aborted = next((each for each in played if isinstance(each, Aborted)), None)
+    control = next((error for each in outcomes if (error := _control_in(each)) is not None), None)
+    used = sum((_used_by(each) for each in outcomes), NO_USAGE)
+    aborted = next((each for each in outcomes if isinstance(each, Aborted)), None)
     if control is not None:
         spent = record_bodies.usage_data(used)
         await journal.end("failed", feedback=str(control), control=control_data(control), usage=spent)
     elif aborted is not None:
         await journal.end("aborted", feedback=aborted.reason)
-    elif any(isinstance(each, Paused) for each in played):
+    elif any(isinstance(each, Paused) for each in outcomes):
         await journal.end("paused")
     else:
         await journal.end("completed")

@@ -111,15 +111,15 @@ def asked_body(
 
 
 def _streams_data(event_stream: EventStream, path: StepPath) -> dict[str, object]:
-    told: dict[str, object] = {"started": event_stream.started, "tools": event_stream.tools}
-    return told if event_stream.chunks is None else {**told, "chunks": event_stream.chunks.inside(path)}
+    data: dict[str, object] = {"started": event_stream.started, "tools": event_stream.tools}
+    return data if event_stream.chunks is None else {**data, "chunks": event_stream.chunks.inside(path)}
 
 
 def event_stream_of(streams: Mapping[str, Any], pipeline: Pipeline) -> EventStream:
     """Return the event stream of a remote step to the run's reader."""
-    told, places = {**streams}, streams.get("chunks")
-    told["chunks"] = None if places is None else ShownChunks(frozenset(places), pipeline)
-    return EventStream(OUTCOME_BUFFER, **told)
+    options, places = {**streams}, streams.get("chunks")
+    options["chunks"] = None if places is None else ShownChunks(frozenset(places), pipeline)
+    return EventStream(OUTCOME_BUFFER, **options)
 
 
 def _item_data(request: StepRequest) -> dict[str, object]:

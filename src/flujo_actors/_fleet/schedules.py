@@ -27,6 +27,7 @@ from .._core.cron import FIELDS, cron_error, cron_instants, local_time, zone_nam
 from .._core.error_info import message_of
 from .._core.labels import NO_LABELS, checked_labels
 from .._core.outcomes import RunId
+from .._core.policies.claim_order import is_priority
 from .._core.policies.schedule_rules import (
     Instants,
     Missed,
@@ -46,7 +47,7 @@ from .._core.policies.schedule_rules import (
 )
 from .._core.records import record_bodies
 from .._core.records.records import WOKEN, Admission, Lease, StoredRun, StoredStatus, has_ended
-from .._core.validators import is_number
+from .._core.validators import brief_repr, is_number
 from .._durable.cancel_requests import cancel
 from .._durable.durable_run_registry import DurableRunRegistry
 from .._durable.store_executor import call_store
@@ -73,20 +74,31 @@ class ScheduleInfo:
     """A schedule, its next times and the counts of its instants."""
 
     name: str
+    """Name of the schedule."""
     pipeline: str
+    """Name of the pipeline."""
     cron: str | None
+    """Cron expression, if it has one."""
     every_s: float | None
+    """Seconds between two instants, if it has no cron expression."""
     zone: str
+    """Time zone of the instants."""
     paused: bool
+    """Whether it creates no runs."""
     next: tuple[dt.datetime, ...]
     """The next five times, in the zone."""
     last_instant: dt.datetime | None
+    """Last instant that a worker evaluated."""
     last_run_id: str | None
+    """Id of the last run."""
     last_status: StoredStatus | None
     """Status of the last run; `None` without one, or if it was deleted."""
     fired: int
+    """Number of instants with a run."""
     skipped: int
+    """Number of instants without a run, because an earlier run was open."""
     missed: int
+    """Number of instants without a run, because no worker was there."""
     late_s: float
     """Age of the oldest due instant that no worker has evaluated; 0 for none."""
     error: str | None
@@ -169,7 +181,7 @@ def _epoch(time: dt.datetime | float | None, where: str) -> float | None:
             raise DeclarationError(f'{where} has no time zone; use datetime(..., tzinfo=ZoneInfo("..."))')
         return time.timestamp()
     if not is_number(time):
-        raise DeclarationError(f"{where} must be an aware datetime or epoch seconds, not {time!r}")
+        raise DeclarationError(f"{where} must be an aware datetime or epoch seconds, not {brief_repr(time)}")
     return float(time)
 
 
@@ -186,7 +198,7 @@ def _check_times(schedule: Schedule, where: str) -> None:
     for option in ("jitter_s", "missed_within_s"):
         value = getattr(schedule, option)
         if not (is_number(value) and value >= 0):
-            raise DeclarationError(f"{where}: {option} must be a finite number >= 0, not {value!r}")
+            raise DeclarationError(f"{where}: {option} must be a finite number >= 0, not {brief_repr(value)}")
     _check_jitter(schedule, where)
 
 
@@ -206,8 +218,10 @@ def _check_words(schedule: Schedule, where: str) -> None:
         if getattr(schedule, option) not in words:
             listed = ", ".join(map(repr, words))
             raise DeclarationError(f"{where}: {option} must be one of {listed}, not {getattr(schedule, option)!r}")
-    if isinstance(schedule.priority, bool) or not isinstance(schedule.priority, int) or abs(schedule.priority) > 100:
-        raise DeclarationError(f"{where}: priority must be a whole number from -100 to 100, not {schedule.priority!r}")
+    if not is_priority(schedule.priority):
+        raise DeclarationError(
+            f"{where}: priority must be a whole number from -100 to 100, not {brief_repr(schedule.priority)}"
+        )
 
 
 def declare_schedule(store: Store | None, schedule: Schedule, *, paused: bool) -> ScheduleInfo:

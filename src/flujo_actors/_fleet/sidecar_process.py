@@ -144,7 +144,7 @@ def serve_in_sidecar(
     def begin(key: int, run: str, queue: str) -> None:
         named = run_named(run)
         if named is None:
-            sidecar.tell(played=key)
+            sidecar.tell(delivered=key)
             return
         playing.add(key)
         threads.submit(one, key, Ticket(run_id=named, queue=queue))
@@ -152,7 +152,7 @@ def serve_in_sidecar(
     def one(key: int, ticket: Ticket) -> None:
         left.append(ticket) if stopping.is_set() else play(ticket.run_id)
         playing.discard(key)
-        sidecar.tell(played=key)
+        sidecar.tell(delivered=key)
 
     with ThreadPoolExecutor(slots, thread_name_prefix="flujo-play") as threads:
         sidecar = Sidecar(module, config, hear=begin)
@@ -224,7 +224,7 @@ class SidecarHost:
     def _listen(self) -> None:
         for line in sys.stdin:
             match json.loads(line):
-                case {"played": number}:
+                case {"delivered": number}:
                     self._playing.pop(number)()
                 case {"stop": True}:
                     self.stopping.set()

@@ -170,7 +170,7 @@ class Worker:
         self._stopping, self._hearing = threading.Event(), trio.CancelScope()
         self._result: Outcome[object] | None = None
         self._signs = Heartbeat(post.store, post)
-        self.played: int = 0
+        self.executed: int = 0
         """Number of executed runs with any outcome."""
         self.backend: str = ""
         self.health_port: int | None = None
@@ -199,7 +199,11 @@ class Worker:
         self._raise_if_failed()
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop claiming; finish within the grace period, or release `now`."""
+        """Stop claiming; finish within the grace period, or release `now`.
+
+        Args:
+            now: whether to release the runs at once.
+        """
         post(self._token, self._stop_requested, now)
 
     @property
@@ -445,7 +449,7 @@ class Worker:
                 got = await guarded(self._post.play, run_id, self._host, claimed, self._post.per_key)
                 if isinstance(got, Error):
                     await self._note(run_id, got.error)
-                self.played += 1
+                self.executed += 1
         except trio.Cancelled:
             await self._hand_back(run_id, 0.0)
             raise

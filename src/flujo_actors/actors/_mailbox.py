@@ -41,7 +41,11 @@ LONGEST_RUN = 1024
 
 
 class Mailbox(Generic[T]):
-    """Bounded queue for many senders and receivers: `async for item in mailbox`."""
+    """Bounded queue for many senders and receivers: `async for item in mailbox`.
+
+    Args:
+        capacity: most queued items.
+    """
 
     __slots__ = (
         "_accepted",
@@ -76,7 +80,11 @@ class Mailbox(Generic[T]):
     # --- sending ------------------------------------------------------------------------------------------
 
     async def put(self, item: T) -> None:
-        """Add the item, waiting for room; `ClosedResourceError`, `BrokenResourceError` after the end."""
+        """Add the item, waiting for room; `ClosedResourceError`, `BrokenResourceError` after the end.
+
+        Args:
+            item: item to append.
+        """
         if len(self._items) < self._room and self._accepted < self._put_limit and not self._receivers:
             self._accepted += 1
             self._items.append(item)
@@ -84,7 +92,11 @@ class Mailbox(Generic[T]):
             await self._put_slowly(item)
 
     def put_nowait(self, item: T) -> None:
-        """Add the item now, or raise `WouldBlock` when the box is full."""
+        """Add the item now, or raise `WouldBlock` when the box is full.
+
+        Args:
+            item: item to append.
+        """
         if not self.offer(item):
             raise trio.WouldBlock
 

@@ -48,11 +48,19 @@ class Ask(Generic[R]):
         self._withdrawn = False
 
     def reply(self, value: R) -> None:
-        """Give the asker this value."""
+        """Give the asker this value.
+
+        Args:
+            value: result of `ask`.
+        """
         self._settle(Value(value))
 
     def fail(self, error: Exception) -> None:
-        """Raise this error in the caller."""
+        """Raise this error in the caller.
+
+        Args:
+            error: exception of `ask`.
+        """
         self._settle(Error(error))
 
     @property
@@ -108,8 +116,11 @@ class DeadLetter:
     """Dead message: `refused` came too late, `abandoned` was still queued."""
 
     actor: str
+    """Name of the addressed actor."""
     message: object
+    """Message without a handler."""
     reason: Literal["refused", "abandoned"]
+    """Whether the mailbox refused it, or the actor ended before it."""
 
 
 class DeadLetters:
@@ -117,12 +128,16 @@ class DeadLetters:
 
     Letters are not kept. One that finds the subscriber's mailbox full or closed is counted as `missed`: an observer
     neither slows a sender nor fails it.
+
+    Args:
+        subscriber: mailbox that receives each letter, if it has room.
     """
 
     def __init__(self, subscriber: Mailbox[DeadLetter] | None = None) -> None:
         self._subscriber = subscriber
         self._by_actor: Counter[str] = Counter()
         self.missed: int = 0
+        """Number of letters that the subscriber had no room for."""
 
     @property
     def count(self) -> int:
@@ -130,11 +145,19 @@ class DeadLetters:
         return self._by_actor.total()
 
     def count_for(self, actor: str) -> int:
-        """Return the dead letters of the actors of that name."""
+        """Return the dead letters of the actors of that name.
+
+        Args:
+            actor: name of the actor.
+        """
         return self._by_actor[actor]
 
     def add(self, letter: DeadLetter) -> None:
-        """Count the letter and show it to the subscriber."""
+        """Count the letter and show it to the subscriber.
+
+        Args:
+            letter: letter to count and to send.
+        """
         self._by_actor[letter.actor] += 1
         if self._subscriber is not None:
             self._show(self._subscriber, letter)
@@ -151,9 +174,13 @@ class Traffic:
     """Message counts of an actor: `sent == handled + dead + queued`."""
 
     sent: int = 0
+    """Number of accepted messages."""
     handled: int = 0
+    """Number of messages that the actor took."""
     dead: int = 0
+    """Number of dead letters."""
     queued: int = 0
+    """Number of messages in the mailbox."""
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(
@@ -165,7 +192,13 @@ class Traffic:
 
 
 class ActorAddress(Generic[M]):
-    """Owner's side of an actor: mailbox, unanswered requests, and end."""
+    """Owner's side of an actor: mailbox, unanswered requests, and end.
+
+    Args:
+        name: name of the actor.
+        mailbox: queue of the actor's messages.
+        dead_letters: collector of messages that no actor handles.
+    """
 
     __slots__ = ("_abandoned", "_cause", "_ended", "_refused", "dead_letters", "mailbox", "name", "questions")
 
@@ -257,7 +290,11 @@ class ActorRef(Generic[M_contra]):
         return self._addressee.alive
 
     async def tell(self, message: M_contra) -> None:
-        """Send the message, waiting for room; an ended actor's is dead."""
+        """Send the message, waiting for room; an ended actor's is dead.
+
+        Args:
+            message: message to append to the mailbox.
+        """
         await self._send(message)
 
     async def _send(self, message: M_contra) -> bool:
@@ -269,7 +306,11 @@ class ActorRef(Generic[M_contra]):
         return True
 
     def tell_nowait(self, message: M_contra) -> bool:
-        """Send without waiting; return False if not sent or dead."""
+        """Send without waiting; return False if not sent or dead.
+
+        Args:
+            message: message to append to the mailbox.
+        """
         try:
             self._mailbox.put_nowait(message)
         except trio.WouldBlock:
@@ -288,6 +329,11 @@ class ActorRef(Generic[M_contra]):
         """Send `make_message(ask, *args)` and return the reply: `await ref.ask(Total, "2024", timeout=1)`.
 
         `AskTimeout` if `timeout` seconds pass, `ActorDied` if the actor ends without having replied.
+
+        Args:
+            make_message: class or function of the message.
+            args: further arguments of the message.
+            timeout: most seconds to wait.
         """
         question = Ask[R]()
         seconds = math.inf if timeout is None else timeout

@@ -38,10 +38,13 @@ class ChildSpec:
     """Specification of a child: name, restart type, shutdown time."""
 
     name: str
+    """Name of the child."""
     restart: RestartType = "permanent"
+    """Ends of the actor after which it is restarted."""
     shutdown_s: float = 5.0
     """Shutdown time before cancellation. 0 cancels at once, `inf` waits."""
     backoff: Backoff = attrs.field(factory=Backoff)
+    """Delay before a restart."""
     capacity: int | float = 64
     """Capacity of its mailbox."""
 
@@ -57,7 +60,9 @@ class Intensity:
     """At most `restarts` restarts within any `period_s` seconds."""
 
     restarts: int = 3
+    """Most restarts within the period."""
     period_s: float = 5.0
+    """Length of the period in seconds."""
 
     def __attrs_post_init__(self) -> None:
         _require(self.restarts >= 0, "Intensity.restarts", self.restarts, "0 or more")

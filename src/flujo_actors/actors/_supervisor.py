@@ -127,8 +127,11 @@ class ChildExit:
     """A child's actor ended, by itself or request, crashed or not."""
 
     name: str
+    """Name of the child."""
     cause: Exception | None
+    """Exception of a crash."""
     asked: bool
+    """Whether the stop was requested."""
 
 
 @attrs.frozen(kw_only=True)
@@ -177,7 +180,13 @@ class Supervisor:
     async def spawn(
         self, actor: Callable[[Mailbox[M], *Ts], Awaitable[object]], spec: ChildSpec, *args: *Ts
     ) -> ActorRef[M]:
-        """Start `actor(mailbox, *args)` as last child; its ref survives restarts."""
+        """Start `actor(mailbox, *args)` as last child; its ref survives restarts.
+
+        Args:
+            actor: async function of a mailbox.
+            spec: name, restarts and backoff of the child.
+            args: further arguments of the actor.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._stopping:
             raise SupervisorStopped(f"child {spec.name!r} cannot start: its supervisor is stopping")
@@ -192,7 +201,11 @@ class Supervisor:
         return addressee.ref()
 
     def ref(self, name: str) -> ActorRef[Any]:
-        """Return the ref of a child by its name."""
+        """Return the ref of a child by its name.
+
+        Args:
+            name: name of the child.
+        """
         return self._child(name).addressee.ref()
 
     @property
@@ -201,7 +214,11 @@ class Supervisor:
         return tuple(self._family.children.values())
 
     async def stop(self, name: str) -> None:
-        """End one child for good, within its shutdown time."""
+        """End one child for good, within its shutdown time.
+
+        Args:
+            name: name of the child.
+        """
         child = self._child(name)
         self._notices.put_nowait(_StopChild(child=child))
         await child.addressee.wait_end()
@@ -356,6 +373,14 @@ async def open_supervisor(
 
     `exits` gets a `ChildExit` for every end of a child's actor, as far as it has room. `rng` is the randomness of the
     backoff. If restarts exceed `intensity`, the block is cancelled and `Escalated` is raised.
+
+    Args:
+        strategy: children that restart after a crash of one.
+        intensity: most restarts in a period; a further one raises `Escalated`.
+        children: pairs of actor and child spec that start with the block.
+        dead_letters: collector of messages that no actor handles.
+        exits: mailbox that receives each `ChildExit`, if it has room.
+        rng: randomness of the backoff.
     """
     family = SupervisorState(strategy=strategy, intensity=Intensity() if intensity is None else intensity)
     letters = DeadLetters() if dead_letters is None else dead_letters

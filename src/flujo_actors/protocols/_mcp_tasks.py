@@ -63,7 +63,7 @@ class TaskState:
 
     def data(self) -> dict[str, object]:
         """Return the task as the extension writes it."""
-        told: dict[str, object] = {
+        facts: dict[str, object] = {
             "taskId": self.run_id,
             "status": self.status,
             "createdAt": _moment(self.created_at),
@@ -73,7 +73,7 @@ class TaskState:
         }
         result = None if self.result is None else self.result.model_dump(mode="json", by_alias=True, exclude_none=True)
         more = {"statusMessage": self.message, "inputRequests": self.requests, "result": result}
-        return {**told, **{name: each for name, each in more.items() if each is not None}}
+        return {**facts, **{name: each for name, each in more.items() if each is not None}}
 
 
 class TaskRuns(Protocol):

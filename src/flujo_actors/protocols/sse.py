@@ -6,8 +6,9 @@ Rules:
    continues after that record.
 2. A question is sent with the first batch that it is open in, also after a reconnect: it has no id.
 3. The stream closes after `ended`. A reader that reconnects to an ended run gets the missing records and `ended`.
-4. Texts pass the redactor. With `content=False` prompts, texts, notes, arguments and outputs are left out.
-5. The run is looked up before the stream begins: an unknown run is status 404.
+4. A `text` event has the text of an open step so far, its last 4,096 characters: readers replace what they show.
+5. Texts pass the redactor. With `content=False` prompts, texts, notes, arguments and outputs are left out.
+6. The run is looked up before the stream begins: an unknown run is status 404.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def sse_response(
         request: request with `Last-Event-ID` or `?after=`.
         client: client of the store.
         run_id: id of the run; an unknown one is status 404.
-        texts: whether live text is sent.
+        texts: whether the text so far of open steps is sent, its last 4,096 characters.
         content: whether prompts, texts, notes and outputs are sent.
         heartbeat_s: interval of comments that keep the connection open.
 
@@ -103,6 +104,14 @@ async def sse_events(
     """Yield the events of a run as dicts: `event`, `data`, `id`.
 
     It begins after the record that the request names, or after `after`. Raise `RunNotFound` for an unknown run.
+
+    Args:
+        request: request of the client, for `Last-Event-ID`.
+        client: client of the store.
+        run_id: id of the run.
+        after: number of the record before the first one.
+        texts: whether to send the live text of open steps.
+        content: whether to send inputs and outputs.
     """
     seen = after if request is None else _seen_by(request)
     stream = RunEvents(client=_client_of(client), run_id=run_id, seen=seen, texts=texts and content, content=content)

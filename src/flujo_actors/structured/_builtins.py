@@ -21,6 +21,7 @@ class WrapDict:
     """Step that puts its input under one key."""
 
     key: str = attrs.field(validator=attrs.validators.instance_of(str))
+    """Key of the wrapped value."""
 
     @property
     def __name__(self) -> str:
@@ -50,6 +51,10 @@ def ensure_object(value: object, key: str = "value") -> dict[str, Any]:
     """Return `value` as a dict of plain data, from fields or JSON.
 
     A value without fields is returned under `key`; one that cannot be inspected, as its text.
+
+    Args:
+        value: value to wrap.
+        key: key of a value that is no object.
     """
     plain = _plain(value)
     return dict(plain) if isinstance(plain, Mapping) else {key: plain}

@@ -134,7 +134,9 @@ class Schema:
     """JSON Schema, hash, validator and constructor of a value."""
 
     name: str
+    """Name of the schema."""
     json_schema: Mapping[str, Any]
+    """JSON Schema that the model receives."""
     schema_hash: str
     """Twelve hex digits, equal for equal schemas in every process."""
     constructs: bool
@@ -144,14 +146,22 @@ class Schema:
     _parts: dict[bytes, jsonschema_rs.Validator] = attrs.field(factory=dict, repr=False)
 
     def is_valid(self, data: object) -> bool:
-        """Return whether the JSON Schema accepts `data`."""
+        """Return whether the JSON Schema accepts `data`.
+
+        Args:
+            data: parsed JSON.
+        """
         try:
             return bool(self._validator.is_valid(data))
         except ValueError:  # a value JSON cannot hold, such as a lone surrogate
             return False
 
     def validate(self, data: object) -> list[Flaw]:
-        """Return all flaws of `data`; a single one if `data` is large."""
+        """Return all flaws of `data`; a single one if `data` is large.
+
+        Args:
+            data: parsed JSON.
+        """
         try:
             if _is_larger(data, _LARGE):
                 return self._first_flaw(data)
@@ -173,7 +183,12 @@ class Schema:
         return []
 
     def part_is_valid(self, part: Mapping[str, object], data: object) -> bool:
-        """Return whether a part of this schema, taken by itself, accepts `data`."""
+        """Return whether a part of this schema, taken by itself, accepts `data`.
+
+        Args:
+            part: JSON Schema of the part.
+            data: parsed JSON.
+        """
         key = to_json(part)
         validator = self._parts.get(key)
         if validator is None:
@@ -185,7 +200,11 @@ class Schema:
             return False
 
     def construct(self, data: object) -> Any:
-        """Return the instance of `data`; raise `ValueError` if the class refuses it."""
+        """Return the instance of `data`; raise `ValueError` if the class refuses it.
+
+        Args:
+            data: valid parsed JSON.
+        """
         try:
             return self._construct(data)
         except ValueError:
@@ -200,6 +219,9 @@ def compile_schema(schema: object) -> Schema:
     """Return a compiled schema; raise `DeclarationError` if invalid.
 
     A schema is a JSON Schema dict, pydantic model, attrs class, TypedDict, dataclass or other type.
+
+    Args:
+        schema: a type, a pydantic model or a JSON Schema.
     """
     if isinstance(schema, Schema):
         return schema

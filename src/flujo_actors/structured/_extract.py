@@ -37,7 +37,12 @@ _DECORATION = "*_` \t"
 
 
 def extract_from_text(text: str, schema: object) -> Any:
-    """Return the text's value of `schema`, or raise `StructuredOutputError`."""
+    """Return the text's value of `schema`, or raise `StructuredOutputError`.
+
+    Args:
+        text: text of a model.
+        schema: a type, a pydantic model or a JSON Schema.
+    """
     compiled = compile_schema(schema)
     try:
         return read_structured(text, compiled).value

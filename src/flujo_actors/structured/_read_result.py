@@ -22,7 +22,9 @@ class Flaw:
     """One thing a schema has against a value."""
 
     path: str
+    """Location in the value."""
     message: str
+    """Description of the flaw."""
 
 
 @attrs.frozen(kw_only=True)
@@ -40,9 +42,11 @@ class ReadResult:
     passes: tuple[str, ...] = ()
     """The repairs that were needed, by name, in order."""
     coercions: tuple[Coercion, ...] = ()
+    """Changes of types that were made."""
     truncated: bool = False
     """Whether the text ended inside the value; nothing was added."""
     schema_hash: str | None = None
+    """Hash of the schema."""
     json: str = ""
     """Strict JSON source of the value; empty if there was none."""
 
@@ -62,10 +66,15 @@ class Limits:
     max_commas_beyond: int = 1_000_000
     """Maximum number of commas in a longer text."""
     max_depth: int = 200
+    """Deepest nesting of a repaired text."""
     max_steps: int = 60_000
+    """Most steps of a repair."""
     max_starts: int = 2_000
+    """Most places at which JSON may begin."""
     max_fast_repair_chars: int = 200_000
+    """Longest text for the repair library `fast_json_repair`."""
     max_slow_repair_chars: int = 1_000
+    """Longest text for the repair library `json_repair`."""
 
 
 DEFAULT_LIMITS = Limits()

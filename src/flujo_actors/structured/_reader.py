@@ -273,6 +273,11 @@ def read_structured(text: str, schema: object = None, limits: Limits = DEFAULT_L
     """Return the value of `text` under `schema` with its provenance.
 
     Raise `StructuredOutputError` if there is none.
+
+    Args:
+        text: text of a model.
+        schema: a type, a pydantic model or a JSON Schema.
+        limits: bounds of parsing.
     """
     text = _as_text(text)
     compiled = None if schema is None else compile_schema(schema)

@@ -41,11 +41,15 @@ class Slot:
     """One string of the flat object, and where its value belongs."""
 
     name: str
+    """Key in the flat object."""
     path: tuple[str, ...]
+    """Location in the full value."""
     kind: str
     """Kind of value: `text`, `number`, `boolean`, `lines` or `json`."""
     required: bool
+    """Whether the schema requires the value."""
     hint: str
+    """Description for the model."""
 
 
 @attrs.frozen(kw_only=True)
@@ -55,6 +59,7 @@ class SimplifiedSchema:
     schema: Schema
     """The real one."""
     slots: tuple[Slot, ...]
+    """Strings of the flat object."""
 
     @property
     def json_schema(self) -> dict[str, Any]:
@@ -67,7 +72,11 @@ class SimplifiedSchema:
         }
 
     def restore(self, flat: Mapping[str, object]) -> Any:
-        """Return the real value spelled by `flat`, or raise `StructuredOutputError`."""
+        """Return the real value spelled by `flat`, or raise `StructuredOutputError`.
+
+        Args:
+            flat: flat object of strings.
+        """
         text = repr(dict(flat))
         with refusing("simplify", text, self.schema):
             value, _ = coerce(self._nested(flat), self.schema, container_in)
@@ -85,7 +94,11 @@ class SimplifiedSchema:
         return nested.get("", nested)
 
     def read(self, text: str) -> Any:
-        """Return the real value from a model's answer to the flat schema."""
+        """Return the real value from a model's answer to the flat schema.
+
+        Args:
+            text: text of a model.
+        """
         try:
             flat = read_structured(text, self.json_schema).value
         except StructuredOutputError as error:
@@ -95,7 +108,11 @@ class SimplifiedSchema:
 
 
 def simplify(schema: object) -> SimplifiedSchema:
-    """Return the flat form of `schema`: dotted names, all strings."""
+    """Return the flat form of `schema`: dotted names, all strings.
+
+    Args:
+        schema: a type, a pydantic model or a JSON Schema.
+    """
     compiled = compile_schema(schema)
     root = compiled.json_schema
     slots = tuple(_slots(_meant(root, root), root, (), required=True))
@@ -170,7 +187,13 @@ _MAX_FLAWS = 10
 
 
 def repair_prompt(output: str, schema: Schema, flaws: Iterable[Flaw]) -> str:
-    """Return a prompt for the same content as valid JSON."""
+    """Return a prompt for the same content as valid JSON.
+
+    Args:
+        output: text to repair.
+        schema: schema that it must fit.
+        flaws: flaws of the text.
+    """
     return "\n\n".join(
         (
             "The text between the markers should be a JSON value that fits the schema below, but it is not.",
@@ -184,7 +207,11 @@ def repair_prompt(output: str, schema: Schema, flaws: Iterable[Flaw]) -> str:
 
 
 def strict_instruction(flaws: Iterable[Flaw]) -> str:
-    """Return a retry's prompt addition; without flaws, no answer came."""
+    """Return a retry's prompt addition; without flaws, no answer came.
+
+    Args:
+        flaws: flaws of the last output.
+    """
     listed = tuple(flaws)
     return (
         f"{STRICT_INSTRUCTION}\nYour last answer could not be used:\n{_listed(listed)}"
@@ -194,7 +221,11 @@ def strict_instruction(flaws: Iterable[Flaw]) -> str:
 
 
 def simplified_instruction(simplified: SimplifiedSchema) -> str:
-    """Return a retry's prompt addition with the flat schema."""
+    """Return a retry's prompt addition with the flat schema.
+
+    Args:
+        simplified: flat schema to explain.
+    """
     lines = "\n".join(f'- "{slot.name}": {slot.hint}' for slot in simplified.slots)
     return f"{STRICT_INSTRUCTION}\nAnswer with one flat JSON object whose values are all strings:\n{lines}"
 
@@ -225,13 +256,21 @@ class RepairPlanSettings:
     """The switches of repair and fallback (`aros.repair.*`, `aros.fallback.*`)."""
 
     enforcement: Literal["validate", "repair"] = "repair"
+    """`"repair"`, or `"validate"` to refuse an unfit output."""
     max_attempts: int = attrs.field(default=2, validator=attrs.validators.ge(0))
+    """Most repairs by a model."""
     enable_llm: bool = True
+    """Whether a model may repair."""
     max_stages: int = attrs.field(default=3, validator=attrs.validators.ge(0))
+    """Most fallback stages."""
     enable_extractor: bool = True
+    """Whether the extractor may be used."""
     degrade_to_string: bool = True
+    """Whether plain text may be the output."""
     degrade_on_unexpected_behavior: bool = True
+    """Whether an output refused by the provider may use the fallback stages."""
     schema_simplify: bool = False
+    """Whether the flat schema is tried."""
 
 
 @attrs.frozen(kw_only=True)
@@ -239,10 +278,13 @@ class StageFailure:
     """Stage that ended without a valid value."""
 
     stage: Stage
+    """Failed stage."""
     reason: str
+    """Reason of its failure."""
     text: str = ""
     """The output that failed; empty if the stage brought none."""
     flaws: tuple[Flaw, ...] = ()
+    """Flaws of its output."""
     provider_error: bool = False
     """The provider refused the output itself (JSON mode, unexpected behavior)."""
     unanswered: bool = False
@@ -254,6 +296,7 @@ class Deterministic:
     """Read the text without a model."""
 
     text: str
+    """Text to read."""
 
 
 @attrs.frozen(kw_only=True)
@@ -261,7 +304,9 @@ class LlmRepair:
     """Request a correction from the model; `prompt` is its whole input."""
 
     attempt: int
+    """Number of the repair, from 1."""
     prompt: str
+    """Prompt of the repair."""
 
 
 @attrs.frozen(kw_only=True)
@@ -269,6 +314,7 @@ class StrictRetry:
     """Run the step's agent again with this instruction added."""
 
     instruction: str
+    """Instruction for the model."""
 
 
 @attrs.frozen(kw_only=True)
@@ -276,7 +322,9 @@ class Simplified:
     """Run the step's agent again with the flat schema."""
 
     instruction: str
+    """Instruction for the model."""
     schema: SimplifiedSchema
+    """Flat schema."""
 
 
 @attrs.frozen(kw_only=True)
@@ -284,6 +332,7 @@ class Extract:
     """Search the text for the schema's values."""
 
     text: str
+    """Text to search."""
 
 
 @attrs.frozen(kw_only=True)
@@ -291,6 +340,7 @@ class Degrade:
     """Settle with plain text, marked as degraded."""
 
     text: str
+    """Text that becomes the output."""
 
 
 @attrs.frozen(kw_only=True)
@@ -298,8 +348,11 @@ class GiveUp:
     """Settle as a failure that names the stage and the flaws."""
 
     stage: Stage
+    """Last stage."""
     reason: str
+    """Reason of its failure."""
     flaws: tuple[Flaw, ...] = ()
+    """Flaws of the last output."""
 
 
 Decision: TypeAlias = Deterministic | LlmRepair | StrictRetry | Simplified | Extract | Degrade | GiveUp
@@ -307,7 +360,14 @@ History: TypeAlias = tuple[StageFailure, ...]
 
 
 def plan_next(settings: RepairPlanSettings, history: History, *, text: str, schema: Schema) -> Decision:
-    """Return the decision after `history` for a first output `text`."""
+    """Return the decision after `history` for a first output `text`.
+
+    Args:
+        settings: settings of the step.
+        history: failed stages, in order.
+        text: text of the model.
+        schema: schema that it must fit.
+    """
     if not history:
         return Deterministic(text=text)
     if settings.enforcement == "validate":
@@ -375,7 +435,11 @@ def _give_up(history: History) -> GiveUp:
 
 
 def stage_of(decision: Decision) -> Stage:
-    """Return the stage name of a decision, for telemetry and failures."""
+    """Return the stage name of a decision, for telemetry and failures.
+
+    Args:
+        decision: decision of `plan_next`.
+    """
     match decision:
         case Deterministic():
             return "deterministic"

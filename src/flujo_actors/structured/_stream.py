@@ -25,17 +25,26 @@ class StreamBuffer:
 
     def __init__(self, *, max_bytes: int = 64_000_000, max_chunks: int = 1_000_000) -> None:
         self.max_bytes: int = max_bytes
+        """Most bytes of the stream."""
         self.max_chunks: int = max_chunks
+        """Most chunks of the stream."""
         self.bytes: int = 0
+        """Number of bytes so far."""
         self.chunks: int = 0
+        """Number of chunks so far."""
         self.chars: int = 0
+        """Number of characters so far."""
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._blocks: list[str] = []
         self._pieces: list[str] = []
         self._half = ""
 
     def feed(self, chunk: str | bytes) -> str:
-        """Add the chunk; return the text it completes, maybe empty."""
+        """Add the chunk; return the text it completes, maybe empty.
+
+        Args:
+            chunk: next part of the text.
+        """
         if isinstance(chunk, bytes):
             self._count(len(chunk))
             piece = self._decoded(chunk)
@@ -116,7 +125,12 @@ def _measured(text: str) -> tuple[int, bool]:
 
 
 class Preview:
-    """Value of a structured stream so far; never a final value."""
+    """Value of a structured stream so far; never a final value.
+
+    Args:
+        growth: factor by which the text grows between two previews.
+        first_at: characters of the first preview.
+    """
 
     def __init__(self, *, growth: float = 1.5, first_at: int = 32) -> None:
         self._growth = growth
@@ -124,7 +138,11 @@ class Preview:
         """Number of characters for the next preview."""
 
     def partial_value(self, buffer: StreamBuffer) -> Any:
-        """Return a new preview if the text grew enough, or None."""
+        """Return a new preview if the text grew enough, or None.
+
+        Args:
+            buffer: text of the stream.
+        """
         if buffer.chars < self.next_at:
             return None
         self.next_at = int(buffer.chars * self._growth) + 1
@@ -132,7 +150,11 @@ class Preview:
 
 
 def partial_value(text: str) -> Any:
-    """Return the container that `text` begins, or None."""
+    """Return the container that `text` begins, or None.
+
+    Args:
+        text: start of a JSON text.
+    """
     thoughts = [found.end() for found in THINK_CLOSE.finditer(text)]
     begin = thoughts[-1] if thoughts else 0
     starts = [at for at in (text.find("{", begin), text.find("[", begin)) if at >= 0]

@@ -22,8 +22,8 @@ class WithoutSecrets(logging.Filter):
             record.msg, record.args = clean, ()
         if record.exc_info:
             traceback = _tracebacks.formatException(record.exc_info)
-            if (told := redacted(traceback)) is not traceback:
-                record.exc_text, record.exc_info = told, None
+            if (clean := redacted(traceback)) is not traceback:
+                record.exc_text, record.exc_info = clean, None
         return True
 
 

@@ -55,9 +55,13 @@ class Telemetry:
     """Emit redacted events to every sink; `content` includes content."""
 
     sinks: tuple[Sink, ...] = attrs.field(default=(), converter=_as_tuple)
+    """Receivers of all events."""
     redactor: Redactor | LiveRedactor = attrs.field(factory=Redactor)
+    """Redactor of texts."""
     content: bool = attrs.field(default=False, kw_only=True)
+    """Whether events include inputs and outputs."""
     verbose: bool = attrs.field(default=False, kw_only=True)
+    """Whether events include details."""
     _reported: set[int] = attrs.field(factory=set, repr=False, kw_only=True)
 
     @property
@@ -143,10 +147,19 @@ def _hidden(redactor: Redactor, value: object) -> object:
 
 
 class MemorySink:
-    """Sink that keeps the events, for tests."""
+    """Sink that keeps the events, for tests.
+
+    Example:
+        ```python
+        sink = MemorySink()
+        Flujo(Step("greet", str.upper), settings={"telemetry": {"sinks": [sink]}}).run("ada")
+        assert sink.kinds()[0] == "run.started"
+        ```
+    """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        """Received events, in order."""
 
     def emit(self, event: Event) -> None:
         """Keep the event."""
@@ -161,7 +174,11 @@ class MemorySink:
     @overload
     def of(self, kind: type[E]) -> list[E]: ...
     def of(self, kind: str | type[object]) -> list[Any]:
-        """Return the events of one kind, by name or class."""
+        """Return the events of one kind, by name or class.
+
+        Args:
+            kind: kind or class of the events.
+        """
         if isinstance(kind, str):
             return [event for event in self.events if event.kind == kind]
         return [event for event in self.events if isinstance(event, kind)]
@@ -176,6 +193,15 @@ class LogSink:
 
     Trouble is logged as a warning, milestones as information, the rest for debugging. Each record carries the
     same facts as a dict in its attribute `flujo`, for formatters that write JSON.
+
+    Args:
+        logger: logger; by default `flujo_actors.events`.
+
+    Example:
+        ```python
+        flujo = Flujo(Step("greet", str.upper), settings={"telemetry": {"sinks": [LogSink()]}})
+        assert flujo.run("ada").output == "ADA"
+        ```
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:

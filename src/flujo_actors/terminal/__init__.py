@@ -1,6 +1,6 @@
 """Terminal views of runs: a tree, or live changing lines.
 
-`draw` needs nothing; the live views need the extra `cli` (`pip install flujo-actors[cli]`).
+`draw` needs nothing; the live views need the extra `cli` (`pip install 'flujo-actors[cli]'`).
 """
 
 from ._renderers import Progress as Progress

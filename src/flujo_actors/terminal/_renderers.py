@@ -96,8 +96,8 @@ class JsonLines:
 def record_data(record: RecordSummary) -> dict[str, object]:
     """Return a record summary as JSON data, with version `v`."""
     usual = RecordSummary._field_defaults
-    told = {name: fact for name, fact in record._asdict().items() if name not in usual or fact != usual[name]}
-    return {"v": 1, **told}
+    unusual = {name: fact for name, fact in record._asdict().items() if name not in usual or fact != usual[name]}
+    return {"v": 1, **unusual}
 
 
 class PlainLines:

@@ -49,6 +49,14 @@ async def watch(
     It is shown on standard error, or on `file`. `progress` is `"live"` (lines that change), `"plain"` (lines that
     stay), `"json"` (a record per line; with `chunks` also stream text), `"quiet"`, or `"auto"`, which is live in a
     terminal.
+
+    Args:
+        run: handle of the run.
+        progress: form of the output.
+        file: output; by default standard error.
+        color: whether to use colors; `"auto"` in a terminal.
+        chunks: whether to show the live text of steps.
+        title: text above the tree.
     """
     run.tell_also(started=True, tools=True)
     with showing(file or sys.stderr, progress, color=color, chunks=chunks, title=title) as display:
@@ -84,6 +92,15 @@ async def tail(
     """Show any process's run, from a record to its end or pause.
 
     Return its state then. Leaving early, by a cancellation for instance, does not affect the run.
+
+    Args:
+        store: a store or its URL.
+        run_id: id of the run.
+        after: number of the record before the first one.
+        progress: form of the output.
+        file: output; by default standard error.
+        color: whether to use colors; `"auto"` in a terminal.
+        chunks: whether to show the live text of steps.
     """
     client = RunClient(store)
     with showing(file or sys.stderr, progress, color=color, chunks=chunks, title=run_id) as display:
@@ -161,6 +178,10 @@ def draw(result: PipelineResult, *, color: bool = False) -> str:
     """Return the run as a tree: outcome, latency and notes per step.
 
     More than eight equal siblings are one line with counts, and the first failures below it.
+
+    Args:
+        result: result of a run.
+        color: whether to use colors.
     """
     return drawn(result, paint=in_color) if color else drawn(result)
 
@@ -281,5 +302,5 @@ def _rich() -> tuple[type, type]:
         from rich.console import Console
         from rich.live import Live
     except ImportError as error:
-        raise DeclarationError(f"a live view needs an extra: pip install flujo-actors[cli] ({error})") from error
+        raise DeclarationError(f"a live view needs an extra: pip install 'flujo-actors[cli]' ({error})") from error
     return Console, Live

@@ -128,12 +128,22 @@ class EmbeddingRetriever(Generic[V]):
     # --- filling ---
 
     def add(self, text: str, *, id: str | None = None, **fields: Any) -> Self:
-        """Add a passage, replacing one of the same id; return the retriever."""
+        """Add a passage, replacing one of the same id; return the retriever.
+
+        Args:
+            text: passage.
+            id: identity of the passage; by default its text.
+            fields: values of the collection's fields.
+        """
         self._put([checked_passage(self.collection, text, id, fields)])
         return self
 
     def add_many(self, passages: Iterable[tuple[str, Mapping[str, object]]]) -> Self:
-        """Add pairs of text and `{"id": …, field: …}`, all or none."""
+        """Add pairs of text and `{"id": …, field: …}`, all or none.
+
+        Args:
+            passages: pairs of a text and its fields; the key `id` is the identity.
+        """
         self._put(listed_passages(self.collection, passages))
         return self
 
@@ -147,7 +157,14 @@ class EmbeddingRetriever(Generic[V]):
     def search(
         self, query: str, *, top_k: int = 5, min_relevance: float = 0.0, filters: Mapping[str, Any] | None = None
     ) -> list[RetrievalResult] | Retrieved:
-        """Return the most relevant passages that every filter lets through."""
+        """Return the most relevant passages that every filter lets through.
+
+        Args:
+            query: text to search for.
+            top_k: most results.
+            min_relevance: lowest score of a result, 0 to 1.
+            filters: required values of fields.
+        """
         if self.embedder is None or not query.strip():
             return self._found(query, None, top_k, min_relevance, filters or {})
         embedded = embedded_query(self.embedder, query)

@@ -13,7 +13,22 @@ from .passages import Corpus, Passage, checked_passage, listed_passages, words_o
 
 
 class InMemoryRetriever:
-    """Passages of one collection for the life of the process; thread-safe."""
+    """Passages of one collection for the life of the process; thread-safe.
+
+    Args:
+        collection: collection whose fields the passages have.
+
+    Example:
+        ```python
+        class Notes(Collection):
+            topic: str
+
+        notes = InMemoryRetriever(Notes).add("Sencha brews at 75 degrees.", id="n1", topic="tea")
+        agent = make_agent_async(scripted_model("75 degrees [n1]."))
+        answer = Step("answer", agent, context_sources=[from_retrieval(Notes)])
+        assert Flujo(answer, retrievers={Notes: notes}).run("How hot is sencha?").output == "75 degrees [n1]."
+        ```
+    """
 
     def __init__(self, collection: type[Collection]) -> None:
         self.collection: type[Collection] = checked_collection(collection, what="InMemoryRetriever: collection")
@@ -24,24 +39,45 @@ class InMemoryRetriever:
         self._words = 0
 
     def add(self, text: str, *, id: str | None = None, **fields: Any) -> Self:
-        """Add a passage, replacing one of the same id; return the retriever."""
+        """Add a passage, replacing one of the same id; return the retriever.
+
+        Args:
+            text: passage.
+            id: identity of the passage; by default its text.
+            fields: values of the collection's fields.
+        """
         self._put([checked_passage(self.collection, text, id, fields)])
         return self
 
     def add_many(self, passages: Iterable[tuple[str, Mapping[str, object]]]) -> Self:
-        """Add pairs of text and `{"id": …, field: …}`, all or none."""
+        """Add pairs of text and `{"id": …, field: …}`, all or none.
+
+        Args:
+            passages: pairs of a text and its fields; the key `id` is the identity.
+        """
         self._put(listed_passages(self.collection, passages))
         return self
 
     def remove(self, id: str) -> bool:
-        """Drop a passage; whether there was one."""
+        """Drop a passage; whether there was one.
+
+        Args:
+            id: identity of the passage.
+        """
         with self._lock:
             return self._drop(id)
 
     def search(
         self, query: str, *, top_k: int = 5, min_relevance: float = 0.0, filters: Mapping[str, Any] | None = None
     ) -> list[RetrievalResult]:
-        """Return the most relevant passages that every filter lets through."""
+        """Return the most relevant passages that every filter lets through.
+
+        Args:
+            query: text to search for.
+            top_k: most results.
+            min_relevance: lowest score of a result, 0 to 1.
+            filters: required values of fields.
+        """
         with self._lock:
             corpus = Corpus(
                 passages=len(self._passages),

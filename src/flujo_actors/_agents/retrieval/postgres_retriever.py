@@ -33,7 +33,21 @@ _IDLE_AT_MOST = 4
 
 
 class PostgresRetriever(EmbeddingRetriever[str]):
-    """Thread-safe passages of one collection in a Postgres schema (module rules)."""
+    """Thread-safe passages of one collection in a Postgres schema (module rules).
+
+    Args:
+        url: URL of the database.
+        collection: collection whose fields the passages have.
+        embedder: embedder of pydantic-ai, a model or its name; without one, words are compared.
+
+    Example:
+        ```python
+        class Notes(Collection):
+            topic: str
+
+        notes = PostgresRetriever("postgresql://app@db.example/flujo", Notes)  # connects at the first search
+        ```
+    """
 
     def __init__(self, url: str, collection: type[Collection], embedder: object = None) -> None:
         if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
@@ -50,7 +64,11 @@ class PostgresRetriever(EmbeddingRetriever[str]):
     # --- filling ---
 
     def remove(self, id: str) -> bool:
-        """Drop a passage; whether there was one."""
+        """Drop a passage; whether there was one.
+
+        Args:
+            id: identity of the passage.
+        """
         with self._connected() as db:
             tables = self._known(db)
             return tables.has_table(db) and tables.drop(db, id)

@@ -287,7 +287,22 @@ class _Known:
 
 
 class SqliteRetriever(EmbeddingRetriever[bytes]):
-    """Thread-safe passages of one collection in an SQLite file (module rules)."""
+    """Thread-safe passages of one collection in an SQLite file (module rules).
+
+    Args:
+        path: database file.
+        collection: collection whose fields the passages have.
+        embedder: embedder of pydantic-ai, a model or its name; without one, words are compared.
+
+    Example:
+        ```python
+        class Notes(Collection):
+            topic: str
+
+        notes = SqliteRetriever("notes.db", Notes)  # embedder="openai:text-embedding-3-small" searches by meaning
+        notes.add("Sencha brews at 75 degrees.", id="n1", topic="tea")
+        ```
+    """
 
     def __init__(self, path: str | os.PathLike[str], collection: type[Collection], embedder: object = None) -> None:
         super().__init__(collection, embedder)
@@ -305,7 +320,11 @@ class SqliteRetriever(EmbeddingRetriever[bytes]):
     # --- filling ---
 
     def remove(self, id: str) -> bool:
-        """Drop a passage; whether there was one."""
+        """Drop a passage; whether there was one.
+
+        Args:
+            id: identity of the passage.
+        """
         with self._writing() as db:
             return self._tables.drop(db, id)
 

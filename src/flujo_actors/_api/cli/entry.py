@@ -28,8 +28,8 @@ from .output import FAILED, INTERRUPTED, REFUSED, exit_code, printable
 _EXTRAS = {
     "click": "cli",
     "rich": "cli",
-    "yaml": "blueprints",
-    "jinja2": "blueprints",
+    "yaml": "cli",
+    "jinja2": "cli",
     "psycopg": "postgres",
     "psycopg_pool": "postgres",
     "procrastinate": "fleet",

@@ -197,17 +197,17 @@ def play(call: Invocation, target: str | None, part: Part, options: RunOptions) 
     flujo = flujo_of(call, target, options)
     view = RunView(call, flujo, options, target=target, run_id=part.run_id)
     span = math.inf if options["timeout"] is None else seconds(options["timeout"])
-    game = _InteractiveRun(call=call, flujo=flujo, view=view, stop=Stop(view.left), span=span)
-    result = game.played(part)
-    while result is not None and result.status == "paused" and options["ask"] and game.stop.signal_number is None:
+    session = _InteractiveRun(call=call, flujo=flujo, view=view, stop=Stop(view.left), span=span)
+    result = session.result(part)
+    while result is not None and result.status == "paused" and options["ask"] and session.stop.signal_number is None:
         answers = asked(flujo, result)
         if answers is None:
             break
-        result = game.answered(attrs.evolve(part, token=result.state_token, answers=answers), result)
+        result = session.answered(attrs.evolve(part, token=result.state_token, answers=answers), result)
     if result is None:
-        return game.stopped(options["timeout"])
+        return session.stopped(options["timeout"])
     print_result(view, result, options)
-    return game.stop.code or BY_STATUS[result.status]
+    return session.stop.code or BY_STATUS[result.status]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -221,8 +221,8 @@ class _InteractiveRun:
     span: float
     """Timeout of a session in seconds."""
 
-    def played(self, part: Part) -> PipelineResult | None:
-        """One part of the run; `None` if it was stopped."""
+    def result(self, part: Part) -> PipelineResult | None:
+        """Return the result of one part of the run; `None` if stopped."""
         with self.stop.heeded():
             return anyio.run(self._watched, part, backend=self.flujo.backend())
 
@@ -237,7 +237,7 @@ class _InteractiveRun:
         first: InvalidAnswer | None = None
         for meant in part.answers:
             try:
-                return self.played(attrs.evolve(part, answers=[meant]))
+                return self.result(attrs.evolve(part, answers=[meant]))
             except InvalidAnswer as error:
                 first = first or error
         self.call.say(str(first))

@@ -187,7 +187,7 @@ def state_data(client: RunClient, run_id: str, *, at: int | None) -> dict[str, o
         for path, node in outline_of(client, run_id, at=at).nodes.items()
         if path
     ]
-    told = {"output": state.output, "input": state.input, "context": state.context, "answers": dict(state.answers)}
+    facts = {"output": state.output, "input": state.input, "context": state.context, "answers": dict(state.answers)}
     return {
         "run": run_data(client.get(run_id)),
         "seq": state.seq,
@@ -198,7 +198,7 @@ def state_data(client: RunClient, run_id: str, *, at: int | None) -> dict[str, o
         "questions": dict(state.pauses),
         "origin": None if state.origin is None else attrs.asdict(state.origin),
         "steps": steps,
-        **json.loads(to_json(told, plain=True)),
+        **json.loads(to_json(facts, plain=True)),
     }
 
 
@@ -432,5 +432,5 @@ class RunView:
         """Return the steps in flight when the process was killed."""
         names = [one_line(node.name) for node in self._outline.steps() if node.status == "running" and not node.running]
         more = f" and {len(names) - _LEFT_SHOWN} more" if len(names) > _LEFT_SHOWN else ""
-        told = ", ".join(names[:_LEFT_SHOWN]) + more if names else "nothing was running"
-        return f"left as it was: {told}" if names else told
+        facts = ", ".join(names[:_LEFT_SHOWN]) + more if names else "nothing was running"
+        return f"left as it was: {facts}" if names else facts

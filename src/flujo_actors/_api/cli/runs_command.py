@@ -567,7 +567,7 @@ def check(
     else:
         out(run_views.checks(checks))
     refused = [each for each in checks if each.verdict not in accepted]
-    call.say(f"{len(checks)} open runs, {len(refused)} cannot be resumed")
+    call.say(f"{len(checks)} open runs, {len(refused)} cannot be resumed with --mode {mode}")
     return FAILED if refused else DONE
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import attrs
 import click
@@ -20,6 +20,7 @@ import click
 from ..._core.quota import LIMITED
 from ...errors import DeclarationError
 from ...stores._store_factory import open_store
+from ..wiring import engine_of
 from .command_group import Invocation, pass_call
 from .output import DONE, FAILED, printable
 from .run_filters import content, from_json_text, moment
@@ -70,7 +71,7 @@ def queues(call: Invocation, /, store: str | None, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("action", type=click.Choice(["list", "retry"]), default="list", required=False)
+@click.argument("action", type=click.Choice(["list", "retry"]), default="list", required=False, metavar="[list|retry]")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--status", type=click.Choice(["pending", "delivered", "failed"]), help="Only messages of this status.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="At most so many.")
@@ -262,30 +263,44 @@ def check(call: Invocation, /, url: str | None) -> int:
     return FAILED if count else DONE
 
 
+class MigrateOptions(TypedDict):
+    """Command line options of a migration."""
+
+    dry_run: bool
+    sql: bool
+    finalize: bool
+    grants: str | None
+    engine: str | None
+
+
 @store.command()
 @_URL
 @click.option("--dry-run", is_flag=True, help="Name the versions, and change nothing.")
 @click.option("--sql", is_flag=True, help="Print the statements, and change nothing.")
 @click.option("--finalize", is_flag=True, help="Let writers use the newest record format: no former release reads it.")
 @click.option("--grants", metavar="ROLE", help="Print the grants of a Postgres role that executes runs.")
+@click.option("--engine", metavar="NAME", help="Create the tables of this engine, too, e.g. postgres.")
 @pass_call
-def migrate(call: Invocation, /, url: str | None, dry_run: bool, sql: bool, finalize: bool, grants: str | None) -> int:
+def migrate(call: Invocation, /, url: str | None, **options: Unpack[MigrateOptions]) -> int:
     """Create the tables, or migrate them to this version's schema.
 
     Readers (RunClient, the page, `runs`, `workers`, `queues`) never do that; they read this schema and the former one.
     On Postgres it works next to workers of the former version, and can be repeated after an interruption.
     """
     opened = _maintained(call, url, "migration")
-    if grants is not None:
-        return _print_grants(opened, grants)
+    if options["grants"] is not None:
+        return _print_grants(opened, options["grants"])
     plan: Migration = opened.migration()
-    if sql:
+    if options["sql"]:
         out([f"{statement.strip()};" for statement in plan.statements])
-    if sql or dry_run:
+    if options["sql"] or options["dry_run"]:
         call.say(f"the store has schema {plan.found}, this version has {plan.needed}")
         return DONE
+    engine = engine_of(options["engine"], opened)
     opened.migrate_now()
-    if finalize:
+    if engine is not None:
+        engine.prepare()
+    if options["finalize"]:
         opened.finalize()
     call.say("the store has the schema of this version")
     return DONE

@@ -40,6 +40,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def serve(flujos: Sequence[Flujo], call: Invocation, options: WorkerOptions) -> int:
     """Work until stopped; return the exit code."""
     _log(call)
+    if options["migrate"]:
+        _migrate(flujos)
     for flujo in flujos:
         for name, schedule in flujo.pipeline.schedules.items():
             flujo.schedule(name, **schedule)
@@ -75,6 +77,13 @@ def serve(flujos: Sequence[Flujo], call: Invocation, options: WorkerOptions) -> 
     if _backend(flujos, options["backend"]) == "trio":
         return trio.run(work)
     return asyncio.run(work())
+
+
+def _migrate(flujos: Sequence[Flujo]) -> None:
+    """Migrate the stores of the targets, as `flujo-actors store migrate` does."""
+    for flujo in flujos:
+        if migrate := getattr(flujo.store, "migrate_now", None):
+            migrate()
 
 
 def _backend(flujos: Sequence[Flujo], asked: Backend | None) -> Backend:
@@ -155,6 +164,7 @@ class WorkerOptions(TypedDict):
     mode: ResumeMode
     once: bool
     per_key: int | None
+    migrate: bool
 
 
 @click.command()
@@ -177,6 +187,7 @@ class WorkerOptions(TypedDict):
 @click.option("--mode", type=click.Choice(["strict", "compat", "force"]), default="strict", show_default=True)
 @click.option("--once", is_flag=True, help="Execute the queued runs, then exit.")
 @click.option("--per-key", type=int, metavar="N", help="Number of concurrent runs of a key, over all workers.")
+@click.option("--migrate", is_flag=True, help="Migrate an older store first, also one that workers must not migrate.")
 @pass_call
 def worker(call: Invocation, /, targets: tuple[str, ...], **options: Unpack[WorkerOptions]) -> int:
     """Execute queued runs until stopped.

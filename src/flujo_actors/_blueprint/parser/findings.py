@@ -54,12 +54,19 @@ class Finding:
     """One thing that a rule found, and where."""
 
     rule: str
+    """Id of the rule."""
     severity: Severity
+    """`"error"`, `"warning"` or `"note"`."""
     file: str
+    """File of the finding."""
     line: int
+    """Line, from 1."""
     column: int
+    """Column, from 1."""
     message: str
+    """Description of the problem."""
     fix: Fix | None = attrs.field(default=None, eq=False)
+    """Edit that repairs it, if there is one."""
     at: int = attrs.field(default=0, repr=False, eq=False)
     """The same place as an offset into the text."""
 

@@ -42,10 +42,13 @@ class Option:
     """One way to answer an approval."""
 
     name: str = attrs.field(validator=_checked_text)
+    """Name of the choice."""
     label: str = attrs.field(default="", validator=_checked_text)
     """Display text; the name by default."""
     kind: OptionKind = attrs.field(kw_only=True)
+    """Effect of the choice."""
     description: str = attrs.field(default="", kw_only=True, validator=_checked_text)
+    """Explanation for the person."""
 
     @kind.default
     def _by_name(self) -> object:
@@ -66,8 +69,11 @@ class Decision:
     """
 
     option: str
+    """Name of the chosen option."""
     by: str | None = None
+    """Name of the person."""
     comment: str | None = None
+    """Text of the person."""
 
 
 DEFAULT_OPTIONS = (Option("approve", "Approve"), Option("reject", "Reject"), Option("defer", "Later"))

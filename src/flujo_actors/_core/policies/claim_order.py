@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from ...errors import DeclarationError
+from ..validators import brief_repr, is_count
 
 T = TypeVar("T")
 
@@ -37,17 +38,22 @@ def checked_key(key: str | None) -> str:
     return key
 
 
+def is_priority(value: object) -> TypeGuard[int]:
+    """Return whether the value is a priority."""
+    return is_count(value, at_least=PRIORITIES.start) and value in PRIORITIES
+
+
 def checked_priority(priority: int) -> int:
     """Return the priority of a run."""
-    if isinstance(priority, bool) or not isinstance(priority, int) or priority not in PRIORITIES:
-        raise DeclarationError(f"priority must be a whole number from -100 to 100, not {priority!r}")
+    if not is_priority(priority):
+        raise DeclarationError(f"priority must be a whole number from -100 to 100, not {brief_repr(priority)}")
     return priority
 
 
 def checked_per_key(per_key: int | None) -> int | None:
     """Return the limit of a worker per key."""
-    if per_key is not None and (isinstance(per_key, bool) or not isinstance(per_key, int) or per_key < 1):
-        raise DeclarationError(f"per_key must be a whole number of at least 1, not {per_key!r}")
+    if per_key is not None and not is_count(per_key):
+        raise DeclarationError(f"per_key must be a whole number of at least 1, not {brief_repr(per_key)}")
     return per_key
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import attrs
 
 from ...errors import DeclarationError
-from ..validators import suggests_options
+from ..validators import brief_repr, is_count, is_number, suggests_options
 
 if TYPE_CHECKING:
     from ..validators import AttrsField, V
@@ -82,14 +82,16 @@ def entry_of(calls: Iterable[tuple[str, object, object, bool]]) -> LoopStep | No
 
 
 def _checked_times(_: object, attribute: AttrsField, value: V) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 2:
-        raise DeclarationError(f"LoopGuard: {attribute.name} must be a whole number of at least 2, not {value!r}")
+    if not is_count(value, at_least=2):
+        raise DeclarationError(
+            f"LoopGuard: {attribute.name} must be a whole number of at least 2, not {brief_repr(value)}"
+        )
 
 
 def _as_names(value: Any) -> frozenset[str]:
     names = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
     if not all(isinstance(each, str) and each for each in names):
-        raise DeclarationError(f"LoopGuard: polling must be names of tools, not {value!r:.100}")
+        raise DeclarationError(f"LoopGuard: polling must be names of tools, not {brief_repr(value)}")
     return frozenset(names)
 
 
@@ -100,36 +102,50 @@ def _as_reactions(value: Any) -> Any:
 def _checked_reactions(_: object, attribute: AttrsField, value: tuple[object, ...]) -> None:
     if not value or any(each not in get_args(Reaction) for each in value):
         allowed = ", ".join(map(repr, get_args(Reaction)))
-        raise DeclarationError(f"LoopGuard: then must be one or more of {allowed}, not {value!r}")
+        raise DeclarationError(f"LoopGuard: then must be one or more of {allowed}, not {brief_repr(value)}")
 
 
 def _checked_share(_: object, attribute: AttrsField, value: V) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise DeclarationError(f"LoopGuard: similar_at must be above 0 and at most 1, not {value!r}")
+    if not is_number(value) or not 0 < value <= 1:
+        raise DeclarationError(f"LoopGuard: similar_at must be above 0 and at most 1, not {brief_repr(value)}")
 
 
 def _checked_measure(_: object, attribute: AttrsField, value: V) -> None:
     if value is not None and not callable(value):
-        raise DeclarationError(f"LoopGuard: similar must be a function of a list of texts, not {value!r}")
+        raise DeclarationError(f"LoopGuard: similar must be a function of a list of texts, not {brief_repr(value)}")
 
 
 @suggests_options
 @attrs.frozen(kw_only=True)
 class LoopGuard:
-    """Thresholds and reactions of loop detection; see the module's rules."""
+    """Thresholds and reactions of loop detection; see the module's rules.
+
+    Example:
+        ```python
+        agent = make_agent_async(scripted_model("Done."))
+        step = Step.granular("research", agent, guard=LoopGuard(same=3, then=("hint", "fail")))
+        assert Flujo(step).run("tea").output == "Done."
+        ```
+    """
 
     same: int = attrs.field(default=4, validator=_checked_times)
+    """Equal turns in a row that are a loop."""
     same_error: int = attrs.field(default=3, validator=_checked_times)
+    """Equal failed turns in a row that are a loop."""
     repeats: int = attrs.field(default=3, validator=_checked_times)
+    """Repetitions of a block of turns that are a loop."""
     max_period: int = attrs.field(default=5, validator=_checked_times)
+    """Most turns of a repeated block."""
     polling: frozenset[str] = attrs.field(default=frozenset(), converter=_as_names)
     """Tools that poll; their calls are ignored."""
     then: tuple[Reaction, ...] = attrs.field(
         default=("hint", "fail"), converter=_as_reactions, validator=_checked_reactions
     )
+    """Reactions to the first loop and to each following one."""
     similar: Callable[[list[str]], Any] | None = attrs.field(default=None, validator=_checked_measure)
     """Similarity of the last `window` texts, 0 to 1; called last."""
     similar_at: float = attrs.field(default=0.85, validator=_checked_share)
+    """Lowest similarity that is a loop, 0 to 1."""
     window: int = attrs.field(default=5, validator=_checked_times)
 
     @property

@@ -22,7 +22,7 @@ import attrs
 
 from ...errors import DeclarationError
 from ..records.records import Lease
-from ..validators import is_number, suggests_options
+from ..validators import brief_repr, is_count, is_number, suggests_options
 
 RateResource: TypeAlias = Literal["requests", "tokens", "at_once"]
 """Resource of a bucket."""
@@ -77,8 +77,10 @@ class RateLimit:
             self._require(option, "a finite number > 0", above=True)
         self._require("burst_s", "a finite number >= 0")
         self._require("max_wait_s", "a finite number >= 0")
-        if self.at_once is not None and (type(self.at_once) is not int or self.at_once < 1):
-            raise DeclarationError(f"{self._title}: at_once must be a whole number >= 1, not {self.at_once!r}")
+        if self.at_once is not None and not is_count(self.at_once):
+            raise DeclarationError(
+                f"{self._title}: at_once must be a whole number >= 1, not {brief_repr(self.at_once)}"
+            )
         if self.requests_per_min is None and self.tokens_per_min is None and self.at_once is None:
             raise DeclarationError(f"{self._title}: give requests_per_min, tokens_per_min or at_once")
 
@@ -91,7 +93,7 @@ class RateLimit:
         if value is None:
             return
         if not is_number(value) or value < 0 or (above and value == 0):
-            raise DeclarationError(f"{self._title}: {option} must be {wanted}, not {value!r}")
+            raise DeclarationError(f"{self._title}: {option} must be {wanted}, not {brief_repr(value)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -126,7 +128,9 @@ class RateInfo:
     """State of one resource of a rate limit."""
 
     name: str
+    """Name of the rate limit."""
     resource: str
+    """`"requests"`, `"tokens"` or `"at_once"`."""
     free_at: float | None = None
     """Time at which all reserved work is done; `None` for `at_once`."""
     blocked_until: float | None = None
@@ -134,6 +138,7 @@ class RateInfo:
     in_use: int = 0
     """Number of requests under way, for `at_once`."""
     refunded: float = attrs.field(default=0.0, eq=False, repr=False)
+    """Seconds given back by requests that used less."""
 
 
 @attrs.define(kw_only=True)
@@ -250,11 +255,11 @@ def checked_limits(given: object, where: str) -> tuple[RateLimit, ...]:
         return ()
     found = (given,) if isinstance(given, RateLimit) else given
     if isinstance(found, str) or not isinstance(found, Iterable):
-        raise DeclarationError(f"{where} must be RateLimit(…) or a list of them, not {given!r}")
+        raise DeclarationError(f"{where} must be RateLimit(…) or a list of them, not {brief_repr(given)}")
     limits = tuple(found)
     for each in limits:
         if not isinstance(each, RateLimit):
-            raise DeclarationError(f"{where} must be RateLimit(…) or a list of them, not {each!r}")
+            raise DeclarationError(f"{where} must be RateLimit(…) or a list of them, not {brief_repr(each)}")
     return limits
 
 

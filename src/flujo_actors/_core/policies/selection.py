@@ -28,7 +28,7 @@ import attrs
 
 from ...errors import DeclarationError
 from ..usage import Budget, BudgetLevel
-from ..validators import is_number, suggests_options
+from ..validators import brief_repr, is_count, is_number, suggests_options
 from .loop_detection import canonical
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Belief:
     observations: int = 0
     """Number of all outcomes."""
     mean_cost_usd: float = 0.0
+    """Mean cost of an outcome."""
     idle_s: float = attrs.field(default=0.0, eq=False, repr=False)
     """Time since the last outcome."""
 
@@ -73,9 +74,11 @@ class Selection:
     """Chosen arm with the statistics behind the choice."""
 
     arm: str
+    """Name of the chosen agent."""
     theta: float | None = None
     """The draw that won, if there was one."""
     category: str = DEFAULT_CATEGORY
+    """Category of the data."""
     beliefs: Mapping[str, Belief] = attrs.field(factory=dict)
     """Statistics of every candidate at that time; set by the run."""
 
@@ -87,9 +90,13 @@ class Evidence:
     name: str
     """Name of the statistics: as given, or the path of the declaration."""
     category: str
+    """Category of the data."""
     arm: str
+    """Name of the arm."""
     reward: float
+    """Reward of the outcome, 0 to 1."""
     cost_usd: float = 0.0
+    """Cost of the outcome."""
     memory: float | None = None
     """Maximum number of outcomes in the evidence; `None` for all."""
 
@@ -163,30 +170,34 @@ def _number(value: object) -> float | None:
 def _checked_prior(_: object, attribute: AttrsField, value: V) -> None:
     pair = value if isinstance(value, tuple) and len(value) == 2 else (None, None)
     if not all((number := _number(each)) is not None and number > 0 for each in pair):
-        raise DeclarationError(f"ThompsonSampling: prior must be two numbers above 0, not {value!r}")
+        raise DeclarationError(f"ThompsonSampling: prior must be two numbers above 0, not {brief_repr(value)}")
 
 
 def _checked_seed(_: object, attribute: AttrsField, value: V) -> None:
     if value is not None and not isinstance(value, int | float | str | bytes | bytearray):
-        raise DeclarationError(f"{attribute.name} must be a number or a text, not {value!r:.100}")
+        raise DeclarationError(f"{attribute.name} must be a number or a text, not {brief_repr(value)}")
 
 
 def _checked_memory(_: object, attribute: AttrsField, value: V) -> None:
     number = _number(value)
     if value is not None and (number is None or number < 1):
-        raise DeclarationError(f"ThompsonSampling: memory must be at least 1, or None for all outcomes, not {value!r}")
+        raise DeclarationError(
+            f"ThompsonSampling: memory must be at least 1, or None for all outcomes, not {brief_repr(value)}"
+        )
 
 
 def _checked_positive(_: object, attribute: AttrsField, value: V) -> None:
     number = _number(value)
     if value is not None and (number is None or number <= 0):
-        raise DeclarationError(f"ThompsonSampling: {attribute.name} must be a number above 0 or None, not {value!r}")
+        raise DeclarationError(
+            f"ThompsonSampling: {attribute.name} must be a number above 0 or None, not {brief_repr(value)}"
+        )
 
 
 def _checked_floor(_: object, attribute: AttrsField, value: V) -> None:
     number = _number(value)
     if number is None or not 0 <= number < 1:
-        raise DeclarationError(f"ThompsonSampling: floor must be a share from 0 to below 1, not {value!r}")
+        raise DeclarationError(f"ThompsonSampling: floor must be a share from 0 to below 1, not {brief_repr(value)}")
 
 
 def _as_tuple(value: object) -> Any:
@@ -199,14 +210,17 @@ class ThompsonSampling:
     """Choose each arm by its probability of being best (module rules)."""
 
     prior: tuple[float, float] = attrs.field(default=(2, 2), converter=_as_tuple, validator=_checked_prior)
+    """Successes and failures that each arm starts with."""
     memory: float | None = attrs.field(default=100, validator=_checked_memory)
     """Approximate number of remembered outcomes per arm; detects degrading arms."""
     idle_half_life_s: float | None = attrs.field(default=None, validator=_checked_positive)
     """Seconds without an outcome after which the evidence counts half."""
     floor: float = attrs.field(default=0.0, validator=_checked_floor)
+    """Smallest share of the choices of each arm."""
     value_usd: float | None = attrs.field(default=None, validator=_checked_positive)
     """Value of a success in dollars; `None` for quality alone."""
     seed: Any = attrs.field(default=None, validator=_checked_seed)
+    """Seed of the draws, combined with the run id and the path."""
 
     def choose(
         self, candidates: Sequence[str], beliefs: Mapping[str, Belief], budget: object, rng: random.Random
@@ -314,14 +328,18 @@ class ByBudget:
     """Choose an arm by budget level, or by the level above."""
 
     abundant: str
+    """Arm of the level `"abundant"`."""
     normal: str | None = None
+    """Arm of the level `"normal"`."""
     scarce: str | None = None
+    """Arm of the level `"scarce"`."""
     critical: str | None = None
+    """Arm of the level `"critical"`."""
 
     def __attrs_post_init__(self) -> None:
         for level, arm in attrs.asdict(self).items():
             if arm is not None and (not isinstance(arm, str) or not arm):
-                raise DeclarationError(f"ByBudget: {level} must be the name of an arm, not {arm!r}")
+                raise DeclarationError(f"ByBudget: {level} must be the name of an arm, not {brief_repr(arm)}")
 
     @property
     def arms(self) -> Mapping[BudgetLevel, str]:
@@ -340,13 +358,13 @@ class ByBudget:
 
 
 def _checked_count(_: object, attribute: AttrsField, value: V) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 2:
-        raise DeclarationError(f"Votes: n must be a whole number of at least 2, not {value!r}")
+    if not is_count(value, at_least=2):
+        raise DeclarationError(f"Votes: n must be a whole number of at least 2, not {brief_repr(value)}")
 
 
 def _checked_key(_: object, attribute: AttrsField, value: V) -> None:
     if value is not None and not callable(value):
-        raise DeclarationError(f"Votes: key must be a function of an output, not {value!r}")
+        raise DeclarationError(f"Votes: key must be a function of an output, not {brief_repr(value)}")
 
 
 @suggests_options
@@ -355,6 +373,7 @@ class Votes:
     """Call the agent `n` times at once; agreement is the confidence."""
 
     n: int = attrs.field(validator=_checked_count)
+    """Number of calls."""
     key: Callable[[Any], Any] | None = attrs.field(default=None, validator=_checked_key)
     """Comparison key of an answer; the answer itself by default."""
 

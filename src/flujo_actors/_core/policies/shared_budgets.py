@@ -61,9 +61,13 @@ class BudgetShare:
     budget: StepPath
     """Path of its limits: the run itself or one of its steps."""
     holder: StepPath
+    """Path of the holder."""
     version: int = 0
+    """Number of the write; a lower one is ignored."""
     spent: Amount = NOTHING
+    """Spent amount."""
     reserved: Amount = NOTHING
+    """Reserved amount."""
     under_way: int = 0
     """For how many calls that is."""
     largest: Amount | None = None
@@ -77,7 +81,9 @@ class BudgetClaim:
     """Share with an amount to add if there is room."""
 
     share: BudgetShare
+    """Share of the claimant."""
     wants: ReservationRequest | None = None
+    """Amount to add, if any."""
     limits: UsageLimits | None = None
     """Limits set by their owner; `None` from all other holders."""
     reads: bool = False
@@ -105,7 +111,13 @@ class BudgetSnapshot:
 
 
 def grants(limits: UsageLimits | None, claim: BudgetClaim, others: Held) -> bool:
-    """Return whether a budget has room for a claim (`quota` rules)."""
+    """Return whether a budget has room for a claim (`quota` rules).
+
+    Args:
+        limits: limits of the budget.
+        claim: claim to decide.
+        others: spending and reservations of the other holders.
+    """
     wants, mine = claim.wants, claim.share
     if wants is None or limits is None:
         return True
@@ -125,7 +137,11 @@ def grants(limits: UsageLimits | None, claim: BudgetClaim, others: Held) -> bool
 
 
 def granted_share(claim: BudgetClaim) -> BudgetShare:
-    """Return the share including the granted amount."""
+    """Return the share including the granted amount.
+
+    Args:
+        claim: granted claim.
+    """
     wants, share = claim.wants, claim.share
     if wants is None:
         return share
@@ -207,15 +223,21 @@ class BudgetInfo:
     """Budget of one window and scope value; see `RunClient.budgets`."""
 
     name: str
+    """Name of the budget."""
     scope: str
     """Scope value: a key, a label's value, or empty for all runs of the name."""
     window: str
+    """Length of the window."""
     starts_at: float
     """Seconds since the epoch."""
     ends_at: float
+    """End of the window in epoch seconds."""
     spent: Resources
+    """Spent amounts."""
     reserved: Resources
+    """Reserved amounts of requests in flight."""
     limits: UsageLimits
+    """Limits of the window."""
 
 
 def window_key(name: str, scope: str, value: str, window: str, starts_at: float) -> RunId:

@@ -61,8 +61,11 @@ class RetrievalResult:
     """Passage found by a retriever, with a relevance from 0 to 1."""
 
     content: str
+    """Text of the passage."""
     score: float
+    """Relevance, 0 to 1."""
     source_id: str | None = None
+    """Id of the passage."""
     metadata: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     """Further fields of the passage in its collection."""
 
@@ -76,7 +79,9 @@ class Retrieved:
     """Retriever result with the tokens and dollars of its embedder."""
 
     results: tuple[RetrievalResult, ...] = attrs.field(converter=_as_results, kw_only=False)
+    """Passages, best first."""
     usage: Usage = NO_USAGE
+    """Usage of the search, such as tokens of the embedding."""
 
     def __iter__(self) -> Iterator[RetrievalResult]:
         return iter(self.results)
@@ -97,7 +102,9 @@ class StateSegment:
     """A value of the run's context, or one made of it."""
 
     name: str
+    """Name of the context field."""
     value: Any
+    """Value of the field."""
 
     def to_prompt_string(self) -> str:
         """Return the value as text (rule 3)."""
@@ -110,7 +117,9 @@ class RetrievalSegment:
     """The passages found in one collection, the most relevant first."""
 
     collection: str
+    """Name of the collection."""
     results: tuple[RetrievalResult, ...] = attrs.field(default=(), converter=_as_results)
+    """Passages, best first."""
     if_empty: str | None = attrs.field(default=None, kw_only=True)
     """Text rendered when nothing was found."""
     name: str = attrs.field(kw_only=True)
@@ -133,6 +142,7 @@ class LiteralSegment:
     """A text that was declared with the step."""
 
     text: str
+    """Text of the segment."""
 
     def to_prompt_string(self) -> str:
         """Return the text."""
@@ -148,8 +158,11 @@ class Dropped(NamedTuple):
     """A passage that was found, and for which there was no room."""
 
     collection: str
+    """Name of the collection."""
     source_id: str | None
+    """Id of the passage."""
     score: float
+    """Relevance of the passage."""
 
 
 @register_public_type
@@ -157,7 +170,9 @@ class Skipped(NamedTuple):
     """Optional source that failed."""
 
     source: str
+    """Name of the source."""
     reason: str
+    """Text of the failure."""
 
 
 # --- the whole ----------------------------------------------------------------------------------------------
@@ -183,8 +198,11 @@ class AssembledContext:
     EMPTY: ClassVar[AssembledContext]
 
     segments: tuple[ContextSegment, ...] = attrs.field(converter=_as_segments)
+    """Parts of the context, in order."""
     dropped: tuple[Dropped, ...] = attrs.field(default=(), converter=_as_dropped)
+    """Passages without room."""
     skipped: tuple[Skipped, ...] = attrs.field(default=(), converter=_as_skipped)
+    """Optional sources that failed."""
     tokens: int = attrs.field()
     """Length in tokens by the step's counter, or an estimate without one."""
 
@@ -214,7 +232,11 @@ class AssembledContext:
                 yield from ((segment.collection, result) for result in segment.results)
 
     def to_prompt_string(self, format: Callable[[AssembledContext], str] | None = None) -> str:
-        """Return the segments joined by blank lines, or formatted."""
+        """Return the segments joined by blank lines, or formatted.
+
+        Args:
+            format: format to use instead of the one of the sources.
+        """
         if format is not None:
             return format(self)
         return SEPARATOR.join(text for segment in self.segments if (text := segment.to_prompt_string()))

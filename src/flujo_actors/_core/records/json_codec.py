@@ -453,7 +453,12 @@ def _not_too_deep(data: Any) -> object:
 
 
 def from_json(text: str, type: type[T] | object) -> T:
-    """Return the value of a `to_json` text of the expected `type`."""
+    """Return the value of a `to_json` text of the expected `type`.
+
+    Args:
+        text: JSON text of `to_json`.
+        type: expected type; by default any.
+    """
     try:
         return typing.cast("T", from_data(_not_too_deep(_parsed(text)), type))
     except RecursionError:

@@ -93,7 +93,9 @@ class Record:
     """One thing that happened in a run."""
 
     kind: RecordKind
+    """Kind of the record."""
     path: StepPath
+    """Path of the step; empty for the run itself."""
     body: str
     """JSON text: an object with its version under `v`."""
     seq: int = 0
@@ -116,8 +118,11 @@ class Lease:
     """Right to write to a run until another owner claims it."""
 
     run_id: RunId
+    """Id of the run."""
     owner: str = attrs.field(hash=False)
+    """Name of the owner."""
     epoch: int = attrs.field(hash=False)
+    """Fencing token: the number of the claim."""
     watched: bool = attrs.field(default=False, eq=False)
     """Whether another process watched the run when it was claimed."""
     replaced: RunId | None = attrs.field(default=None, eq=False)
@@ -137,6 +142,7 @@ class CancelRequest:
     """Cancel request, delivered to the owner with its next store access."""
 
     reason: str
+    """Reason of the request."""
 
     @property
     def undoes(self) -> bool:
@@ -166,6 +172,7 @@ class Admission:
     """A run that is about to exist."""
 
     run_id: RunId
+    """Id of the new run."""
     pipeline: str
     """Pipeline name shared by its runs, for listings."""
     body: str
@@ -177,6 +184,7 @@ class Admission:
     parent: RunId | None = None
     """Parent run of a remote step: unlisted, deleted with its parent."""
     labels: Labels = NO_LABELS
+    """Labels of the new run."""
     key: str = ""
     """Key in its queue; a remote step has its parent's."""
     priority: int = 0
@@ -196,8 +204,11 @@ class OpenPause:
     """Open pause of a step, as the store keeps it for answers."""
 
     path: StepPath
+    """Path of the paused step."""
     token: str
+    """Token for the answer."""
     message: str
+    """Question to the person."""
     body: str
     """Further data for validating an answer, as JSON text."""
     timeout_s: float | None = None
@@ -329,7 +340,9 @@ class Append:
     """Atomic write of one run."""
 
     lease: Lease
+    """Lease of the writer."""
     records: tuple[Record, ...]
+    """Records to write."""
     pauses: tuple[OpenPause, ...] = ()
     """Pauses opened by this write."""
     withdrawn: tuple[StepPath, ...] = ()
@@ -343,6 +356,7 @@ class Append:
     tokens: int | None = None
     """Cumulative tokens of the run, for listings."""
     cost_usd: float | None = None
+    """Cumulative cost of the run, for listings."""
     shares: tuple[BudgetShare, ...] = ()
     """Cumulative spending from budgets shared with other processes."""
     outbox: tuple[OutboxMessage, ...] = ()
@@ -353,6 +367,8 @@ class Append:
     """Outputs of steps for later runs."""
     conversation: ConversationWrite | None = None
     """New messages of a conversation; the append is refused if another writer was faster."""
+    unless_cancelled: bool = False
+    """Whether the append is refused if the run has a cancel request."""
 
 
 @attrs.frozen(kw_only=True)
@@ -360,12 +376,17 @@ class StoredRun:
     """A run as a listing shows it."""
 
     run_id: RunId
+    """Id of the run."""
     pipeline: str
+    """Name of the pipeline."""
     status: StoredStatus
+    """Stored status."""
     created_at: float
     """Epoch seconds by the store's clock; for display, never for decisions."""
     updated_at: float
+    """Time of the last change in epoch seconds."""
     epoch: int
+    """Number of claims."""
     leased: bool
     """Whether an unexpired lease exists."""
     records: int
@@ -393,6 +414,7 @@ class StoredRun:
     tokens: int = 0
     """Tokens used at the last release."""
     cost_usd: float = 0.0
+    """Cost of the run so far."""
     cancel: str | None = None
     """Reason of a cancel request, until the run has ended."""
     fingerprint: str | None = None
@@ -400,10 +422,13 @@ class StoredRun:
     started_at: float | None = None
     """Time of the first claim, in seconds since the epoch."""
     ended_at: float | None = None
+    """Time of the end in epoch seconds, if it has ended."""
     worked_s: float = 0.0
     """Seconds under leases that were released; without questions and queues."""
     retries: int = 0
+    """Number of retries."""
     labels: Labels = NO_LABELS
+    """Labels of the run."""
     key: str = ""
     """Key of the run in its queue."""
     priority: int = 0
@@ -470,14 +495,19 @@ class RunQuery:
     """Filter and order of listed runs."""
 
     status: StoredStatus | None = None
+    """Only runs with this status."""
     pipeline: str | None = None
+    """Only runs of this pipeline."""
     queue: str | None = None
+    """Only runs of this queue."""
     created_before: float | None = None
     """Only runs created before then, in seconds since the epoch."""
     created_after: float | None = None
+    """Only runs created later, in epoch seconds."""
     updated_before: float | None = None
     """Only runs not changed since then; ended runs count by end."""
     updated_after: float | None = None
+    """Only runs changed later, in epoch seconds."""
     ended_before: float | None = None
     """Only runs that ended before then."""
     is_open: bool = False
@@ -489,7 +519,9 @@ class RunQuery:
     facts: tuple[OpenFact, ...] = ()
     """Only open runs with one of these facts; empty for all runs."""
     order: ListOrder = "updated"
+    """Time to sort by, latest first."""
     limit: int | None = None
+    """Most runs of a page."""
     cursor: str | None = None
     """Only runs after the run with this cursor."""
     search: str | None = None
@@ -629,6 +661,7 @@ class AbandonedRun:
     """Run that was not claimed or not finished."""
 
     run_id: RunId
+    """Id of the run."""
     reason: str
     """Reason in one redacted sentence."""
     error: Exception | None = attrs.field(default=None, eq=False, repr=False)
@@ -636,11 +669,17 @@ class AbandonedRun:
 
 
 class RecoveryReport(list[PipelineResult]):
-    """Results of recovered runs, latest change first; `left` holds the others."""
+    """Results of recovered runs, latest change first; `left` holds the others.
+
+    Args:
+        results: results of the recovered runs.
+        left: runs that were not recovered.
+    """
 
     def __init__(self, results: Iterable[PipelineResult] = (), *, left: Iterable[AbandonedRun] = ()) -> None:
         super().__init__(results)
         self.left: tuple[AbandonedRun, ...] = tuple(left)
+        """Runs that were not recovered, with the reason."""
 
     def __repr__(self) -> str:
         return f"RecoveryReport({super().__repr__()}, left={self.left!r})"

@@ -357,7 +357,11 @@ def project(run_id: str, records: Iterable[Record]) -> RunState:
 
 
 class Projector:
-    """Fold a run's records by `take`; `state()` returns the result."""
+    """Fold a run's records by `take`; `state()` returns the result.
+
+    Args:
+        run_id: id of the run.
+    """
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -389,7 +393,11 @@ class Projector:
         """Usage of granular units since their step's last recorded total."""
 
     def take(self, record: Record) -> None:
-        """Take the next record into account; `CorruptRecord` if it cannot be read."""
+        """Take the next record into account; `CorruptRecord` if it cannot be read.
+
+        Args:
+            record: next record of the run.
+        """
         where = f"record {record.seq} of run {self._run_id!r}"
         with record_bodies.reading(where):
             self._take(record, where)
@@ -433,6 +441,17 @@ class Projector:
             case "ended" if path == ROOT:
                 self._facts["status"], self._facts["feedback"] = body.get("status"), body.get("feedback")
                 self._pauses = self._pauses if body.get("status") in ("paused", "sleeping") else {}
+                if body.get("status") == "aborted":
+                    self._interrupt(body)
+
+    def _interrupt(self, body: dict[str, Any]) -> None:
+        """Count the usage of interrupted attempts, which no other record has."""
+        known = self._used() + self.dropped_usage
+        total = Usage(
+            input_tokens=max(0, body.get("total_tokens", 0) - known.output_tokens),
+            cost_usd=body.get("total_cost_usd", 0.0),
+        )
+        self.dropped_usage = self.dropped_usage + less(total, known)
 
     def _deliver(self, step: StepPath, body: dict[str, Any]) -> None:
         if step in self._messages:

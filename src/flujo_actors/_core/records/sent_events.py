@@ -34,7 +34,9 @@ class Sent:
     """Result of sending an event."""
 
     id: str
+    """Id of the event."""
     status: Literal["delivered", "buffered", "duplicate"]
+    """Whether a wait consumed it, it is stored, or it was sent before."""
     delivered_to: tuple[str, ...] = ()
     """Runs that received it."""
 
@@ -48,9 +50,11 @@ class Steered:
     """Result of steering an agent."""
 
     id: str
+    """Id of the message."""
     seq: int
     """Number of its record; messages are delivered in this order."""
     status: Literal["queued", "delivered", "duplicate"]
+    """Whether it is queued, was delivered, or was sent before."""
 
 
 @attrs.frozen(kw_only=True)
@@ -81,12 +85,17 @@ class EventInfo:
     """A stored event at a glance."""
 
     id: str
+    """Id of the event."""
     event: str
+    """Name of the event."""
     key: str
+    """Key of the event."""
     status: EventStatus
+    """Whether a wait consumed it."""
     sent_at: float
     """Time of acceptance in seconds since the epoch."""
     data: Any = None
+    """Data of the event."""
     by: str | None = None
     """Sender, as given; not verified."""
     delivered_to: tuple[str, ...] = ()

@@ -52,8 +52,11 @@ class RecordSummary(NamedTuple):
     """
 
     seq: int
+    """Number of the record."""
     kind: RecordKind
+    """Kind of the record."""
     path: StepPath
+    """Path of the step."""
     at: float | None = None
     """Store time of the record in epoch seconds; `None` if unknown."""
     name: str = ""
@@ -61,9 +64,13 @@ class RecordSummary(NamedTuple):
     status: str | None = None
     """`success` or `failure` of a step, `sleeping` of a pause that asks no person, or the run's end status."""
     latency_s: float = 0.0
+    """Seconds of the step."""
     tokens: int = 0
+    """Tokens of the step."""
     cost_usd: float = 0.0
+    """Cost of the step."""
     attempts: int = 1
+    """Number of attempts."""
     note: str = ""
     """Failure, prompt or tool call in at most 200 characters."""
     of: int = 0

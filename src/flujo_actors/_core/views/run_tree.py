@@ -82,21 +82,31 @@ class Node:
 
 
 class RunTree:
-    """Folds light records, one at a time; see the module's rules."""
+    """Folds light records, one at a time; see the module's rules.
+
+    Args:
+        records: records to fold, in order.
+    """
 
     def __init__(self, records: Iterable[RecordSummary] = ()) -> None:
         self.nodes: dict[StepPath, Node] = {ROOT: Node(path=ROOT)}
+        """Nodes by path; the root is the run."""
         self.seq: int = 0
         """The last record that was taken into account."""
         self.status: str = "running"
+        """Status of the run."""
         self.retries: int = 0
         """Number of retries of the run."""
         self.began_at: float | None = None
+        """Time of the first record in epoch seconds."""
         self.changed_at: float | None = None
         """Time of the last record."""
         self.feedback: str = ""
+        """Text of the failure."""
         self.origin: str = ""
+        """Id of the run that this one was forked from."""
         self.origin_seq: int = 0
+        """Last record of that run."""
         self.questions: dict[StepPath, str] = {}
         """Prompts of open pauses, by path."""
         self.units: dict[StepPath, RecordSummary] = {}
@@ -124,11 +134,19 @@ class RunTree:
         return (node for path, node in self.nodes.items() if path != ROOT)
 
     def children(self, node: Node) -> Iterator[Node]:
-        """Return the steps inside a step."""
+        """Return the steps inside a step.
+
+        Args:
+            node: parent node.
+        """
         return (self.nodes[path] for path in node.children)
 
     def take(self, record: RecordSummary) -> None:
-        """Take the next record into account."""
+        """Take the next record into account.
+
+        Args:
+            record: next record of the run.
+        """
         self.seq = max(self.seq, record.seq)
         self.changed_at = record.at if record.at is not None else self.changed_at
         match record.kind:

@@ -45,9 +45,9 @@ def _launched(home: SidecarHost) -> None:
     @DBOS.workflow(name=WORKFLOW, max_recovery_attempts=None)
     def play(run: str, queue: str) -> None:
         """Execute without steps, so that there is no second journal."""
-        played = threading.Event()
-        home.play(run, queue, played.set)
-        played.wait()
+        delivered = threading.Event()
+        home.play(run, queue, delivered.set)
+        delivered.wait()
 
     _register_queues(config)
     DBOS.listen_queues(config["queues"])

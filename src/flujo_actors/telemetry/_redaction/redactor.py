@@ -361,7 +361,15 @@ class Redactor:
         patterns: Iterable[str | re.Pattern[str]] = (),
         names: Iterable[str] = (),
     ) -> Redactor:
-        """Return a redactor that also hides secrets of `environ` and `deps`."""
+        """Return a redactor that also hides secrets of `environ` and `deps`.
+
+        Args:
+            environ: environment variables; values of names such as `API_KEY` are hidden.
+            deps: dependencies of the agents, whose secrets are hidden.
+            secrets: further values to hide.
+            patterns: regular expressions of further secrets.
+            names: further names whose values are hidden.
+        """
         names = _texts(names)
         found = worth_hiding(environment_secrets(environ, _endings(names)))
         return cls(secrets=_texts(secrets) | found, patterns=patterns, names=names).knowing(deps)
@@ -384,7 +392,11 @@ class Redactor:
         return self._secrets
 
     def text(self, text: str) -> str:
-        """`text` without its secrets: the same object if there are none."""
+        """`text` without its secrets: the same object if there are none.
+
+        Args:
+            text: text to redact.
+        """
         for _ in range(_ROUNDS):
             if not (spans := self._spans(text)):
                 return text
@@ -392,7 +404,11 @@ class Redactor:
         return self._without_rest(text)
 
     def error_text(self, text: str) -> str:
-        """Return an error's text without secrets, shortened in the middle."""
+        """Return an error's text without secrets, shortened in the middle.
+
+        Args:
+            text: text of an exception.
+        """
         left_out = len(text) - LONGEST_ERROR_TEXT
         if left_out <= 0:
             return self.text(text)
@@ -412,7 +428,11 @@ class Redactor:
         return REPLACEMENT
 
     def value(self, value: object) -> Plain:
-        """Return a copy of `value` as plain data without secrets."""
+        """Return a copy of `value` as plain data without secrets.
+
+        Args:
+            value: value to redact.
+        """
         return plain(value, text=self.text, hides=self._hides, hidden=REPLACEMENT)
 
     def _hides(self, name: str) -> bool:

@@ -127,7 +127,7 @@ class Metrics:
             "Time from the end of a wait to the resumption of its run.",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
-        self._gauges = {name: meter.create_gauge(f"flujo.{name}", unit, told) for name, (unit, told) in _GAUGES.items()}
+        self._gauges = {name: meter.create_gauge(f"flujo.{name}", unit, text) for name, (unit, text) in _GAUGES.items()}
         self._measured: dict[str, set[str]] = {name: set() for name in _GAUGES}
         self._repairs = meter.create_counter("flujo.aros.repair", "{repair}", "Repairs of structured output.")
         self._deleted = meter.create_counter("flujo.retention.deleted", "{run}", "Runs deleted by retention.")
@@ -376,6 +376,19 @@ class OtelSink:
     """Convert events to spans and metrics; the global providers are the default.
 
     Emitting never waits as long as the provider's span processor does not: use a `BatchSpanProcessor`.
+
+    Args:
+        tracer_provider: provider of spans.
+        meter_provider: provider of metrics.
+
+    Example:
+        ```python
+        from opentelemetry.sdk.trace import TracerProvider
+
+        sink = OtelSink(TracerProvider())
+        flujo = Flujo(Step("greet", str.upper), settings={"telemetry": {"sinks": [sink]}})
+        assert flujo.run("ada").output == "ADA"
+        ```
     """
 
     def __init__(
@@ -491,7 +504,7 @@ def _refuse_without_sdk() -> None:
     except ImportError as error:
         raise DeclarationError(
             "OtelSink() has no span exporter: the OpenTelemetry SDK is not installed: "
-            f"pip install flujo-actors[otel], or pass providers of your own ({error})"
+            f"pip install 'flujo-actors[otel]', or pass providers of your own ({error})"
         ) from error
 
 
@@ -631,8 +644,8 @@ def _annotate(spans: OpenSpans, event: ev.AgentEvent) -> None:
 
 
 def _usage(event: ev.AgentUsage) -> Usage:
-    told = attrs.fields_dict(Usage).keys() & attrs.fields_dict(ev.AgentUsage).keys()
-    return Usage(**{name: getattr(event, name) for name in told} | {"cost_usd": event.cost_usd or 0.0})
+    shared = attrs.fields_dict(Usage).keys() & attrs.fields_dict(ev.AgentUsage).keys()
+    return Usage(**{name: getattr(event, name) for name in shared} | {"cost_usd": event.cost_usd or 0.0})
 
 
 def _note(spans: OpenSpans, event: ev.Event) -> None:
