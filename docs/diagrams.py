@@ -7,8 +7,10 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
@@ -135,7 +137,189 @@ STRUCTURED = Boxes(
         ("ask again", "failure", ""),
     ],
 )
+
+
+def flow(title: str, *rows: Sequence[str], links: Sequence[tuple[str, str]] = ()) -> Boxes:
+    """Rows of boxes, each with an arrow to the next one of its row, and links between rows."""
+    boxes = {name: (1.25 * x, 1.8 * y) for y, row in enumerate(rows) for x, name in enumerate(row) if name}
+    chains = [pair for row in rows for pair in pairwise(row) if all(pair)]
+    return Boxes(title, boxes, [(sender, receiver, "") for sender, receiver in (*chains, *links)])
+
+
+EXAMPLES: Mapping[str, Diagram] = {
+    "agent-pipeline": flow(
+        "Model agents with tools",
+        ("question", "plan", "answer", "validator", "answer, priced"),
+        ("", "", "tool: weather"),
+        links=[("answer", "tool: weather")],
+    ),
+    "approval-webhook": flow(
+        "Approval by a signed webhook",
+        ("run asks", "store", "worker", "chat application"),
+        ("run continues", "answer in store", "web process", "button clicked"),
+        links=[("chat application", "button clicked")],
+    ),
+    "bulk-extraction": flow(
+        "1,000 documents, one budget",
+        ("documents", "map, 16 at once", "typed rows", "total"),
+        ("budget reached", "question", "more budget"),
+        ("unreadable", "error report"),
+        links=[("map, 16 at once", "budget reached"), ("more budget", "typed rows"), ("budget reached", "unreadable")],
+    ),
+    "chat-page": flow(
+        "Chat page with reconnect",
+        ("page", "POST, 202", "store", "worker"),
+        ("reloaded page", "events", "text, ended"),
+        links=[("page", "reloaded page"), ("store", "events")],
+    ),
+    "cited-answers": flow(
+        "Answers that cite",
+        ("question", "retrieval, tenant", "answer", "known citations", "answer, cited"),
+        ("", "", "asked again"),
+        links=[("known citations", "asked again"), ("asked again", "answer")],
+    ),
+    "dataset-evaluation": flow(
+        "An evaluation with a baseline",
+        ("dataset", "version 1", "baseline", "comparison", "gates"),
+        ("", "version 2", "results"),
+        links=[("dataset", "version 2"), ("results", "comparison")],
+    ),
+    "deep-research": flow(
+        "Deep research",
+        ("question", "plan", "search: the moon", "facts", "report, streamed"),
+        ("", "", "search: the sun"),
+        ("", "", "search: coasts"),
+        links=[
+            ("plan", "search: the sun"),
+            ("plan", "search: coasts"),
+            ("search: the sun", "facts"),
+            ("search: coasts", "facts"),
+        ],
+    ),
+    "demo": flow(
+        "A newsroom, offline",
+        ("question", "archive", "headline", "shorten, loop", "article, streamed"),
+        ("", "lab"),
+        ("", "web", "own notes"),
+        links=[("question", "lab"), ("question", "web"), ("lab", "headline"), ("own notes", "headline")],
+    ),
+    "fastapi-app": flow(
+        "Stream, pause and resume over HTTP",
+        ("POST /drafts", "draft", "chunk, success", "paused, token"),
+        ("POST /answers", "resume", "publish", "ended"),
+        links=[("paused, token", "POST /answers")],
+    ),
+    "fastapi-inbox": flow(
+        "An inbox for tenants",
+        ("tenant 7 submits", "store, label 7", "inbox of tenant 7", "answer", "paid"),
+        ("tenant 8 submits", "store, label 8", "inbox of tenant 8"),
+    ),
+    "granular-agent": Timeline(
+        "A durable agent, killed in its third booking",
+        ["process 1", "store", "process 2"],
+        [
+            Bar("process 1", 0, 1.7, "Oslo, Bergen"),
+            Arrow("process 1", "store", 1.7, "2 calls committed"),
+            Bar("process 1", 3.2, 4.4, "Lima, killed", FAILED),
+            Arrow("store", "process 2", 4.6, "turns and calls"),
+            Bar("process 2", 5.8, 7.4, "Lima, again"),
+            Arrow("process 2", "store", 7.4, "ended"),
+        ],
+        9,
+    ),
+    "learning-router": flow(
+        "A router that learns",
+        ("question", "Thompson sampling", "model A", "reward"),
+        ("", "statistics", "model B"),
+        links=[("Thompson sampling", "model B"), ("reward", "statistics"), ("statistics", "Thompson sampling")],
+    ),
+    "local-model": flow(
+        "A local model",
+        ("step", "openai-chat client", "OPENAI_BASE_URL", "Ollama, vLLM"),
+    ),
+    "nightly-job": flow(
+        "A nightly job, exactly once",
+        ("schedule, 02:00", "one run per night", "worker 1", "report"),
+        ("", "", "worker 2"),
+        links=[("one run per night", "worker 2")],
+    ),
+    "notebook": flow(
+        "A pipeline in a notebook",
+        ("cell", "await run_async", "result", "tree of steps"),
+    ),
+    "one-bot": flow(
+        "One bot four times",
+        ("question", "draft, 3 attempts", "person approves", "send"),
+    ),
+    "plain-script": flow(
+        "A plain script",
+        ("order", "price", "cheap: ordered"),
+        ("", "", "expensive: asked", "answer", "ordered"),
+        links=[("price", "expensive: asked")],
+    ),
+    "prompt-regression": flow(
+        "Prompt regression",
+        ("stored runs", "new prompt", "verdict by run", "gates", "deploy or keep"),
+        ("recorded tools",),
+        links=[("recorded tools", "new prompt")],
+    ),
+    "saga": flow(
+        "A saga",
+        ("trip", "flight booked", "hotel booked", "car fails"),
+        ("", "flight cancelled", "hotel cancelled", "car asked for"),
+        links=[
+            ("car fails", "car asked for"),
+            ("car asked for", "hotel cancelled"),
+            ("hotel cancelled", "flight cancelled"),
+        ],
+    ),
+    "steered-agent": flow(
+        "A steered conversation",
+        ("prompt", "turn 1", "turn 2", "turn 3", "second run"),
+        ("person", "By train, please", "And a hotel"),
+        links=[("By train, please", "turn 2"), ("And a hotel", "turn 3")],
+    ),
+    "structured-step": flow(
+        "A structured step",
+        ("damaged JSON", "parse and correct", "validate", "Recipe"),
+        ("", "", "ask again", "failure"),
+        links=[("validate", "ask again")],
+    ),
+    "support-desk": flow(
+        "Support desk: two web processes, two workers, one Postgres",
+        ("customer", "web 1, run page", "Postgres", "worker 1", "agent, help pages"),
+        ("approver", "web 2, run page", "", "worker 2", "refund, approved"),
+        links=[("web 2, run page", "Postgres"), ("Postgres", "worker 2")],
+    ),
+    "tenant-budgets": flow(
+        "Budgets of tenants",
+        ("orders of acme", "2 of 2 requests", "third run sleeps", "midnight", "completed"),
+        ("order of globex", "1 of 2 requests", "executed"),
+    ),
+    "text-to-sql": flow(
+        "Text to SQL",
+        ("question", "model writes SQL", "EXPLAIN accepts", "execute", "rows"),
+        ("", "refusal"),
+        links=[("EXPLAIN accepts", "refusal"), ("refusal", "model writes SQL")],
+    ),
+    "trio-program": flow(
+        "A trio program",
+        ("nursery", "run: Lima", "results"),
+        ("", "run: Oslo"),
+        ("deadline", "run: forecast", "cleaned up"),
+        links=[("nursery", "run: Oslo"), ("nursery", "deadline"), ("run: Oslo", "results")],
+    ),
+    "webhook-callback": flow(
+        "Webhook, 202, worker, callback",
+        ("sender", "POST, 202", "store", "worker"),
+        ("verified", "callback, signed"),
+        links=[("worker", "callback, signed"), ("callback, signed", "verified"), ("verified", "sender")],
+    ),
+}
+"""Pictures of the examples, by the name of their page."""
+
 DIAGRAMS: Mapping[str, Diagram] = {
+    **{f"example-{name}": diagram for name, diagram in EXAMPLES.items()},
     "durable-crash": CRASH,
     "pause-and-resume": PAUSE,
     "fleet": FLEET,
@@ -198,7 +382,7 @@ def _boxes(diagram: Boxes) -> Iterator[str]:
     for sender, receiver, text in diagram.arrows:
         (x1, y1), (x2, y2) = middle[sender], middle[receiver]
         yield _line(x1, y1, x2, y2, WRITE)
-        yield f'<circle cx="{(x1 + x2) / 2:g}" cy="{(y1 + y2) / 2:g}" r="4" fill="{WRITE}"/>'
+        yield _head(x1, y1, x2, y2)
         if text:
             yield f'<text x="{(x1 + x2) / 2:g}" y="{(y1 + y2) / 2 - 8:g}" fill="{SIGNAL}">{escape(text)}</text>'
     for name, (x, y) in corners.items():
@@ -208,6 +392,15 @@ def _boxes(diagram: Boxes) -> Iterator[str]:
         )
         centered = f'x="{x + BOX_WIDTH * 0.42:g}" y="{y + BOX_HEIGHT / 2 + 4:g}" text-anchor="middle"'
         yield f"<text {centered}>{escape(name)}</text>"
+
+
+def _head(x1: float, y1: float, x2: float, y2: float) -> str:
+    """The head of an arrow where it meets the box around its end."""
+    x, y = x2 - x1, y2 - y1
+    inside = min(share for share in (BOX_WIDTH * 0.42 / abs(x) if x else 1, BOX_HEIGHT / 2 / abs(y) if y else 1))
+    tip_x, tip_y, angle = x2 - x * inside, y2 - y * inside, math.degrees(math.atan2(y, x))
+    place = f"translate({tip_x:.1f} {tip_y:.1f}) rotate({angle:.1f})"
+    return f'<path d="M0 0 L-10 -5 L-10 5 Z" fill="{WRITE}" transform="{place}"/>'
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, color: str) -> str:

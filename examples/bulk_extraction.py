@@ -1,5 +1,6 @@
 """1,000 documents become typed rows, with a budget and an error report: `python examples/bulk_extraction.py`."""
 
+import os
 import re
 import tempfile
 
@@ -23,8 +24,8 @@ async def read(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     return ModelResponse(parts=[TextPart(answer)])
 
 
-model = FunctionModel(read, model_name="stand-in")
-# model = "openai:gpt-5-mini"     # a real model: needs OPENAI_API_KEY and the extra `openai`
+# A real model: MODEL=openai:gpt-5 and OPENAI_API_KEY, with the extra `openai`.
+model = os.environ.get("MODEL") or FunctionModel(read, model_name="stand-in")
 
 
 async def skip(failure: StepFailure) -> Recovered:

@@ -1,10 +1,11 @@
 """A chat page in plain HTML, which reconnects to a running answer: `uvicorn chat_page:app --app-dir examples`.
 
-Reload the page while it answers: the browser sends `Last-Event-ID`, and the text continues.
-`python examples/chat_page.py` is one conversation without a browser.
+Reload the page while it answers: the browser sends `Last-Event-ID`, and the text continues. Front ends that speak
+AG-UI, such as CopilotKit, post to `/ag-ui`. `python examples/chat_page.py` is one conversation with each.
 """
 
 import json
+import os
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,11 +15,12 @@ from fastapi.responses import HTMLResponse
 from starlette.testclient import TestClient
 
 from flujo_actors import AsyncRunClient, Flujo, Pipeline, Step, make_agent_async
+from flujo_actors.protocols.ag_ui import ag_ui_app
 from flujo_actors.protocols.sse import sse_response
 from flujo_actors.testing import scripted_model
 
-model = scripted_model("Goods may be returned within 30 days.", forever=True)
-# model = "openai:gpt-5"     # a real model: needs OPENAI_API_KEY and the extra `openai`
+# A real model: MODEL=openai:gpt-5 and OPENAI_API_KEY, with the extra `openai`.
+model = os.environ.get("MODEL") or scripted_model("Goods may be returned within 30 days.", forever=True)
 
 store = f"sqlite:///{tempfile.mkdtemp()}/runs.db"
 flujo = Flujo(Pipeline([Step("reply", make_agent_async(model, "You answer customers."))], name="chat"), store=store)
@@ -29,6 +31,7 @@ PAGE = """<!doctype html><meta charset="utf-8"><title>Chat</title>
 <script>
 const reply = document.getElementById("reply");
 function follow(run) {
+  reply.textContent = "";
   const source = new EventSource(`/messages/${run}/events`);
   source.addEventListener("text", (event) => { reply.textContent = JSON.parse(event.data).text; });
   source.addEventListener("ended", (event) => { reply.textContent = JSON.parse(event.data).output; source.close(); });
@@ -53,6 +56,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(lifespan=lifespan)
+app.mount("/ag-ui", ag_ui_app(flujo))  # the same pipeline for AG-UI clients
 
 
 @app.get("/")
@@ -76,12 +80,23 @@ def last_event(stream: str) -> tuple[str, dict[str, str]]:
     return lines[-2].removeprefix("event: "), json.loads(lines[-1].removeprefix("data: "))
 
 
+def ag_ui_events(browser: TestClient, message: str) -> list[dict[str, str]]:
+    """The events that an AG-UI client gets for a message."""
+    request = {"threadId": "t1", "runId": "r1", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
+    request["messages"] = [{"id": "m1", "role": "user", "content": message}]
+    stream = browser.post("/ag-ui/", json=request).text
+    return [json.loads(line.removeprefix("data: ")) for line in stream.splitlines() if line.startswith("data: ")]
+
+
 def main() -> None:
     with TestClient(app) as browser:
         run = browser.post("/messages", json={"message": "May I return it?"}).json()["run"]
         for lost in ({}, {"Last-Event-ID": "1"}):
             name, data = last_event(browser.get(f"/messages/{run}/events", headers=lost).text)
             print(name, "->", data["output"])
+        events = ag_ui_events(browser, "May I return it?")
+        text = "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
+        print(events[0]["type"], "->", text, "->", events[-1]["type"])
 
 
 if __name__ == "__main__":

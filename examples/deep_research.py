@@ -1,8 +1,13 @@
-"""A plan, parallel searches and a report, followed live: `python examples/deep_research.py`."""
+"""A plan, parallel searches and a report, followed live: `python examples/deep_research.py`.
+
+The run is in `research.db`: `flujo-actors page --store sqlite:///research.db` shows it in a browser while it runs.
+"""
+
+import os
 
 import trio
 
-from flujo_actors import Chunk, Flujo, Started, Step, Success, make_agent_async
+from flujo_actors import Chunk, Flujo, Pipeline, Started, Step, Success, make_agent_async
 from flujo_actors.testing import ScriptedAgent, scripted_model
 
 QUESTION = "Why are there tides?"
@@ -12,31 +17,36 @@ FACTS = {
     "coasts": "Bays amplify the tide to as much as 16 meters.",
 }
 
-planner = ScriptedAgent(list(FACTS))
-writer = make_agent_async(scripted_model("Tides follow the moon. ", forever=True), "Write a report from these facts.")
-# planner = make_agent_async("openai:gpt-5", "List the topics to research.", list[str])     # real models
-# writer = make_agent_async("openai:gpt-5", "Write a report from these facts.")
+# A real model: MODEL=openai:gpt-5 and OPENAI_API_KEY, with the extra `openai`.
+model = os.environ.get("MODEL")
+planner = make_agent_async(model, "List the topics to research.", list[str]) if model else ScriptedAgent(list(FACTS))
+script = scripted_model("Tides follow the moon. ", forever=True)
+writer = make_agent_async(model or script, "Write a report from these facts.")
 
 
 async def search(topic: str) -> str:
     """Look a topic up; replace it by your search."""
-    return FACTS[topic]
+    return FACTS.get(topic, f"Nothing is known about {topic}.")
 
 
 async def as_prompt(facts: list[str]) -> str:
     return "\n".join(facts)
 
 
-research = (
-    Step("plan", planner)
-    >> Step.map_over("research", Step("search", search, max_retries=2), max_concurrency=4)
-    >> Step("facts", as_prompt)
-    >> Step("write", writer)
+research = Pipeline(
+    [
+        Step("plan", planner),
+        Step.map_over("research", Step("search", search, max_retries=2), max_concurrency=4),
+        Step("facts", as_prompt),
+        Step("write", writer),
+    ],
+    name="deep research",
 )
 
 
 async def main() -> None:
-    async with Flujo(research).run_async(QUESTION, started=True) as run:
+    flujo = Flujo(research, store="sqlite:///research.db", labels={"title": QUESTION})
+    async with flujo.run_async(QUESTION, started=True) as run:
         async for outcome in run:
             match outcome:
                 case Started(path="plan" | "research" | "write" as path):

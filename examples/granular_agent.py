@@ -25,7 +25,7 @@ JOURNEY = [["Oslo", "Bergen"], ["Lima"]]
 
 
 def plan(messages: list[ModelMessage]) -> object:
-    """What a model would say: two bookings at once, then one more, then a summary."""
+    """What a model would answer: two bookings in one turn, then one more, then a summary."""
     turn = sum(isinstance(message, ModelResponse) for message in messages)
     print(f"  the model is asked for turn {turn + 1}")
     if turn == len(JOURNEY):
@@ -37,7 +37,7 @@ def booker(*, mortal: bool) -> Agent[None, str]:
     """An agent that books; a mortal one dies in Lima."""
     agent = Agent(scripted_model(plan, forever=True), name="booker")
 
-    @agent.tool_plain
+    @agent.tool_plain(sequential=True)  # in the order of the model; without it, calls of a turn run at once
     async def book(city: str) -> str:
         unit = current_unit()
         assert unit is not None

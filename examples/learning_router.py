@@ -1,16 +1,15 @@
 """A router that learns which of two models to ask. Run it: `python examples/learning_router.py [chart.svg]`.
 
-Both models answer questions; one is right more often, and nobody knows which. `Step.select_agent` asks each about as
-often as it is probably the better one, and learns from what comes back. Halfway the better one becomes worse, silently,
-as models do. What is lost against always asking the better one, the regret, is compared with asking them in turn, and
-drawn as an SVG.
+Both models answer questions; one is right more often, and the program does not know which. `Step.select_agent` asks
+each about as often as it is probably the better one, and learns from the answers. Halfway the better one becomes worse,
+silently, as models do. The regret, the loss against always asking the better one, is compared with asking them in turn,
+and drawn as an SVG.
 """
 
 import logging
 import random
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -73,14 +72,15 @@ async def regret_of(by: Any) -> list[float]:
 
 def drawn(curves: dict[str, list[float]]) -> str:
     """The regret of each rule, round by round, as an SVG."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from benchmarks.charts import Line, line_chart  # the project's own charts
-
-    lines = [
-        Line(name, tuple((number, max(lost, 0.1)) for number, lost in enumerate(curve, 1)), ours=place == 0)
-        for place, (name, curve) in enumerate(curves.items())
-    ]
-    return line_chart("What is lost against always asking the better model", "rounds", "regret", lines)
+    highest = max(max(curve) for curve in curves.values())
+    parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 320" font-family="sans-serif" font-size="14">']
+    parts.append('<text x="16" y="24">What is lost against always asking the better model</text>')
+    for color, (name, curve) in zip(("#1971c2", "#d9480f"), curves.items(), strict=True):
+        points = [(16 + 480 * place / ROUNDS, 300 - 250 * lost / highest) for place, lost in enumerate(curve, 1)]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
+        parts.append(f'<text x="504" y="{points[-1][1]:.1f}" fill="{color}">{name}</text>')
+    return "\n".join([*parts, "</svg>"])
 
 
 async def main() -> None:

@@ -4,6 +4,8 @@ An agent has answered refund requests in production; its runs are stored. Two ne
 Models are asked, tools answer from the record, and no refund is paid. Gates decide whether a prompt may be deployed.
 """
 
+import os
+
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -35,9 +37,13 @@ def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     return ModelResponse(parts=[ToolCallPart("refund", {"order": order, "amount": price})])
 
 
+# A real model: MODEL=openai:gpt-5 and OPENAI_API_KEY, with the extra `openai`.
+model = os.environ.get("MODEL") or FunctionModel(respond)
+
+
 def app(prompt: str, store: MemoryStore | None = None) -> Flujo[str, str]:
     """Return the refund service with a prompt."""
-    agent = Agent(FunctionModel(respond), name="refunds", instructions=prompt)
+    agent = Agent(model, name="refunds", instructions=prompt)
 
     @agent.tool_plain
     def look_up(order: str) -> int:

@@ -1,5 +1,6 @@
 """A question becomes SQL, which a validator checks on the database: `python examples/text_to_sql.py`."""
 
+import os
 import sqlite3
 
 from flujo_actors import Flujo, LoopGuard, Step, make_agent_async
@@ -7,12 +8,12 @@ from flujo_actors.testing import scripted_model
 
 SCHEMA = "CREATE TABLE orders (customer TEXT, total REAL, day TEXT)"
 
-model = scripted_model(
+# A real model: MODEL=openai:gpt-5 and OPENAI_API_KEY, with the extra `openai`.
+model = os.environ.get("MODEL") or scripted_model(
     "SELECT customer, SUM(amount) FROM orders GROUP BY customer",
     "DROP TABLE orders",
     "SELECT customer, SUM(total) FROM orders GROUP BY customer ORDER BY 2 DESC",
 )
-# model = "openai:gpt-5"     # a real model: needs OPENAI_API_KEY and the extra `openai`
 
 
 def database() -> sqlite3.Connection:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import inspect
+import functools
 import re
 import runpy
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,23 @@ import pytest
 import yaml
 from playwright.sync_api import Page, expect, sync_playwright
 
-from flujo_actors import Step
-from flujo_actors._dsl.step_declaration import AllOptions, LoopOptions, MapOptions, ParallelOptions
+from flujo_actors import Step, UnknownOption
 from page.conftest import FLAGS, chromium
 
 ROOT = Path(__file__).parents[1]
 SITE = runpy.run_path(str(ROOT / ".ci" / "site.py"))
-PACKAGES = ["", "actors", "page", "stores", "structured", "telemetry", "telemetry.otel", "terminal", "testing"]
+PACKAGES = [
+    "",
+    "actors",
+    "page",
+    "stores",
+    "structured",
+    "telemetry",
+    "telemetry.otel",
+    "terminal",
+    "testing",
+    "testing.wire",
+]
 FIELD_WORDS = {
     "migrate": ["migrate/langgraph.html", "migrate/flujo.html", "migrate/pydantic-ai.html", "stores.html"],
     "upgrade": ["upgrade.html"],
@@ -39,6 +49,46 @@ FIELD_WORDS = {
     "jupyter": ["help/faq.html", "how-to/asyncio-trio-sync.html", "examples/notebook.html"],
     "cancel": ["how-to/cancel-a-run.html"],
     "versioning": ["production/deploy-a-changed-pipeline.html", "help/faq.html", "version-policy.html"],
+    "time travel": ["help/faq.html", "how-to/fork-and-compare.html"],
+    "fork": ["how-to/fork-and-compare.html"],
+    "replay": ["rehearse.html"],
+    "partial structured output": ["help/faq.html", "how-to/structured-output.html"],
+    "mock tools": ["help/faq.html", "how-to/scripted-models.html"],
+    "idempotency": ["help/faq.html", "durability.html"],
+    "exactly once": ["how-to/exactly-once-writes.html"],
+    "timeout": ["help/faq.html", "how-to/retries-and-fallbacks.html"],
+    "concurrency limit": ["help/faq.html", "production/workers-and-queues.html"],
+    "large payloads": ["help/faq.html"],
+    "secrets": ["help/faq.html", "production/security-and-pii.html"],
+    "encryption at rest": ["help/faq.html", "production/security-and-pii.html"],
+    "multi-tenant": ["help/faq.html", "production/labels-and-tenants.html"],
+    "dead letter": ["help/faq.html", "production/workers-and-queues.html"],
+    "observability": ["help/faq.html", "how-to/opentelemetry.html"],
+    "reconnect": ["how-to/stream-with-fastapi.html"],
+    "child workflow": ["help/faq.html", "migrate/temporal-dbos.html"],
+    "durable sleep": ["help/faq.html", "waiting.html"],
+    "schedule": ["schedules.html"],
+    "ollama": ["help/faq.html", "examples/local-model.html", "install.html"],
+    "cost per tenant": ["help/faq.html", "production.html", "rate-limits.html"],
+    "typed state": ["help/faq.html", "how-to/share-state.html"],
+    "sqlite": ["help/faq.html", "stores.html"],
+    "windows": ["help/faq.html"],
+    "license": ["help/faq.html", "index.html"],
+    "deterministic": ["help/faq.html"],
+    "django": ["help/faq.html", "how-to/asyncio-trio-sync.html"],
+    "human in the loop": ["steps.html", "how-to/approvals.html"],
+    "streaming": ["how-to/stream-with-fastapi.html", "help/faq.html"],
+    "handoff": ["how-to/multi-agent-patterns.html", "help/faq.html"],
+    "guardrails": ["help/faq.html"],
+    "rag": ["how-to/rag-and-citations.html"],
+    "fan out": ["how-to/parallel-and-map.html"],
+    "saga": ["how-to/compensation.html", "examples/saga.html"],
+    "prometheus": ["monitoring.html"],
+    "gdpr": ["help/faq.html", "production/retention.html"],
+    "extras": ["install.html", "help/faq.html"],
+    "429": ["help/faq.html", "rate-limits.html"],
+    "exit codes": ["reference/errors.html"],
+    "step options": ["reference/step-options.html"],
 }
 """Words of the field, each with the pages that answer it: one of them is among the first three hits."""
 REFERRED = re.compile(r"^::: flujo_actors\.(\S+)$", re.MULTILINE)
@@ -175,22 +225,47 @@ def test_a_how_to_page_has_at_most_two_screens(document: Path) -> None:
     assert len(document.read_text(encoding="utf-8").splitlines()) <= 2 * SCREEN
 
 
-def test_the_table_of_step_options_has_every_option() -> None:
-    """An option that a step takes is listed with its kinds."""
-    page = (ROOT / "docs" / "reference" / "step-options.md").read_text(encoding="utf-8")
-    kinds = ["granular", "parallel", "map_over", "branch_on", "loop_until", "sequence", "human_in_the_loop", "approval"]
-    kinds += ["select_agent", "sleep", "wait_for"]
-    declared = {name for kind in kinds for name in inspect.signature(getattr(Step, kind)).parameters}
-    declared |= {*AllOptions.__annotations__, *LoopOptions.__annotations__, *MapOptions.__annotations__}
-    declared |= {*ParallelOptions.__annotations__}
-    assert sorted(name for name in declared - {"config"} if f"`{name}`" not in page) == []
+OF_A_KIND: dict[str, Callable[..., object]] = {
+    "agent": functools.partial(Step, "a", str),
+    "granular": functools.partial(Step.granular, "a", str),
+    "parallel": functools.partial(Step.parallel, "a", {"b": str}),
+    "map_over": functools.partial(Step.map_over, "a", str),
+    "branch_on": functools.partial(Step.branch_on, "a", max, {"b": str}),
+    "loop_until": functools.partial(Step.loop_until, "a", str, max),
+    "sequence": functools.partial(Step.sequence, "a", str),
+    "human_in_the_loop": functools.partial(Step.human_in_the_loop, "a", "b"),
+    "approval": functools.partial(Step.approval, "a", "b"),
+    "select_agent": functools.partial(Step.select_agent, "a", {"b": str, "c": str}),
+    "sleep": functools.partial(Step.sleep, "a", 1),
+    "wait_for": functools.partial(Step.wait_for, "a", "b"),
+}
+"""Declarations by the name of their kind in the table of options."""
+OPTION = re.compile(r"^\| `(\w+)` \| ([^|]+) \|", re.MULTILINE)
+MADE_BY_OTHERS = {"resumable", "deadline_s"}
+"""Fields that `granular` and `timeout_s` fill in."""
+
+
+@pytest.mark.parametrize("kind", OF_A_KIND)
+def test_one_table_lists_the_options_of_a_kind(kind: str) -> None:
+    """The table and the declaration have the same options, so a reader needs no source."""
+    with pytest.raises(UnknownOption) as refused:
+        OF_A_KIND[kind](qqqq=1)
+    taken = {*str(refused.value).partition("it has ")[2].split(", ")} - MADE_BY_OTHERS
+    rows = OPTION.findall((ROOT / "docs" / "reference" / "step-options.md").read_text(encoding="utf-8"))
+    kinds = {"every", kind} | ({"agent"} if kind == "granular" else set())
+    listed = [name for name, cell in rows if kinds & {*cell.replace("`", "").split(", ")}]
+    assert sorted(listed) == sorted(taken)
 
 
 @pytest.mark.parametrize(
     ("written", "built"),
     [
         ("[Steps](docs/steps.md#maps)", "[Steps](steps.md#maps)"),
-        ("![A picture](docs/images/page-graph.png)", "![A picture](images/page-graph.png)"),
+        ("![A picture](docs/images/no-variant.png)", "![A picture](images/no-variant.png)"),
+        (
+            "![A page](docs/images/page-run.png)",
+            "![A page](images/page-run.png#only-light)![A page](images/page-run-dark.png#only-dark)",
+        ),
         (
             "![A run](docs/images/run.svg)",
             "![A run](images/run.svg#only-light)![A run](images/run-dark.svg#only-dark)",
@@ -203,6 +278,15 @@ def test_the_table_of_step_options_has_every_option() -> None:
 def test_a_link_of_the_readme_becomes_a_link_between_pages(written: str, built: str) -> None:
     """Links that hold in a clone hold in the site, and what is shown as text stays as it is."""
     assert SITE["relinked"](ROOT / "README.md", written) == built
+
+
+def test_every_picture_has_a_dark_variant() -> None:
+    """No picture is a white block on a dark page; diagrams are recolored by the build."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    shown = {name for page in pages for _, name in SITE["PICTURE"].findall(page.read_text(encoding="utf-8"))}
+    names = {Path(name).name for name in shown if name.endswith(".png")}
+    assert len(names) >= 5
+    assert [name for name in names if not (ROOT / "docs" / "images" / name.replace(".png", "-dark.png")).exists()] == []
 
 
 def test_a_dead_link_and_a_foreign_script_are_found(tmp_path: Path) -> None:
@@ -223,7 +307,7 @@ def first_hits(page: Page, words: str) -> list[str]:
     hit = page.locator(f'ol a[href*="h={words.replace(" ", "+")}"]')
     hit.first.wait_for()
     addresses = [link.get_attribute("href") or "" for link in hit.all()[:3]]
-    return [address.partition("/site/")[2].partition("?")[0] for address in addresses]
+    return [address.partition("?")[0].rpartition("/site/")[2] for address in addresses]
 
 
 @pytest.mark.slow

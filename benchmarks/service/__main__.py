@@ -2,8 +2,8 @@
 
     python -m benchmarks.service [--quick] [--page | --no-page] [--only DESK] [--store memory]
 
-The whole match takes some six minutes and writes its section of docs/benchmarks.md. `--quick` takes less than one,
-says less (no Postgres, nothing with 100 at a time), and writes nothing unless `--page` is given. The first time,
+The whole match takes some six minutes and writes its section of docs/benchmarks/service.md. `--quick` takes less than
+one, says less (no Postgres, nothing with 100 at a time), and writes nothing unless `--page` is given. The first time,
 environments are made in `.venvs/`.
 """
 
@@ -38,7 +38,7 @@ class Size:
     def said(self, match: Match) -> str:
         """How it was measured, for the page."""
         counts = ", ".join(f"{count} tickets {at_once} at a time" for at_once, count in self.tickets.items())
-        return f"Up to {self.rounds} rounds, in turns, each with {counts}; {match.rounds} were played."
+        return f"Up to {self.rounds} rounds, in turns, each with {counts}; {match.rounds} were run."
 
 
 WHOLE = Size(rounds=3, tickets={1: 5, 25: 100, 100: 100})
@@ -50,7 +50,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """What was asked for on the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="less of everything, in less than a minute")
-    parser.add_argument("--page", action=argparse.BooleanOptionalAction, help="write into docs/benchmarks.md")
+    parser.add_argument("--page", action=argparse.BooleanOptionalAction, help="write into docs/benchmarks/service.md")
     names = [each.name for each in DESKS]
     parser.add_argument("--only", action="append", choices=names, help="this desk; may be repeated")
     parser.add_argument("--store", action="append", choices=STORES, help="this store; may be repeated")

@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md that a match writes, between two markers, and its chart. Pure but for `write`."""
+"""Section of docs/benchmarks/service.md between two markers, and its chart. Pure but for `write`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -24,11 +24,11 @@ def section(match: Match, *, how: str, place: str) -> str:
     found = figures(match.samples)
     parts = (
         f"{how}\n\n{place}\n\nVersions: {versions(match)}.",
-        f"![CPU per ticket]({Path('images') / CHART})",
+        f"![CPU per ticket](../images/{CHART})",
         table(found),
         *(f"**{who}** did not take part: {reason}" for who, reason in match.absent.items()),
         pieces(match),
-        f"Who is first, and how much more the next one needs:\n\n{firsts(found)}",
+        f"First place, and how much more the next one needs:\n\n{firsts(found)}",
         f"The goals, by CPU per ticket of the best rounds:\n\n{goals(found)}",
     )
     return "\n\n".join(part for part in parts if part)
@@ -112,7 +112,7 @@ def replaced(page: str, text: str) -> str:
 
 def write(match: Match, docs: Path, *, how: str, place: str) -> Iterator[Path]:
     """Write the section and the chart; where, as it is done."""
-    page, image = docs / "benchmarks.md", docs / "images" / CHART
+    page, image = docs / "benchmarks" / "service.md", docs / "images" / CHART
     image.write_text(chart(figures(match.samples)), encoding="utf-8")
     yield image
     page.write_text(replaced(page.read_text(encoding="utf-8"), section(match, how=how, place=place)), encoding="utf-8")

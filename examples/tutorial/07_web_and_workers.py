@@ -1,17 +1,18 @@
 """Tutorial 7, web and workers: submit in one process, execute in another. Save it as `app.py`."""
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 
-from flujo_actors import AsyncRunClient, Flujo, Step
+from flujo_actors import AsyncRunClient, Flujo, Step, make_agent_async
+from flujo_actors.protocols.sse import sse_response
+from flujo_actors.testing import scripted_model
 
 STORE = "sqlite:///desk.db"  # "postgresql://…" for more than one machine
 
+model = scripted_model("We received your message.", forever=True)
+# model = "openai:gpt-5"     # a real model: needs OPENAI_API_KEY and the extra `openai`
 
-async def answer(message: str) -> str:
-    return f"We received: {message}"
-
-
-flujo = Flujo(Step("answer", answer), store=STORE)
+flujo = Flujo(Step("answer", make_agent_async(model, "You answer customers.")), store=STORE)
+runs = AsyncRunClient(STORE)
 app = FastAPI()
 
 
@@ -22,7 +23,10 @@ async def submit(message: str) -> dict[str, str]:
 
 @app.get("/tickets/{run_id}")
 async def show(run_id: str) -> dict[str, object]:
-    async with AsyncRunClient(STORE) as client:
-        info = await client.get(run_id)
-        result = await client.state(run_id)
+    info, result = await runs.get(run_id), await runs.state(run_id)
     return {"state": info.state, "output": result.output}
+
+
+@app.get("/tickets/{run_id}/events", response_class=Response)
+async def events(request: Request, run_id: str) -> Response:
+    return sse_response(request, runs, run_id)

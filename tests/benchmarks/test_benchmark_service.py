@@ -129,7 +129,8 @@ def test_who_is_first_is_said_with_how_far_behind_the_next_one_is() -> None:
 def test_the_page_gets_its_section_and_the_chart(tmp_path: Path) -> None:
     """What stands outside of the markers stays; a second match takes the place of the first."""
     (tmp_path / "images").mkdir()
-    document = tmp_path / "benchmarks.md"
+    document = tmp_path / "benchmarks" / "service.md"
+    document.parent.mkdir()
     document.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n", encoding="utf-8")
     match = match_of(sample(OURS, 30), sample(LANGGRAPH, 20), sample(OURS, 60, watched=True))
     for _ in range(2):
@@ -151,7 +152,7 @@ def test_a_page_without_markers_is_refused() -> None:
 
 def test_the_page_of_the_project_has_a_place_for_it() -> None:
     """The markers are there, and a match has been played."""
-    written = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    written = (ROOT / "docs" / "benchmarks" / "service.md").read_text(encoding="utf-8")
     assert page.replaced(written, "x") != written
     assert f"| memory | awaited | {OURS} |" in written.partition(page.BEGIN)[2]
 

@@ -40,3 +40,12 @@ def test_a_figure_in_readme_is_the_newest_that_was_published(work: str) -> None:
     found = re.search(SENTENCES[work], text)
     assert found is not None
     assert found[1] == f"{ratio(newest(), work):.1f}"
+
+
+def test_the_chart_beside_the_tables_with_peers_has_their_figures() -> None:
+    """Text and chart of the page are of one run."""
+    page = (ROOT / "docs" / "benchmarks" / "runtime.md").read_text(encoding="utf-8")
+    chart = (ROOT / "docs" / "images" / "benchmarks.svg").read_text(encoding="utf-8")
+    drawn = re.findall(r">([\d.,]+ µs)<", chart)
+    assert len(drawn) > 20
+    assert [figure for figure in drawn if f"| {figure} |" not in page] == []

@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
@@ -36,7 +37,16 @@ NAMES = {
 MOST_USED = [
     f"{owner}.{name}" for table in (METHODS, NAMES) for owner, names in table.items() for name in names.split()
 ]
-KIT = ("ScriptedAgent", "scripted_model", "run_on_mock_clock", "Delayed", "simulate")
+WITH_EXAMPLE = {
+    "flujo_actors": "MemoryStore PostgresStore PipelineResult PipelineResult.unwrap StepResult Chunk Paused RunHandle"
+    " InMemoryRetriever SqliteRetriever PostgresRetriever LoopGuard Budget Price Redirect Context Question"
+    " compact_history current_unit load_settings from_literal from_history register_type",
+    "flujo_actors.telemetry": "LogSink MemorySink",
+    "flujo_actors.telemetry.otel": "OtelSink",
+}
+"""Names with an example, whose arguments the reference test checks."""
+EXAMPLES = [*MOST_USED, *(f"{owner}.{name}" for owner, names in WITH_EXAMPLE.items() for name in names.split())]
+KIT = ("ScriptedAgent", "scripted_model", "run_on_mock_clock", "Delayed", "simulate", "CallTool")
 BUILT_IN = ("TimeoutError", "TypeError", "ValueError", "AssertionError")
 SECTION = re.compile(r"^(Args|Raises|Example):\n((?:    .*\n|\n)+)", re.MULTILINE)
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -79,12 +89,13 @@ def test_every_exception_is_one_that_exists(name: str) -> None:
     assert {*raised} - known == set()
 
 
-@pytest.mark.parametrize("name", [*MOST_USED, "flujo_actors.PipelineResult.unwrap"])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_the_example_of_a_docstring_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Public names are imported; everything else is in the example."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {each: getattr(flujo_actors, each) for each in flujo_actors.__all__}
     names |= {each: getattr(testing, each) for each in KIT}
-    names |= {"open_store": stores.open_store, "trio": trio, "pytest": pytest, "Path": Path}
+    names |= {"open_store": stores.open_store, "attrs": attrs, "trio": trio, "pytest": pytest, "Path": Path}
+    names |= {name.rpartition(".")[2]: found(name)}
     [code] = CODE.findall(sections(name)["Example"])
     exec(compile(code, name, "exec"), names)

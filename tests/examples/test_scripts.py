@@ -1,4 +1,4 @@
-"""The examples that are programs, run as a user runs them."""
+"""The programs whose output is not the text of their page (test_gallery.py), run as a user runs them."""
 
 import os
 import re
@@ -68,30 +68,6 @@ def test_the_plain_script_prices_asks_and_fails_as_it_should() -> None:
     )
 
 
-def test_the_steered_agent_gets_its_messages_and_continues_its_conversation() -> None:
-    """Each message is in the next request, one more turn follows, and the second run knows the first."""
-    assert run("steered_agent.py").splitlines() == [
-        "the first run:",
-        "  the model reads: A journey to Lima",
-        "  the model reads: A journey to Lima / By train, please",
-        "  the model reads: A journey to Lima / By train, please / And a hotel",
-        "  => Noted: And a hotel.",
-        "the second run:",
-        "  the model reads: A journey to Lima / By train, please / And a hotel / What was it about?",
-        "  => Noted: What was it about?.",
-    ]
-
-
-def test_the_trio_program_runs_many_and_stops_one() -> None:
-    """Concurrent runs share a `Flujo`; a deadline reaches the step and waits for its cleanup."""
-    assert run("trio_program.py").splitlines() == [
-        "{'Lima': 'warm', 'Oslo': 'cold', 'Pune': 'warm'}",
-        "measure: 3",
-        "the forecast was cancelled and has cleaned up",
-        "the deadline passed: True",
-    ]
-
-
 def test_the_cited_answers_show_what_was_used_and_what_was_dropped() -> None:
     """An answer with its source, one that was refused for a wrong id, one about nothing, and a wall."""
     printed = run("cited_answers.py", complaint=r"step 'answer' failed \(run .*has no value \(None\).*\n")
@@ -127,11 +103,3 @@ def test_the_router_learns_which_model_to_ask(tmp_path: Path) -> None:
     learned, in_turn = (float(line.split("halfway,")[1].split()[0]) for line in said.splitlines()[:2])
     assert learned < in_turn * 0.8
     assert (tmp_path / "regret.svg").read_text(encoding="utf-8").count("<polyline") >= 2
-
-
-def test_orders_beyond_the_budget_of_a_tenant_wait_for_the_next_day() -> None:
-    """The third order of a tenant sleeps at noon, and completes after midnight."""
-    noon, midnight = run("tenant_budgets.py").split("After midnight")
-    assert "order 3 of acme: sleeping" in noon
-    assert "order 4 of globex: completed" in noon
-    assert "order 3 of acme: completed" in midnight

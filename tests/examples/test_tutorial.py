@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((ROOT / "examples" / "tutorial").glob("*.py"))
 PAGES = sorted((ROOT / "docs" / "tutorial").glob("*.md"))
 PYTHON = re.compile(r"^```python[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RUN = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TEXT = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SERVED, KILLED = "07_web_and_workers", "06_durable"
 
@@ -100,9 +101,35 @@ def test_a_page_of_the_start_shows_the_output_of_its_snippets(
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "snippet"}
-    for code in PYTHON.findall(text):
+    for code in RUN.findall(text):
         exec(code, names)
     assert capsys.readouterr().out == "".join(TEXT.findall(text)[:blocks])
+
+
+TABS = re.compile(r'^=== "(.*)"$', re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("page", "tabs"),
+    [
+        ("install", {"OpenAI", "Anthropic", "Google", "Ollama (local)"}),
+        ("tutorial/2-model", {"Script", "asyncio, FastAPI", "trio", "Jupyter"}),
+        ("tutorial/6-durable", {"SQLite", "Postgres", "Memory"}),
+        ("production/reference-architecture", {"Compose", "Kubernetes", "systemd"}),
+    ],
+)
+def test_a_page_has_a_tab_for_each_variant(page: str, tabs: set[str]) -> None:
+    """Providers, event loops, stores and platforms are tabs of one page, not pages."""
+    assert tabs <= {*TABS.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_a_page_of_the_tutorial_opens_with_its_use_and_ends_with_next_pages(page: Path) -> None:
+    """The first sentence is what a reader can do; code and its result follow, and two or three next pages end it."""
+    _, first, *_, last = page.read_text(encoding="utf-8").strip().split("\n\n")
+    assert first.startswith("You can ")
+    assert last.startswith("Next: ")
+    assert last.count("](") in (2, 3)
 
 
 async def work(flujo: object, run_id: str) -> None:
