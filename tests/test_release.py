@@ -42,6 +42,12 @@ def test_the_project_has_every_field_that_an_index_shows() -> None:
     assert "Programming Language :: Python :: 3.14" in PROJECT["classifiers"]
 
 
+def test_dependencies_of_users_are_for_every_python() -> None:
+    """No dependency is left out by a marker on a newer Python, and one library repairs JSON."""
+    assert [line for line in PROJECT["dependencies"] if ";" in line] == []
+    assert [line for line in PROJECT["dependencies"] if "repair" in line] == ["json-repair>=0.60.1,<1"]
+
+
 def test_every_supported_python_is_in_classifiers_matrix_and_workflow() -> None:
     """Three lists of versions that must not disagree."""
     classified = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))

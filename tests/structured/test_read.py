@@ -45,6 +45,16 @@ def test_the_reading_names_every_pass() -> None:
     assert reading.span[0] == 6
 
 
+def test_a_library_repairs_what_the_parser_refuses() -> None:
+    """A faithful repair of a short text counts, and the reading names the library."""
+    reading = read_structured('{"a":]2},')
+    assert (reading.value, reading.engine, reading.passes) == ({"a": 2}, "json_repair", ("json_repair",))
+    with pytest.raises(StructuredOutputError):
+        read_structured('{"a":]2},', limits=Limits(max_repair_chars=7))
+    with pytest.raises(StructuredOutputError):
+        read_structured("{2{:}")
+
+
 def test_normalizing_returns_strict_json() -> None:
     """What comes out is JSON for any parser."""
     assert json.loads(normalize_json_text("Answer:\n```json\n{a: [1, 2,], 'b': None} // done\n```")) == {

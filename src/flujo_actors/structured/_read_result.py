@@ -38,7 +38,7 @@ class ReadResult:
     span: tuple[int, int]
     """The part of the text it was read from."""
     engine: str
-    """Parser: `strict`, `mended`, `scalar`, `fast_json_repair` or `json_repair`."""
+    """Parser: `strict`, `mended`, `scalar` or `json_repair`."""
     passes: tuple[str, ...] = ()
     """The repairs that were needed, by name, in order."""
     coercions: tuple[Coercion, ...] = ()
@@ -71,9 +71,7 @@ class Limits:
     """Most steps of a repair."""
     max_starts: int = 2_000
     """Most places at which JSON may begin."""
-    max_fast_repair_chars: int = 200_000
-    """Longest text for the repair library `fast_json_repair`."""
-    max_slow_repair_chars: int = 1_000
+    max_repair_chars: int = 1_000
     """Longest text for the repair library `json_repair`."""
 
 

@@ -9,14 +9,14 @@
 Sections:
 
 - Ambiguity check of a parsed text.
-- Third-party repair libraries for texts that the mender refuses; results are verified.
+- `json_repair` for texts that the mender refuses; its result is verified.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -126,16 +126,11 @@ def _near(readable: str, text: str, schema: Schema | None) -> list[ReadResult]:
     return [reading for reading in near if not reading.coercions] or near
 
 
-# --- Third-party repair libraries for texts that the mender refuses -----------------------------------------------
-# 1. They see the extracted candidate only, never the prose around it, and only up to the size measured as safe.
-# 2. `fast_json_repair` first (linear, in Rust), `json_repair` next (better, but quadratic and unbounded).
+# --- `json_repair` for texts that the mender refuses ---------------------------------------------------------------
+# 1. It sees the extracted candidate only, never the prose around it.
+# 2. Its time is quadratic and unbounded, so it gets texts up to the size measured as safe.
 # 3. A result counts only if it equals the text character by character, except quotes and at most one bracket.
 
-
-try:
-    import fast_json_repair
-except ModuleNotFoundError:  # it has no release for the newest Pythons; `json_repair` alone serves them
-    fast_json_repair = None  # type: ignore[assignment]
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.S)
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)", re.S)
@@ -150,19 +145,16 @@ _ESCAPED_CONTROL = dict.fromkeys("nrtbf", " ")
 
 
 def repaired(text: str, limits: Limits) -> Iterator[Candidate]:
-    """Yield the faithful repairs of the outermost bracketed region of `text`."""
+    """Yield the faithful repair of the outermost bracketed region of `text`."""
     span = _outermost(text)
-    if span is None:
+    if span is None or span[1] - span[0] > limits.max_repair_chars:
         return
     region = text[span[0] : span[1]]
-    engines: list[tuple[str, int, Callable[[str], object]]] = [
-        ("fast_json_repair", limits.max_fast_repair_chars, _fast),
-        ("json_repair", limits.max_slow_repair_chars, _slow),
-    ]
-    for name, cap, engine in engines:
-        json = _json_of(engine(region)) if len(region) <= cap else None
-        if json and says_the_same(region, value := strict.parse(json)):
-            yield Candidate(start=span[0], end=span[1], value=value, json=json, engine=name, passes=(name,))
+    json = _json_of(_by_library(region))
+    if json and says_the_same(region, value := strict.parse(json)):
+        yield Candidate(
+            start=span[0], end=span[1], value=value, json=json, engine="json_repair", passes=("json_repair",)
+        )
 
 
 def _json_of(value: object) -> str | None:
@@ -183,16 +175,7 @@ def _outermost(text: str) -> tuple[int, int] | None:
     return (min(starts), end) if starts and end > min(starts) else None
 
 
-def _fast(region: str) -> object:
-    if fast_json_repair is None:
-        return None
-    try:
-        return fast_json_repair.loads(region)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _slow(region: str) -> object:
+def _by_library(region: str) -> object:
     try:
         return json_repair.loads(region)
     except (ValueError, RecursionError):

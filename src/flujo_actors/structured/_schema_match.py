@@ -131,7 +131,7 @@ _SHAPE_REPAIRS = frozenset(
         "missing_opener",
         "missing_closer",
     }
-    | {"wrong_closer", "stray_closer", "stray_words", "dropped_key", "fast_json_repair", "json_repair"}
+    | {"wrong_closer", "stray_closer", "stray_words", "dropped_key", "json_repair"}
 )
 _ORDINARY_KEY = re.compile(r"\$[\w .$\[\]@/-]{1,200}")
 
@@ -141,7 +141,7 @@ def _loses_data(candidate: Candidate, coercions: tuple[Coercion, ...]) -> bool:
     if not _SHAPE_REPAIRS.intersection(candidate.passes):
         return False
     dropped = [c.path for c in coercions if c.rule == "extra_key"]
-    from_library = candidate.engine in ("fast_json_repair", "json_repair")
+    from_library = candidate.engine == "json_repair"
     if "leftover_closers" in candidate.passes and dropped:
         return True
     odd = any(from_library or not _ORDINARY_KEY.fullmatch(path) or path.endswith(".") for path in dropped)
