@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -80,13 +81,14 @@ def add_messages(
         db.execute(_ADD_MESSAGE, {**texts, **today, "run": run, "body": storable(each.body)})
 
 
-class PostgresOutbox:
+class PostgresOutbox(ABC):
     """Messages to webhooks in a Postgres store."""
 
     _connections: PostgresConnections
 
+    @abstractmethod
     def _today(self) -> Mapping[str, float | None]:
-        raise NotImplementedError
+        """Return the time parameters of statements."""
 
     def claim_messages(self, hooks: Sequence[str], *, owner: str, for_s: float, limit: int) -> list[OutboxMessage]:
         asked = {**self._today(), "hooks": list(hooks), "owner": owner, "for_s": for_s, "limit": limit}
@@ -161,8 +163,9 @@ class PostgresMaintenance(PostgresOutbox):
     _connections: PostgresConnections
     _wall: Callable[[], float] | None
 
+    @abstractmethod
     def _time(self) -> Mapping[str, object]:
-        raise NotImplementedError
+        """Return the time parameters of deletions."""
 
     def conversation_sql(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return the statements that read and write conversation rows."""

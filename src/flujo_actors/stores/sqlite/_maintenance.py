@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -111,17 +112,19 @@ class SqliteOutbox:
 # --- Deletion, duties and disk space -------------------------------------------------------------------------------
 
 
-class SqliteMaintenance(SqliteOutbox):
+class SqliteMaintenance(SqliteOutbox, ABC):
     """Deletion and upkeep of a SQLite store."""
 
     _connections: SqliteConnections
     _wall: Callable[[], float]
 
+    @abstractmethod
     def _time(self) -> Mapping[str, object]:
-        raise NotImplementedError
+        """Return the time parameters of statements."""
 
+    @abstractmethod
     def _drop_texts(self, run_ids: Sequence[RunId]) -> None:
-        raise NotImplementedError
+        """Delete the texts of runs."""
 
     def conversation_sql(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return the statements that read and write conversation rows."""
