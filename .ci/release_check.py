@@ -27,6 +27,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
+LOG = ROOT / "build" / "release-check.log"
+"""Whole output of the commands that failed."""
+FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) \S+::.*$", re.MULTILINE)
 GOAL_OF_THE_WHEEL = 1_200_000
 LARGEST_WHEEL = 1_600_000
 """A larger wheel fails the check. One between goal and limit is left for a person: decision 22 has the reasons."""
@@ -82,6 +85,7 @@ def main(tag: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     version = project["version"]
     failed = []
+    LOG.unlink(missing_ok=True)
     for title, check in checks(project, tag):
         problem = attempt(check)
         print(f"{'FAILED' if problem else 'ok'}: {title}{f': {problem}' if problem else ''}", flush=True)
@@ -122,11 +126,17 @@ def attempt(check: Callable[[], str | None]) -> str | None:
 
 
 def command(*words: str, **options: object) -> str | None:
-    """Run a command; return the ends of its output and errors if it fails."""
+    """Run a command; if it fails, keep its output in a file and return failed tests and the ends of its output."""
     options = {"cwd": ROOT, **options}
     done = subprocess.run(words, capture_output=True, text=True, **options)  # type: ignore[call-overload]
+    if done.returncode == 0:
+        return None
+    LOG.parent.mkdir(exist_ok=True)
+    with LOG.open("a", encoding="utf-8") as log:
+        log.write(f"$ {' '.join(words)}\n{done.stdout}\n{done.stderr}\n")
+    tests = FAILED_TEST.findall(done.stdout)[:20]
     ends = [text.strip()[-600:] for text in (done.stdout, done.stderr)]
-    return None if done.returncode == 0 else "\n".join(filter(None, ends))
+    return "\n".join(filter(None, [f"exit {done.returncode}, whole output in {LOG}", *tests, *ends]))
 
 
 # --- documents ---
@@ -157,10 +167,6 @@ def readme(version: str) -> str | None:
         return f"its status is {status[1]}"
     relative = re.findall(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)", text)
     return f"relative: {', '.join(relative[:5])}" if relative else None
-
-
-def addresses() -> str | None:
-    return command(sys.executable, str(ROOT / ".ci" / "addresses.py"), "--check")
 
 
 def committed() -> str | None:

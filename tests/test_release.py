@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
 import tomllib
 import warnings
 from pathlib import Path
@@ -104,6 +105,18 @@ def test_a_tag_needs_a_dated_section_and_no_file_of_changes(
     assert check["changelog"]("9.9", "v9.9") is None
     (tmp_path / "changes" / "+thing.added.md").touch()
     assert check["changelog"]("9.9", "v9.9") == "make changelog: +thing.added.md"
+
+
+def test_a_failed_command_names_its_tests_and_keeps_its_output(
+    check: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person finds the failed test behind any amount of output."""
+    monkeypatch.setitem(check, "LOG", log := tmp_path / "build" / "release.log")
+    program = "print('FAILED tests/test_a.py::test_b - boom'); print('x' * 5000); raise SystemExit(3)"
+    problem = check["command"](sys.executable, "-c", program)
+    assert problem.splitlines()[:2] == [f"exit 3, whole output in {log}", "FAILED tests/test_a.py::test_b - boom"]
+    assert "x" * 5000 in log.read_text(encoding="utf-8")
+    assert check["command"](sys.executable, "-c", "print('FAILED tests/test_a.py::test_b')") is None
 
 
 def test_every_extra_of_users_is_installed_by_the_check(check: dict[str, Any]) -> None:
