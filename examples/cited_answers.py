@@ -1,8 +1,7 @@
-"""Answers from documents that say where they come from. Run it: `python examples/cited_answers.py`.
+"""Answers from documents, with citations. Run it: `python examples/cited_answers.py`.
 
-It needs no network: passages are found by their words, and the model is a stand-in that reads out the first one it
-is shown, with its id. With a real one, only `MODEL` would change. A customer of one tenant asks; what is another
-tenant's is behind a wall.
+It needs no network: passages are found by their words, and the model is a stand-in. It quotes the first passage it
+is shown, with its id. With a real one, only `MODEL` would change. A filter hides the documents of other tenants.
 """
 
 import re
@@ -95,11 +94,11 @@ async def ask(question: str, tenant: str | None = "acme") -> None:
                     attempt = number
                 print(piece, end="", flush=True)
             case Success(step_result=result):
-                told = result.metadata["context"]
-                used = ", ".join(f"{name} ({score:.2f})" for _, name, score in told["sources"]) or "nothing"
-                print(f"\n  shown: {used}; {told['tokens']} tokens")
-                for _, name, score in told["dropped"]:
-                    print(f"  dropped for want of room: {name} ({score:.2f})")
+                shown = result.metadata["context"]
+                used = ", ".join(f"{name} ({score:.2f})" for _, name, score in shown["sources"]) or "nothing"
+                print(f"\n  shown: {used}; {shown['tokens']} tokens")
+                for _, name, score in shown["dropped"]:
+                    print(f"  dropped, over the token budget: {name} ({score:.2f})")
             case Failure(feedback=feedback):
                 print(f"  failed: {feedback}")
 

@@ -1,7 +1,7 @@
-"""An agent that survives the death of its process. Run it: `python examples/granular_agent.py`.
+"""An agent that survives a crash of its process. Run it: `python examples/granular_agent.py`.
 
-The program starts itself a second time. That process books a journey and is killed in the middle of its third booking.
-The first one takes the run over: it repeats neither the model's turns nor the two bookings that are done.
+The program starts a child process. It books a journey and is killed in the middle of its third booking.
+The parent recovers the run. It repeats neither the model's turns nor the two committed bookings.
 """
 
 import os
@@ -19,13 +19,13 @@ from flujo_actors import Flujo, Step, current_unit
 from flujo_actors.testing import CallTool, scripted_model
 
 LEASE_S = 0.5
-"""How long a dead process keeps its run; short here, so that nobody waits for the example."""
+"""Lease of a run in seconds; short, so that the example ends soon."""
 
 JOURNEY = [["Oslo", "Bergen"], ["Lima"]]
 
 
 def plan(messages: list[ModelMessage]) -> object:
-    """What a model would answer: two bookings in one turn, then one more, then a summary."""
+    """Answer as a model would: two bookings in one turn, one more, then a summary."""
     turn = sum(isinstance(message, ModelResponse) for message in messages)
     print(f"  the model is asked for turn {turn + 1}")
     if turn == len(JOURNEY):
@@ -33,42 +33,42 @@ def plan(messages: list[ModelMessage]) -> object:
     return [CallTool("book", {"city": city}) for city in JOURNEY[turn]]
 
 
-def booker(*, mortal: bool) -> Agent[None, str]:
-    """An agent that books; a mortal one dies in Lima."""
+def booker(*, crash: bool) -> Agent[None, str]:
+    """Agent with a booking tool; with `crash` it kills its process in Lima."""
     agent = Agent(scripted_model(plan, forever=True), name="booker")
 
     @agent.tool_plain(sequential=True)  # in the order of the model; without it, calls of a turn run at once
     async def book(city: str) -> str:
         unit = current_unit()
         assert unit is not None
-        again = ", perhaps for the second time" if unit.may_have_run_before else ""
+        again = ", possibly for the second time" if unit.may_have_run_before else ""
         print(f"  a room in {city}{again}", flush=True)
-        if mortal and city == "Lima":
+        if crash and city == "Lima":
             os.kill(os.getpid(), signal.SIGKILL)
         return f"booked under {unit.idempotency_key}"
 
     return agent
 
 
-def travel(database: str, *, mortal: bool = False) -> Flujo:
+def travel(database: str, *, crash: bool = False) -> Flujo:
     """The pipeline: one granular step."""
-    step = Step.granular("travel", booker(mortal=mortal), input="Norway and Peru")
+    step = Step.granular("travel", booker(crash=crash), input="Norway and Peru")
     return Flujo(step, store=f"sqlite:///{database}", settings={"durability": {"lease_s": LEASE_S}})
 
 
 def main(database: str) -> None:
-    print("one process begins:", flush=True)
-    dead = subprocess.run([sys.executable, __file__, database])
-    print(f"it was killed: {dead.returncode == -signal.SIGKILL}")
+    print("first process:", flush=True)
+    killed = subprocess.run([sys.executable, __file__, database])
+    print(f"it was killed: {killed.returncode == -signal.SIGKILL}")
     time.sleep(LEASE_S)
-    print("another one goes on:")
+    print("second process recovers the run:")
     for result in travel(database).recover():
         print(f"=> {result.status}: {result.output} ({result.total_tokens} tokens)")
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        travel(sys.argv[1], mortal=True).run(run_id="trip")
+        travel(sys.argv[1], crash=True).run(run_id="trip")
     else:
         with tempfile.TemporaryDirectory() as directory:
             main(str(Path(directory) / "runs.db"))

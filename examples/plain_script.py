@@ -1,4 +1,4 @@
-"""A plain script: no loop, no `async` in sight. Run it: `python examples/plain_script.py`.
+"""A plain script: no event loop and no `async`. Run it: `python examples/plain_script.py`.
 
 An order is priced, a person is asked when it is expensive, and a hook keeps a log.
 """
@@ -41,7 +41,7 @@ PIPELINE = price >> Step.branch_on(
 
 
 def log(payload: Any) -> None:
-    """A hook is told about every moment of a run; this one cares for failures and ends."""
+    """Print failures and ends; a hook receives every event of a run."""
     match payload.kind:
         case "on_step_failure":
             print(f"  step {payload.step_name!r} failed")
@@ -50,7 +50,7 @@ def log(payload: Any) -> None:
 
 
 def order(items: list[str], *, boss_says: bool) -> str:
-    """What becomes of an order; the boss is asked if need be."""
+    """Run an order, and answer its question if there is one."""
     flujo = Flujo(PIPELINE, hooks=log)
     result = flujo.run(items)
     if result.state_token is not None:

@@ -1,8 +1,8 @@
-"""A saga: a trip is booked, a booking fails, and what was booked is undone. Run it: `python examples/saga.py`.
+"""A saga: a booking of a trip fails, and the earlier bookings are undone. Run it: `python examples/saga.py`.
 
-Flight and hotel are booked at the same time, then a car. There is no car, so the clerk is told, and everything that was
-booked is cancelled, the last started first. The second trip is cut off while it cancels: the run goes on where it
-was, with the same idempotency keys, and books nothing again.
+Flight and hotel are booked in parallel, then a car. There is no car, so a handler notifies the clerk, and all bookings
+are cancelled in reverse order. The second run is interrupted while it cancels. It is resumed with the same idempotency
+keys, and books nothing again.
 """
 
 import logging
@@ -13,53 +13,53 @@ from pathlib import Path
 from flujo_actors import Compensate, Flujo, Pipeline, PipelineResult, Step, StepFailure, Undo
 
 LEDGER: list[str] = []
-"""What the airline, the hotel and the clerk saw."""
+"""Calls of the airline, the hotel, the car rental and the clerk, in order."""
 
-POWER_CUTS = [False, True]
-"""Whether the power goes while the hotel is cancelled, for each trip once."""
+INTERRUPTS = [False, True]
+"""Whether the process is interrupted while it cancels the hotel, for each call."""
 
 
 def book(what: str) -> Step:
-    """A booking, and how to cancel it."""
+    """Booking step with a compensation that cancels it."""
 
     async def booking(trip: object) -> str:
-        LEDGER.append(f"booked    {what}")
         return f"{what} for {trip}"
 
     async def cancel(undo: Undo, *, idempotency_key: str) -> None:
         LEDGER.append(f"cancelled {what:6} under the key {idempotency_key}")
-        if what == "hotel" and POWER_CUTS.pop(0):
-            raise KeyboardInterrupt("the power is gone")
+        if what == "hotel" and INTERRUPTS.pop(0):
+            raise KeyboardInterrupt("interrupted")
 
     return Step(what, booking, compensate=Step(f"cancel {what}", cancel, max_retries=2))
 
 
 async def rent_car(booked: dict[str, str]) -> str:
-    """There is none."""
+    """Fail: there is no car."""
+    LEDGER.append(f"booked    {', '.join(booked)}")
     raise LookupError("no cars left")
 
 
 async def give_back_car(undo: Undo) -> None:
-    """Called although there was no car: nobody knows what a call did that failed."""
-    LEDGER.append(f"asked for the car that was {'rented' if undo.completed else 'perhaps rented'}")
+    """Cancel a rental that may exist: the outcome of a failed call is uncertain."""
+    LEDGER.append(f"cancelled car    {'that was rented' if undo.completed else 'in case it was rented'}")
 
 
-async def tell_the_clerk(failure: StepFailure) -> None:
-    """A handler: it hears of the failure, and does not change it."""
-    LEDGER.append(f"told      {failure.step_name}: {failure.message}")
+async def notify_clerk(failure: StepFailure) -> None:
+    """Handler that reports the failure and does not change it."""
+    LEDGER.append(f"notified  clerk: {failure.step_name}: {failure.message}")
 
 
 TRIP = Pipeline(
     [
         Step.parallel("travel", {"flight": book("flight"), "hotel": book("hotel")}),
-        Step("car", rent_car, compensate=Compensate(give_back_car, when="started"), on_failure=tell_the_clerk),
+        Step("car", rent_car, compensate=Compensate(give_back_car, when="started"), on_failure=notify_clerk),
     ],
     name="trip",
 )
 
 
 def show(result: PipelineResult) -> None:
-    """What became of the trip."""
+    """Print the result of a trip and the calls of its run."""
     print(f"{result.run_id} {result.status}: {result.error}")
     for line in LEDGER:
         print(f"  {line}")
@@ -76,8 +76,8 @@ def main() -> None:
         try:
             flujo.run("Oslo", run_id="trip-2")
         except KeyboardInterrupt:
-            POWER_CUTS.append(False)
-            LEDGER.append("          the power is gone, and back: another process goes on")
+            INTERRUPTS.append(False)
+            LEDGER.append("          the run is interrupted, then resumed")
         show(flujo.resume("trip-2"))
 
 

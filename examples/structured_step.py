@@ -1,6 +1,6 @@
-"""A structured step ends in a value, or says why not. Run it: `python examples/structured_step.py`.
+"""A structured step returns a value, or a failure with its reason. Run it: `python examples/structured_step.py`.
 
-The model here is a stand-in that answers badly in four ways; with a real one, only `MODEL` would change.
+The model here is a stand-in that gives four malformed answers; with a real one, only `MODEL` would change.
 """
 
 from pydantic import BaseModel
@@ -39,8 +39,8 @@ def cook(*answers: str) -> PipelineResult:
     return Flujo(Step("recipe", agent)).run("Dal, please.")
 
 
-def told(result: PipelineResult) -> str:
-    """In one line, what came out and how."""
+def summary(result: PipelineResult) -> str:
+    """Output and stage of a result, in one line."""
     (step,) = result.step_history
     if not step.success:
         return f"no recipe ({step.usage.requests} requests): {step.feedback}"
@@ -49,10 +49,10 @@ def told(result: PipelineResult) -> str:
 
 
 def main() -> None:
-    print("in a fence:     ", told(cook(FENCED)))
-    print("odd quotes:     ", told(cook(ODD)))
-    print("cut off, again: ", told(cook(CUT, FENCED)))
-    print("never a recipe: ", told(cook(CHAT)))
+    print("in a fence:     ", summary(cook(FENCED)))
+    print("odd quotes:     ", summary(cook(ODD)))
+    print("cut off, again: ", summary(cook(CUT, FENCED)))
+    print("never a recipe: ", summary(cook(CHAT)))
 
 
 if __name__ == "__main__":

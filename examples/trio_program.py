@@ -22,7 +22,7 @@ async def describe(degrees: int) -> str:
 
 
 async def forecast(city: str) -> AsyncIterator[str]:
-    """Streams are steps too, but this one never comes to an end."""
+    """Stream chunks without end; a generator is a step, too."""
     try:
         while True:
             await trio.sleep(0.02)
