@@ -161,6 +161,24 @@ def test_workflows_have_no_more_rights_than_they_need() -> None:
         assert yaml.safe_load(workflow.read_text(encoding="utf-8"))["permissions"] == {"contents": "read"}
 
 
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_keep_no_credentials_and_run_no_text_of_others(workflow: Path) -> None:
+    """The name of a branch or tag reaches a shell as a variable, and no token stays in the checkout."""
+    jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
+    steps = [step for job in jobs.values() for step in job["steps"]]
+    assert [step["run"] for step in steps if "${{ github." in step.get("run", "")] == []
+    checkouts = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
+    assert [step.get("with") for step in checkouts] == [{"persist-credentials": False}] * len(checkouts)
+    assert [name for name, job in jobs.items() if "timeout-minutes" not in job] == []
+
+
+def test_workflows_install_only_packages_of_their_system() -> None:
+    """The runners' distribution has chromium as a snap only, so installing it would end the job."""
+    for workflow in WORKFLOWS:
+        for packages in re.findall(r"apt-get install -y -qq (.+)", workflow.read_text(encoding="utf-8")):
+            assert packages.split() == ["pgbouncer"]
+
+
 def test_a_deprecated_name_warns_its_caller() -> None:
     """The warning names the replacement and the release, and points at the caller's line."""
 
