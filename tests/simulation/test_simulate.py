@@ -18,7 +18,7 @@ from simulated_pipelines import CASES, Case
 
 from flujo_actors import Flujo, MemoryStore, RateLimit, Step, UsageLimits
 from flujo_actors.errors import DeclarationError
-from flujo_actors.testing import NotDeterministic, SimulationFailed, World, faults, simulate
+from flujo_actors.testing import CallTool, NotDeterministic, SimulationFailed, World, faults, simulate
 
 SEEDS = int(os.environ.get("FLUJO_SIMULATION_SEEDS", "200"))
 """Seeds of each pipeline; `make simulate` takes more."""
@@ -269,6 +269,60 @@ def test_requests_beyond_a_limit_are_found(monkeypatch: pytest.MonkeyPatch) -> N
         simulate(limited, "go", seeds=3, faults=faults.none())
 
 
+PRICES = {"usage": {"prices": {"simulated": {"input_usd": 1000, "output_usd": 1000}}}}
+
+
+def talkative(kind: str, owner: str, limits: UsageLimits) -> Callable[[World], Flujo]:
+    """A loop of an agent with three turns and two tool calls, 15 tokens and $0.015 a turn."""
+
+    def app(world: World) -> Flujo:
+        agent = Agent(
+            world.model(CallTool("look", {"at": "tea"}), CallTool("look", {"at": "cup"}), "hot"), name="asker"
+        )
+
+        @agent.tool_plain
+        async def look(at: str) -> str:
+            await world.sleep(world.rng.random())
+            return at
+
+        given = {name: {"usage_limits": limits} if owner == name else {} for name in ("step", "loop", "run")}
+        make = Step.granular if kind == "granular" else Step
+        body = make("ask", agent, max_retries=3, **given["step"])
+        loop = Step.loop_until("loop", body, lambda data, context: False, max_loops=5, **given["loop"])
+        return Flujo(loop, store=world.store, settings=PRICES, **given["run"])
+
+    return app
+
+
+LIMITS = {
+    "dollars": (UsageLimits(total_cost_usd_limit=0.06), r"\$0\.09 of \$0\.06"),
+    "tokens": (UsageLimits(total_tokens_limit=60), "90 of 60 tokens"),
+    "requests": (UsageLimits(request_limit=4), "6 of 4 requests"),
+    "tool calls": (UsageLimits(tool_calls_limit=3), r"\d+ tool calls, although the limit is 3"),
+    "steps": (UsageLimits(step_limit=2), r"\d steps of agents, although the limit is 2"),
+}
+
+
+@pytest.mark.parametrize("owner", ["run", "loop"])
+@pytest.mark.parametrize("name", LIMITS)
+def test_each_limit_of_a_run_and_of_a_step_is_checked(name: str, owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule (g): limits hold under all faults, and a library that ignores them breaks the rule."""
+    limits, said = LIMITS[name]
+    simulate(talkative("atomic", owner, limits), "go", seeds=5)
+    monkeypatch.setattr("flujo_actors._core.quota.allows", lambda limits, amount: True)
+    monkeypatch.setattr("flujo_actors._core.quota.fits", lambda limits, amount: True)
+    monkeypatch.setattr("flujo_actors._core.quota.is_reached", lambda limits, spent: False)
+    with pytest.raises(SimulationFailed, match=rf"\(g\) .*{said}"):
+        simulate(talkative("atomic", owner, limits), "go", seeds=3, faults=faults.none())
+
+
+@pytest.mark.parametrize("name", ["dollars", "tool calls"])
+def test_limits_hold_for_the_turns_of_a_granular_step(name: str) -> None:
+    """Rule (g): a resumed step counts the units of earlier processes."""
+    limits = {"dollars": UsageLimits(total_cost_usd_limit=0.02), "tool calls": UsageLimits(tool_calls_limit=1)}
+    simulate(talkative("granular", "step", limits[name]), "go", seeds=15, faults=[faults.crash(p=0.1)])
+
+
 def test_rules_hold_for_every_run_of_a_drive(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gap in the records of a run is found, although the drive returns another one."""
     read = MemoryStore.read
@@ -449,6 +503,23 @@ def test_an_answer_that_does_not_fit_fails_at_once() -> None:
     """Further lives would raise the same error."""
     with pytest.raises(SimulationFailed, match="life 1 raised InvalidAnswer: the answer to 'how many' does not fit"):
         simulate(asking, seeds=1, faults=faults.none(), answers={"how many": "many"})
+
+
+def test_an_answer_to_a_step_that_does_not_exist_is_refused() -> None:
+    """The run would rest without a word, or pass its deadline."""
+    with pytest.raises(DeclarationError) as refused:
+        simulate(asking, seeds=1, answers={"how mny": 7})
+    expected = "simulate: answers has 'how mny', but there is no such step; did you mean 'how many'?"
+    assert str(refused.value) == expected
+    case = CASES["approval"]
+    with pytest.raises(DeclarationError, match="answers has 'x/sur', but there is no such step"):
+        simulate(case.factory, case.input, seeds=1, faults=faults.none(), answers={"x/sur": "approve"})
+
+
+def test_an_answer_to_a_question_that_is_not_asked_is_permitted() -> None:
+    """A branch may be left out, or the run may end before."""
+    answers = {"how many": 7, "ask": 8, "ask/~i9": 9}
+    simulate(asking, seeds=2, faults=faults.none(), answers=answers, check=completed)
 
 
 def test_a_life_follows_until_the_run_has_ended() -> None:

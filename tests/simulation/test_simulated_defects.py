@@ -13,11 +13,13 @@ import trio
 from simulated_pipelines import CASES
 
 from flujo_actors import Backoff, Flujo, Step
+from flujo_actors._core import seams
 from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.records.records import Append, Lease, Record
 from flujo_actors._core.step_paths import StepPath
 from flujo_actors._durable.leases import HeldLease
 from flujo_actors._durable.store_journal import StoreJournal
+from flujo_actors._runtime.calls import agent_call
 from flujo_actors._runtime.run.messages import StepRequest, StepState
 from flujo_actors._runtime.tree.step_supervisor import StepSupervisor
 from flujo_actors.errors import LeaseLost
@@ -96,6 +98,79 @@ def test_a_known_defect_is_found_and_shrunk(name: str, monkeypatch: pytest.Monke
     with pytest.raises(SimulationFailed, match=rule) as failed:
         simulate(case.factory, case.input, seeds=SEEDS, faults=injected, answers=case.answers, check=case.promise)
     assert len(failed.value.faults) <= 10
+
+
+# --- Defects of keys, results and state ---------------------------------------------------------------------------
+# Rules (c), (d) and (i): each defect breaks its own rule, with the sentence of that rule.
+
+
+def key_per_process(patch: pytest.MonkeyPatch) -> None:
+    """The idempotency key of a repeated call is that of another process."""
+    made = agent_call.idempotency_key
+    patch.setattr(agent_call, "idempotency_key", lambda *given: f"{made(*given)}@{seams.process.pid}")
+
+
+def key_per_run(patch: pytest.MonkeyPatch) -> None:
+    """All steps of a run have the same idempotency key."""
+    patch.setattr(agent_call, "idempotency_key", lambda *given: "r")
+
+
+def edited(patch: pytest.MonkeyPatch, edit: Callable[[Record], Record | None]) -> None:
+    """Replace or drop records on their way into the store."""
+    write = MemoryStore.append
+
+    def append(self: MemoryStore, batch: Sequence[Append]) -> Any:
+        kept = [
+            attrs.evolve(each, records=tuple(made for record in each.records if (made := edit(record)) is not None))
+            for each in batch
+        ]
+        return write(self, kept)
+
+    patch.setattr(MemoryStore, "append", append)
+
+
+def no_end(patch: pytest.MonkeyPatch) -> None:
+    """A run returns before its end is recorded."""
+    edited(patch, lambda record: None if record.kind == "ended" else record)
+
+
+def other_output(patch: pytest.MonkeyPatch) -> None:
+    """The recorded output of a step is not the one that its caller gets."""
+    edited(patch, lambda record: attrs.evolve(record, body=record.body.replace('"output":15', '"output":16')))
+
+
+def other_status(patch: pytest.MonkeyPatch) -> None:
+    """The recorded end of a run is not the one that its caller gets."""
+    edited(patch, lambda record: attrs.evolve(record, body=record.body.replace('"completed"', '"failed"')))
+
+
+BROKEN_RULES: dict[str, tuple[Patch, str]] = {
+    "another key": (key_per_process, r"\(c\) 'a' is called again with another idempotency key: 'r:a@2'"),
+    "shared key": (key_per_run, r"\(c\) 'pay' has the idempotency key of 'r:a': 'r'"),
+    "no end": (no_end, r"\(d\) the run returned 'completed' without an `ended` record"),
+    "other output": (other_output, r"\(i\) the run returned the output 15, its records say 16"),
+    "other status": (other_status, r"\(i\) the run returned 'completed', its records say 'failed'"),
+}
+
+
+def keyed(world: World) -> Flujo:
+    async def pay(data: int, *, idempotency_key: str) -> int:
+        world.effect("pay", key=idempotency_key)
+        return data + 7
+
+    return Flujo(Step("a", pay) >> Step("pay", pay), store=world.store)
+
+
+@pytest.mark.parametrize("name", BROKEN_RULES)
+def test_keys_results_and_state_are_compared_with_the_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The present code passes the same seeds."""
+    patch, sentence = BROKEN_RULES[name]
+    given: dict[str, Any] = {"seeds": 100, "faults": [faults.crash(p=0.1)]}
+    simulate(keyed, 1, **given)
+    patch(monkeypatch)
+    with pytest.raises(SimulationFailed, match=sentence) as failed:
+        simulate(keyed, 1, **given)
+    assert len(failed.value.faults) <= 3
 
 
 # --- Defects A4 and A6 ---------------------------------------------------------------------------------------------

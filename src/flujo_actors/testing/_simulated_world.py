@@ -17,7 +17,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar, cast
 
 import anyio
 import attrs
@@ -25,9 +25,11 @@ import attrs
 from .._api.client import RunClient
 from .._core.outcomes import PipelineResult, RunId
 from .._core.policies.shared_budgets import BudgetClaim, BudgetSnapshot
+from .._core.quota import Amount, amount_of, is_reached
+from .._core.records import record_bodies
 from .._core.records.records import Admission, Append, ClaimedRun, Lease, Record, StoredRun, has_ended
-from .._core.step_paths import StepPath, known_outside
-from .._core.usage import UsageLimits
+from .._core.step_paths import StepPath, at_or_below, known_outside, step_of, within_of
+from .._core.usage import NO_USAGE, Usage, UsageLimits
 from ..errors import DeclarationError, FlujoError, LeaseLost, RunExists, RunNotFound, StoreError
 from ..stores._memory_store import MemoryStore
 from ..stores._store_port import Verdict
@@ -36,6 +38,8 @@ from .faults import FaultKind, Place
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
+
+    from .._dsl.pipeline import Pipeline
 
 T = TypeVar("T")
 
@@ -47,6 +51,9 @@ MODEL_DELAY_S = (0.0, 0.5)
 
 _path: ContextVar[str] = ContextVar("flujo_actors simulated path", default="")
 """Step or unit whose code runs."""
+
+_caller: ContextVar[tuple[str, StepPath]] = ContextVar("flujo_actors simulated caller", default=("", StepPath("")))
+"""Run and step whose code runs."""
 
 
 # --- Fault plan of one history ------------------------------------------------------------------------------------
@@ -134,21 +141,41 @@ class FaultPlan:
 
 @attrs.define
 class CommittedUsage:
-    """Requests and tokens of model calls whose record is committed."""
+    """Usage of model calls whose record is committed."""
 
     requests: int = 0
     tokens: int = 0
+    cost_usd: float = 0.0
 
     def add(self, other: CommittedUsage) -> None:
         self.requests, self.tokens = self.requests + other.requests, self.tokens + other.tokens
+        self.cost_usd += other.cost_usd
 
     def reached(self, limits: UsageLimits) -> str | None:
         """Return the limit that it has reached, if any."""
-        if limits.total_tokens_limit is not None and self.tokens >= limits.total_tokens_limit:
-            return f"{self.tokens} of {limits.total_tokens_limit} tokens"
         if limits.request_limit is not None and self.requests >= limits.request_limit:
             return f"{self.requests} of {limits.request_limit} requests"
+        if is_reached(limits, Amount(tokens=self.tokens, cost_usd=self.cost_usd)):
+            tokens, cost = limits.total_tokens_limit, limits.total_cost_usd_limit
+            if tokens is not None and self.tokens >= tokens:
+                return f"{self.tokens} of {tokens} tokens"
+            return f"${self.cost_usd:.6g} of ${cost:.6g}"
         return None
+
+
+def exceeded(limits: UsageLimits | None, usage: Usage) -> str | None:
+    """Return the count that exceeds its limit, if any."""
+    if not _fails(limits):
+        return None
+    used = amount_of(usage)
+    for limit, count, unit in (
+        (limits.request_limit, used.requests, "requests"),
+        (limits.tool_calls_limit, used.tool_calls, "tool calls"),
+        (limits.step_limit, used.steps, "steps of agents"),
+    ):
+        if limit is not None and count > limit:
+            return f"{count} {unit}, although the limit is {limit}"
+    return None
 
 
 class CommittedCalls:
@@ -242,6 +269,10 @@ class World:
         self.result: PipelineResult | None = None
         """Result of the run, once it has ended or rests."""
         self.store: MemoryStore = SimulatedStore(self)
+        self.pipeline: Pipeline | None = None
+        """Pipeline of the latest life."""
+        self.answer_names: set[str] = set()
+        """Names under which questions were answered."""
         self.crashes: int = 0
         self.violation: str | None = None
         """Broken rule, noted while the history runs."""
@@ -251,8 +282,12 @@ class World:
         self.uses_models: bool = False
         self.used: dict[str, CommittedUsage] = defaultdict(CommittedUsage)
         """Committed usage by run."""
+        self.used_by: dict[str, dict[StepPath, CommittedUsage]] = defaultdict(lambda: defaultdict(CommittedUsage))
+        """Committed usage by run and step."""
         self.limits: UsageLimits | None = None
-        """Limits of each run, unless an answer can raise them."""
+        """Limits of each run."""
+        self.limits_of: Callable[[StepPath], UsageLimits | None] = lambda path: None
+        """Limits of each step."""
         self._uncommitted: dict[str, CommittedUsage] = {}
         self._delays = random.Random(f"{seed}/delays")
         self._outside = 0
@@ -450,10 +485,21 @@ class World:
         for record in append.records:
             reason = self.calls.commit(append.lease, record)
             if record.kind in ("settled", "unit"):
-                spent = self._uncommitted.pop(_name_of(append.lease.run_id, record), CommittedUsage())
-                self.used[append.lease.run_id].add(spent)
+                reason = reason or self._spent(append.lease.run_id, record)
             if reason is not None:
                 self.violate(reason)
+
+    def _spent(self, run_id: RunId, record: Record) -> str | None:
+        """Note the usage of a record; return the exceeded limit, if any."""
+        spent = self._uncommitted.pop(_name_of(run_id, record), None)
+        limits = None if record.kind == "unit" else self.limits_of(record.path)
+        recorded = NO_USAGE if spent is None and limits is None else _usage_of(record)
+        if spent is not None:
+            spent.cost_usd = recorded.cost_usd
+            self.used[run_id].add(spent)
+            self.used_by[run_id][step_of(record.path)].add(spent)
+        found = exceeded(limits, recorded)
+        return None if found is None else f"(g) step {record.path!r} has used {found}"
 
     # --- calls of user code ---
 
@@ -462,6 +508,8 @@ class World:
         self.require_life()
         name = f"{run_id}:{path}" if run_id else path
         _path.set(name)
+        if run_id:
+            _caller.set((run_id, StepPath(path)))
         self.note("start", repr(path) if run_id else repr(path.partition(":")[2]))
         reason = self.calls.call(name, key)
         if reason is not None:
@@ -477,17 +525,28 @@ class World:
         text = f"turn {turn + 1} of {_path.get().partition(':')[2]!r}"
         fault = self._opportunity("model", text)
         self.note("model", text, fault)
-        if self.limits is not None:
-            self._check_limits(self.limits)
+        self._check_limits()
         self._before(fault, RUN_ID)
         return fault
 
-    def _check_limits(self, limits: UsageLimits) -> None:
-        """Check the limits of the run that begins a request."""
-        for run_id, used in self.used.items():
-            reached = used.reached(limits) if _path.get().startswith(f"{run_id}:") else None
+    def _check_limits(self) -> None:
+        """Check the limits around a request that begins."""
+        run_id, path = _caller.get()
+        used, limits = self.used.get(run_id), self.limits
+        reached = None if used is None or not _fails(limits) else used.reached(limits)
+        if reached is not None:
+            self.violate(f"(g) a model request begins after {reached} were recorded")
+        for step in (path, *within_of(path)):
+            limits = self.limits_of(step)
+            reached = self._used_at(run_id, step).reached(limits) if _fails(limits) else None
             if reached is not None:
-                self.violate(f"(g) a model request begins after {reached} were recorded")
+                self.violate(f"(g) a model request begins after {reached} of step {step!r} were recorded")
+
+    def _used_at(self, run_id: str, step: StepPath) -> CommittedUsage:
+        total, known = CommittedUsage(), self.used_by[run_id]
+        for path in at_or_below(step, known):
+            total.add(known[path])
+        return total
 
     def answering(self, path: str) -> InjectedFault | None:
         """Note that a question is answered; return the fault of the answer."""
@@ -589,6 +648,7 @@ class SimulatedStore(MemoryStore):
     def retry(self, run_id: RunId, **options: Any) -> None:
         self._world.written("retry", run_id, repr(run_id), functools.partial(super().retry, run_id, **options))
         self._world.calls.forget(run_id)
+        self._world.used_by.pop(run_id, None)
 
 
 @attrs.frozen
@@ -615,6 +675,19 @@ def _name_of(run_id: str, record: Record) -> str:
     """Return the name of a step or a unit in `called`."""
     step, is_unit, key = record.path.rpartition("/~u")
     return f"{run_id}:{step}:{key}" if is_unit else f"{run_id}:{record.path}"
+
+
+def _usage_of(record: Record) -> Usage:
+    """Return the usage in a record of a step or a unit."""
+    where = f"record {record.path!r}"
+    body = record_bodies.read_body(record.body, where=where)
+    owner = body if record.kind == "unit" else body.get("success") or body.get("failure", {}).get("step_result") or {}
+    return record_bodies.read_usage(owner.get("usage"), where=where)
+
+
+def _fails(limits: UsageLimits | None) -> TypeGuard[UsageLimits]:
+    """Return whether limits fail their owner; an answer raises others."""
+    return limits is not None and limits.when_reached == "fail" and limits.window is None
 
 
 def _digest(bodies: Iterable[str]) -> str:

@@ -30,19 +30,20 @@ from .._api.client import RunClient, stored_result
 from .._api.flujo import Flujo
 from .._bridge.guest_scheduler import is_known_trio
 from .._core import seams
-from .._core.outcomes import PipelineResult, StepResult
-from .._core.records import record_bodies
-from .._core.records.records import ENDED, Record, has_ended
-from .._core.records.run_state import RunState
-from .._core.step_paths import Named, is_tried, is_undoing, known_segment
+from .._core.outcomes import PipelineResult
+from .._core.records.records import ENDED, has_ended
+from .._core.step_paths import Named, StepPath, known_segment
 from .._core.type_parameters import NOTHING
-from .._core.validators import brief_repr, is_count, is_number
-from .._dsl.declaration_tree import walk_steps
+from .._core.usage import UsageLimits
+from .._core.validators import brief_repr, is_count, is_number, nearest
+from .._dsl.declaration_tree import find_step, walk_steps
+from .._dsl.pipeline import Pipeline
 from .._durable.pause_lookup import Question
 from ..errors import DeclarationError, FingerprintMismatch, FlujoError, InvalidAnswer, NotPaused, RunNotFound
 from ..stores._memory_store import MemoryStore
 from . import faults as fault_kinds
 from ._simulated_process import ProcessCrashed, SimulatedProcess, installed
+from ._simulated_rules import broken_rule
 from ._simulated_world import RUN_ID, FaultPlan, InjectedFault, World
 from .faults import FaultKind
 
@@ -174,6 +175,7 @@ class Simulator:
             world.plan.calm = world.life > self.max_lives - CALM_LIVES
             ended = self._life(world, made)
             if ended is not None:
+                self._refuse_unknown_answers(world)
                 return ended or self._checked(world)
             world.process.pass_time(world.process.lease_s + _MARGIN_S)
         return f"(a) the run has not ended after {self.max_lives} lives; open steps: {_open_steps(world)}"
@@ -188,9 +190,23 @@ class Simulator:
         if flujo._store is not world.store:
             raise DeclarationError("simulate: the factory must return a Flujo with store=world.store")
         world.process.lease_s = flujo._settings.durability.lease_s
-        limits = flujo._limits
-        world.limits = None if limits is None or limits.when_reached != "fail" else limits
+        world.pipeline = flujo.pipeline
+        world.limits, world.limits_of = flujo._limits, functools.cache(functools.partial(_limits_at, flujo.pipeline))
         return flujo
+
+    def _refuse_unknown_answers(self, world: World) -> None:
+        """Refuse unused answers whose names no step has."""
+        pipeline = world.pipeline
+        if self.drive is not None or pipeline is None:
+            return
+        for name in (each for each in self.answers if each not in world.answer_names):
+            names = {each.name for each in walk_steps(pipeline) if each.name is not None}
+            last = name.rpartition("/")[2]
+            if last.startswith("~") or last in names or find_step(pipeline, StepPath(name)) is not None:
+                continue
+            near = nearest(last, sorted(names))
+            hint = "" if near is None else f"; did you mean {near!r}?"
+            raise DeclarationError(f"simulate: answers has {name!r}, but there is no such step{hint}")
 
     def _life(self, world: World, made: Callable[[], Flujo]) -> str | None:
         """Run one life; return None to continue, or the broken rule."""
@@ -568,6 +584,7 @@ async def _continued(
     for question in questions:
         found = next((name for name in _names_of(question) if name in answers), None)
         if found is not None:
+            world.answer_names.add(found)
             return await _answered(world, flujo, question, answers[found])
     return await _timed_out(world, flujo, questions)
 
@@ -622,107 +639,14 @@ def _wall(world: World) -> float:
     return world.process.time()
 
 
+def _limits_at(pipeline: Pipeline, path: StepPath) -> UsageLimits | None:
+    """Return the limits of the step at a run path, if any."""
+    step = find_step(pipeline, path) if path else None
+    return None if step is None else step.usage_limits
+
+
 def is_on_asyncio(world: World, flujo: Flujo) -> bool:
     """Return whether a life needs asyncio: for model agents, or by settings."""
     plans = (getattr(step, "plan", None) for step in walk_steps(flujo.pipeline))
     has_models = world.uses_models or any(getattr(plan, "shape", None) == "model" for plan in plans)
     return has_models or flujo.backend() == "asyncio"
-
-
-# --- Rules that hold in every history -----------------------------------------------------------------------------
-# Rules, by the letters of the documentation:
-#
-# a. The run ends or rests within the permitted lives. (Checked by the caller.)
-# b. A step, turn or tool call whose record is committed is not called again.
-# c. A repeated call has the same idempotency key, another call another one.
-# d. A result is returned only after its `ended` record.
-# e. Records have no gap, and belong to one epoch at a time.
-# f. Of several answers to a question one is used.
-# g. Recorded usage includes all committed model calls.
-# h. A compensation runs only after a failure, and is committed once.
-# i. The state of the final records equals the returned result.
-
-
-def broken_rule(world: World, result: PipelineResult | None) -> str | None:
-    """Return the first rule that any run breaks, or None."""
-    with world.outside() as client:
-        run_ids = [run.run_id for run in client.list()]
-        found = (_found(world, client.state(run_id), result) for run_id in run_ids)
-        return next(itertools.chain.from_iterable(found), None)
-
-
-def _found(world: World, state: RunState, result: PipelineResult | None) -> Iterator[str]:
-    records, used = world.records(state.run_id), world.used[state.run_id].tokens
-    yield from _gaps(records)
-    yield from _answers(records)
-    if used > state.usage.tokens:
-        yield f"(g) {state.usage.tokens} tokens are recorded, but committed model calls used {used}"
-    yield from _compensations(world, records)
-    if result is not None and result.run_id == state.run_id:
-        yield from _differences(state, result)
-
-
-def _gaps(records: Sequence[Record]) -> Iterator[str]:
-    if any(record.kind == "compacted" for record in records):
-        return
-    for place, record in enumerate(records, 1):
-        if record.seq != place:
-            yield f"(e) record {record.kind} {record.path!r} has number {record.seq}, not {place}"
-
-
-def _answers(records: Sequence[Record]) -> Iterator[str]:
-    asked = Counter(record.path for record in records if record.kind == "paused")
-    answered = Counter(record.path for record in records if record.kind == "answered")
-    for path, count in answered.items():
-        if count > asked[path]:
-            yield f"(f) question {path!r} was asked {asked[path]} times and answered {count} times"
-
-
-def _compensations(world: World, records: Sequence[Record]) -> Iterator[str]:
-    """Check that compensation follows a failure, and commits once."""
-    failed = any(event.kind == "cancel" for event in world.events)
-    settled: set[str] = set()
-    for record in records:
-        failed = failed or record.kind == "cancelled" or _is_failure(record)
-        if not is_undoing(record.path) or record.kind not in ("settled", "started"):
-            continue
-        if not failed:
-            yield f"(h) compensation {record.path!r} runs before any failure"
-        if record.kind == "settled" and record.path in settled and not is_tried(record.path):
-            yield f"(h) compensation {record.path!r} is committed twice"
-        settled |= {record.path} if record.kind == "settled" else set()
-
-
-def _is_failure(record: Record) -> bool:
-    return record.kind == "settled" and "success" not in record_bodies.read_body(record.body, where="a record")
-
-
-def _differences(state: RunState, result: PipelineResult) -> Iterator[str]:
-    if state.status != result.status:
-        yield f"(i) the run returned {result.status!r}, its records say {state.status!r}"
-    if _is_miscounted(state.usage.tokens, result):
-        yield f"(i) the run returned {result.total_tokens} tokens, its records say {state.usage.tokens}"
-    if result.status == "completed":
-        for what, returned, recorded in _compared(state, result):
-            if returned != recorded:
-                yield f"(i) the run returned the {what} {returned!r:.200}, its records say {recorded!r:.200}"
-
-
-def _is_miscounted(recorded: int, result: PipelineResult) -> bool:
-    """Return whether the tokens differ; a cancelled step may not be recalled."""
-    if result.status == "aborted":
-        return result.total_tokens > recorded
-    return result.status in ENDED and result.total_tokens != recorded
-
-
-def _compared(state: RunState, result: PipelineResult) -> Iterator[tuple[str, object, object]]:
-    """Yield the facts of a completed run, as returned and as recorded."""
-    yield "output", result.output, state.output
-    yield "steps", [_facts_of(each) for each in result.step_history], [_facts_of(each) for each in state.results]
-    yield "cost", round(result.total_cost_usd, 9), round(state.usage.cost_usd, 9)
-    if result.final_context is not None:
-        yield "context", result.final_context, state.context
-
-
-def _facts_of(result: StepResult) -> tuple[str, bool, int, object]:
-    return result.name, result.success, result.attempts, result.output
