@@ -254,6 +254,27 @@ def test_the_command_rehearses_the_ended_runs_of_a_store(folder: Path, capsys: p
     assert command("rehearse", target(folder, "flujo"), "r1", "--models", "recorded", "--at", "gone") == 2
 
 
+@pytest.mark.parametrize("verb", ["replay", "rehearse"])
+def test_a_missing_file_or_an_empty_folder_cannot_start(
+    verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing runs, also of files that exist: the exit code is 2, and the error names the file."""
+    app, empty, gone = target(folder, "flujo"), folder / "empty", folder / "runs" / "gone.flujo.jsonl"
+    empty.mkdir()
+    options = ["--models", "recorded"] if verb == "rehearse" else []
+    assert command(verb, app, str(folder / "runs"), str(gone), *options) == 2
+    assert capsys.readouterr() == ("", f"flujo-actors: there is no file {gone}\n")
+    assert command(verb, app, str(empty), *options) == 2
+    assert capsys.readouterr() == ("", f"flujo-actors: there is no *.flujo.jsonl in {empty}\n")
+
+
+def test_a_rehearsal_without_any_run_cannot_start(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A filter that selects nothing must not pass a pipeline of CI."""
+    options = ["--store", f"sqlite:///{folder / 'runs.db'}", "--models", "recorded", "--status", "failed"]
+    assert command("rehearse", target(folder, "flujo"), *options) == 2
+    assert capsys.readouterr() == ("", "flujo-actors: no ended run of the store is selected\n")
+
+
 def test_one_run_is_exported_and_imported_by_command(folder: Path) -> None:
     """`runs export RUN -o FILE` and `runs import FILE`."""
     store, file = f"sqlite:///{folder / 'runs.db'}", folder / "one.flujo.jsonl"

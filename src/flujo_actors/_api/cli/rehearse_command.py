@@ -162,8 +162,12 @@ def _listed(runs: Sequence[str]) -> list[str | os.PathLike[str]]:
             if not files:
                 raise DeclarationError(f"there is no *{RUN_FILE} in {run}")
             found += map(Path, files)
+        elif os.path.isfile(run):
+            found.append(Path(run))
+        elif run.endswith(RUN_FILE):
+            raise DeclarationError(f"there is no file {run}")
         else:
-            found.append(Path(run) if run.endswith(RUN_FILE) or os.path.isfile(run) else run)
+            found.append(run)
     return found
 
 
@@ -178,6 +182,8 @@ def _found(
     listed = RunClient(flujo.store).list(
         status, state=state, created_after=after, search=search, order="created", limit=limit
     )
+    if not listed:
+        raise DeclarationError("no ended run of the store is selected")
     return [run.run_id for run in listed]
 
 
