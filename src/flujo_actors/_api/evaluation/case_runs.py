@@ -385,7 +385,7 @@ class Judge:
             if not await _is_failure(error):
                 raise
             failure = redacted(f"{type(error).__name__}: {message_of(error)}")
-        spent = call.finish() if call.begun else NO_USAGE
+        spent = call.finish()
         return _judgement(self.name, results, failure, spent, stopped=stopped)
 
     @property
