@@ -7,8 +7,20 @@ from typing import Any
 
 import pytest
 import trio
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
 
-from flujo_actors import RUN_STATES, Flujo, MemoryStore, Pipeline, RunClient, Step, Undo
+from flujo_actors import (
+    RUN_STATES,
+    Flujo,
+    MemoryStore,
+    Pipeline,
+    RunClient,
+    Step,
+    Undo,
+    UsageLimitExceededError,
+    UsageLimits,
+)
 from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.records.records import Append
 from flujo_actors._durable.run_states import StateCounts
@@ -22,6 +34,10 @@ async def echo(data: Any) -> Any:
 
 async def fail(data: Any) -> Any:
     raise ValueError("no")
+
+
+def lookup(word: str) -> str:
+    return word
 
 
 async def undo(undo: Undo) -> None:
@@ -237,3 +253,19 @@ def test_runs_with_labels_are_counted_every_few_seconds(monkeypatch: pytest.Monk
     assert (counts.now(seven), counts.now(eight)) == (({"completed": 1, "blocked": 2}, 0), ({"blocked": 1}, 0))
     monkeypatch.setattr(store, "find", lambda query: 1 / 0)
     assert (counts.now(seven), counts.now(eight)) == (({"completed": 1, "blocked": 2}, 0), ({"blocked": 1}, 0))
+
+
+@pytest.mark.parametrize("kind", [Step, Step.granular], ids=["plain", "granular"])
+def test_the_usage_of_an_attempt_that_a_limit_ended_is_in_the_state(store: Any, kind: Any) -> None:
+    """No other record has it, and a retry adds to it."""
+
+    def flujo(limit: int) -> Flujo:
+        agent = Agent(TestModel(), tools=[lookup])
+        return Flujo(kind("ask", agent), store=store, usage_limits=UsageLimits(total_tokens_limit=limit))
+
+    with pytest.raises(UsageLimitExceededError) as error:
+        flujo(60).run("q", run_id="r")
+    stopped = error.value.result.total_tokens
+    client = RunClient(store)
+    assert client.state("r").usage.tokens == stopped > 0
+    assert flujo(600).retry("r").total_tokens == client.state("r").usage.tokens > stopped

@@ -46,7 +46,7 @@ def _found(world: World, state: RunState, result: PipelineResult | None) -> Iter
         yield f"(g) the run has used {reached}"
     yield from _compensations(world, records)
     if result is not None and result.run_id == state.run_id:
-        yield from _differences(state, result, _ended_tokens(records))
+        yield from _differences(state, result)
 
 
 def _gaps(records: Sequence[Record]) -> Iterator[str]:
@@ -84,19 +84,11 @@ def _is_failure(record: Record) -> bool:
     return record.kind == "settled" and "success" not in record_bodies.read_body(record.body, where="a record")
 
 
-def _ended_tokens(records: Sequence[Record]) -> int:
-    """Return the tokens of the last `ended` record, or 0."""
-    if not records or records[-1].kind != "ended":
-        return 0
-    return int(record_bodies.read_body(records[-1].body, where="the last record").get("total_tokens", 0))
-
-
-def _differences(state: RunState, result: PipelineResult, ended_tokens: int) -> Iterator[str]:
+def _differences(state: RunState, result: PipelineResult) -> Iterator[str]:
     if state.status != result.status:
         yield f"(i) the run returned {result.status!r}, its records say {state.status!r}"
-    tokens = max(state.usage.tokens, ended_tokens) if result.status == "failed" else state.usage.tokens
-    if _is_miscounted(tokens, result):
-        yield f"(i) the run returned {result.total_tokens} tokens, its records say {tokens}"
+    if _is_miscounted(state.usage.tokens, result):
+        yield f"(i) the run returned {result.total_tokens} tokens, its records say {state.usage.tokens}"
     if result.status == "completed":
         for what, returned, recorded in _compared(state, result):
             if returned != recorded:

@@ -441,11 +441,11 @@ class Projector:
             case "ended" if path == ROOT:
                 self._facts["status"], self._facts["feedback"] = body.get("status"), body.get("feedback")
                 self._pauses = self._pauses if body.get("status") in ("paused", "sleeping") else {}
-                if body.get("status") == "aborted":
+                if body.get("status") in ("aborted", "failed"):
                     self._interrupt(body)
 
     def _interrupt(self, body: dict[str, Any]) -> None:
-        """Count the usage of interrupted attempts, which no other record has."""
+        """Count the usage of cancelled and limited attempts, which no record has."""
         known = self._used() + self.dropped_usage
         total = Usage(
             input_tokens=max(0, body.get("total_tokens", 0) - known.output_tokens),
