@@ -132,8 +132,7 @@ LATE_IMPORTS = {
     "_agents/retrieval/postgres_retriever.py": (1, "psycopg, which only this retriever needs"),
     "_api/cli/entry.py": (3, "click may be missing; the causes of a crash are looked up after it"),
     "stores/postgres/_store.py": (1, "psycopg may be missing, and the error names the extra"),
-    "telemetry/_log_records.py": (1, "every import installs the filter, few programs log"),
-    "telemetry/_null_telemetry.py": (1, "the expressions of the redactor, for the first error"),
+    "telemetry/_null_telemetry.py": (2, "the expressions of the redactor, for the first error or log message"),
     "testing/_scripted_agent.py": (1, "pydantic-ai, which only scripted models need"),
     "testing/_simulated_world.py": (1, "pydantic-ai, which only simulated models need"),
 }

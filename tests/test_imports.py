@@ -187,7 +187,7 @@ def test_validation_loads_what_reads_texts_and_nothing_of_what_runs_them(
         "flujo_actors._core.lazy_exports",
         "flujo_actors._core.validators",
         "flujo_actors.telemetry",
-        "flujo_actors.telemetry._log_records",
+        "flujo_actors.telemetry._null_telemetry",
         "flujo_actors.telemetry._redaction",
         "flujo_actors.telemetry._redaction.credential_shapes",
     }

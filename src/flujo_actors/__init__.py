@@ -75,7 +75,7 @@ from .errors import UncertainUnit as UncertainUnit
 from .errors import UnknownOption as UnknownOption
 from .errors import UsageLimitExceededError as UsageLimitExceededError
 from .errors import WaitTimeout as WaitTimeout
-from .telemetry._log_records import hide_secrets_in_log as _hide_secrets_in_log
+from .telemetry._null_telemetry import hide_secrets_in_log as _hide_secrets_in_log
 
 if TYPE_CHECKING:
     from ._agents.agent_factory import make_agent_async as make_agent_async

@@ -51,7 +51,7 @@ def load_blueprint(path: str | PathLike[str], *, allow: Iterable[str] = ()) -> P
         assert Flujo(load_blueprint("hello.yaml")).run("Ada").output == "Hello, Ada"
         ```
     """
-    pipeline: Pipeline = _loaded(".blueprint_files").load_blueprint(path, allow=allow)
+    pipeline: Pipeline = _loaded(".blueprint_loader").load_blueprint(path, allow=allow)
     return pipeline
 
 

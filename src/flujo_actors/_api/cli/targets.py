@@ -18,7 +18,8 @@ from outcome import Value, capture
 
 from ..._dsl.pipeline import Pipeline, as_step
 from ...errors import DeclarationError, FlujoError
-from .. import blueprint_files
+from .. import blueprint_loader
+from ..blueprint_files import look_at, project_of
 from .entry import missing_extra
 
 DEFAULT = "pipeline.yaml"
@@ -35,8 +36,8 @@ def pipeline_of(target: str | None = None, *, allow: Iterable[str] = (), config:
     if is_python(named):
         return _as_pipeline(named, object_of(named))
     file = Path(named)
-    project = blueprint_files.project_of(file, allow=allow, config=config)
-    return blueprint_files.pipeline_of(blueprint_files.look_at(file, project), project)
+    project = project_of(file, allow=allow, config=config)
+    return blueprint_loader.pipeline_of(look_at(file, project), project)
 
 
 def target_of(target: str, *, allow: Iterable[str] = (), config: Path | None = None) -> Any:
