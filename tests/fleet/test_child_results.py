@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -105,6 +106,43 @@ def test_a_run_goes_on_with_what_its_remote_steps_came_to(url: str) -> None:
     assert flujo.resume(fork).output == 3 * LONG
     client.delete(fork)
     assert rows(url, "SELECT count(*) FROM flujo_blobs") == [(0,)]
+
+
+def test_a_run_with_remote_steps_is_imported_under_another_id(url: str, tmp_path: Path) -> None:
+    """Its remote steps get ids of the new run, and its records refer to these; the replay is the same."""
+    flujo = make(pipeline(), url)
+    run(flujo, "abc", run_id="r")
+    client = RunClient(url)
+    file = client.export("r", tmp_path / "r.flujo.jsonl")
+    for store in (client, RunClient(f"sqlite:///{tmp_path}/runs.db")):
+        assert store.import_run(file, "copy") == "copy"
+        assert store.outcomes("copy")["away"].step_result.output == "abc" * LONG
+    client.delete("r")
+    assert rows(url, "SELECT run_id FROM flujo_runs ORDER BY run_id") == [("copy",), ("copy@away",)]
+    assert str(flujo.replay("copy")) == "same"
+    again = client.export("copy", tmp_path / "copy.flujo.jsonl")
+    assert client.import_run(again, "r") == "r"
+    assert Path(client.export("r", tmp_path / "r2.flujo.jsonl")).read_bytes() == Path(file).read_bytes()
+
+
+def test_a_paused_remote_step_goes_on_under_another_id(url: str, tmp_path: Path) -> None:
+    """Its question has a token of the new run, and a worker claims the renamed remote step."""
+    ask = Pipeline([Step.human_in_the_loop("ask", "May I?"), Step("after", shorten)])
+    away = Step.branch_on("away", lambda data, context: "yes", {"yes": ask}, runs_on="gpu")
+    flujo = make(Pipeline([away], name="asks"), url)
+    assert run(flujo, "abc", run_id="r").status == "paused"
+    client = RunClient(url)
+    client.import_run(client.export("r", tmp_path / "r.flujo.jsonl"), "copy")
+    client.delete("r")
+    [question] = client.prompts()
+
+    async def main() -> None:
+        async with fleet(flujo):
+            with trio.fail_after(120):
+                result = await flujo.resume_async(question.state_token, "yes please")
+        assert (result.run_id, result.output) == ("copy", "yes")
+
+    trio.run(main)
 
 
 def test_a_result_that_is_gone_is_said_to_be(url: str) -> None:

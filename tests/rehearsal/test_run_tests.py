@@ -194,6 +194,40 @@ def test_a_file_is_hardly_longer_than_its_bodies(tmp_path: Path, steps: int) -> 
     assert length <= 1.2 * bodies + 2_000
 
 
+@pytest.mark.parametrize("redact", [True, False])
+@pytest.mark.parametrize("new_id", [None, "copy"])
+def test_a_paused_run_is_replayed_imported_and_answered(redact: bool, new_id: str | None, tmp_path: Path) -> None:
+    """Its question has a token of the new run; the token is no secret."""
+    ask: Any = Step.human_in_the_loop("ask", "How many?") >> Step("total", lambda n: int(n) + 1)
+    store = MemoryStore()
+    Flujo(ask, store=store).run("x", run_id="r")
+    file = RunClient(store).export("r", tmp_path / "r.flujo.jsonl", redact=redact)
+    assert Flujo(ask).replay(file).verdict == "same"
+    other = Flujo(ask, store=f"sqlite:///{tmp_path / 'other.db'}")
+    client = RunClient(f"sqlite:///{tmp_path / 'other.db'}")
+    assert client.import_run(file, new_id) == (new_id or "r")
+    [question] = client.prompts()
+    assert other.resume(question.state_token, 5).output == 6
+    again = RunClient(MemoryStore())
+    again.import_run(file)
+    assert Path(again.export("r", tmp_path / "r2.flujo.jsonl", redact=redact)).read_bytes() == Path(file).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("pauses", "reason"),
+    [(5, "pauses must be a list of objects"), ([5], "pauses must be a list of objects"), ([{}], "'path' is missing")],
+)
+def test_wrong_pauses_are_refused_before_anything_is_written(file: Path, pauses: Any, reason: str) -> None:
+    """Also in a file with a right checksum."""
+    header, *records, end = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    header["run"]["pauses"] = pauses
+    lines = [json.dumps(each) + "\n" for each in (header, *records)]
+    end["sha256"] = hashlib.sha256("".join(lines).encode()).hexdigest()
+    file.write_text("".join(lines) + json.dumps(end) + "\n", encoding="utf-8")
+    with pytest.raises(CorruptRecord, match=f"line 1 of r.flujo.jsonl: {reason}"):
+        RunClient(MemoryStore()).import_run(file)
+
+
 def test_the_size_of_a_file_is_bounded(file: Path) -> None:
     """By bytes and by records."""
     with pytest.raises(CorruptRecord, match="longer than 100 bytes"):

@@ -7,12 +7,14 @@ Rules:
 2. A record that refers to another run begins with its id. A reader of the result reads `whole` records; names, usage
    and times are in the record itself.
 3. Both are deleted together. A fork of a run with references holds copies.
+4. The id of a remote step is that of its root run and its path. Its first record names the root run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -20,10 +22,13 @@ import attrs
 from .._core.outcomes import RunId, Success, TerminalOutcome
 from .._core.records import record_bodies
 from .._core.records.context_patches import StoredContexts, has_context
-from .._core.records.records import PLAIN_VERSION, Record
+from .._core.records.records import PLAIN_VERSION, Record, StoredRun
 from .._core.step_paths import StepPath, inside
 from ..errors import CorruptRecord, RunNotFound
 from ..stores._store_port import Store
+
+_READABLE = 200
+"""Maximum length of readable names in an id; longer ones are hashed."""
 
 LONG = 4_000
 """Body length in characters beyond which the result is referenced."""
@@ -32,6 +37,46 @@ _LEFT = "child_context"
 """Body key of a referenced context."""
 
 _PREFIX = f'{{"v":{PLAIN_VERSION},"child":'
+
+
+def child_id(root: RunId, path: StepPath) -> RunId:
+    """Return the id of the remote step at a path."""
+    return RunId(f"{_short(root)}@{_short(path)}")
+
+
+def _short(name: str) -> str:
+    if len(name) <= _READABLE and name.isprintable():
+        return name
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+def remote_steps_of(store: Store, root: RunId) -> list[StoredRun]:
+    """Return the runs of a run's stored remote steps."""
+    found = store.children(root) if hasattr(store, "children") else ()
+    return store.standing([child for child in found if child.startswith(f"{_short(root)}@")])
+
+
+def renamed_ids(run_ids: Sequence[RunId], new_id: RunId) -> dict[RunId, RunId]:
+    """Return ids of a run and its remote steps, by the former.
+
+    Raise `CorruptRecord` for a remote step with the id of another root.
+    """
+    root, *children = run_ids
+    before, after = f"{_short(root)}@", f"{_short(new_id)}@"
+    if foreign := next((child for child in children if not child.startswith(before)), None):
+        raise CorruptRecord(f"run {foreign!r} has no id of a remote step of {root!r}")
+    return {root: new_id, **{child: RunId(after + child.removeprefix(before)) for child in children}}
+
+
+def renamed_record(record: Record, renamed: Mapping[RunId, RunId]) -> Record:
+    """Return a record that names runs by other ids."""
+    if not _refers(record) and record.kind != "admitted":
+        return record
+    body = json.loads(record.body)
+    for parts, name in ((body, "child"), (body.get("asked"), "run")):
+        if isinstance(parts, dict) and parts.get(name) in renamed:
+            parts[name] = renamed[parts[name]]
+    return attrs.evolve(record, body=record_bodies.as_text(body))
 
 
 class RemoteResultRef(NamedTuple):

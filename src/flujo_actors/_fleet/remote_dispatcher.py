@@ -34,6 +34,7 @@ from .._core.error_info import message_of
 from .._core.outcomes import Aborted, RunId
 from .._core.records.records import Admission, StoredRun, has_ended
 from .._durable.claims import can_be_had
+from .._durable.remote_result_refs import child_id
 from .._durable.store_executor import call_store
 from .._runtime.run.messages import StepRequest, StepState
 from ..errors import NotSerializable, StoreError
@@ -41,7 +42,7 @@ from . import remote_call
 from .engine_port import Ticket
 from .map_batches import Batch, Batches, away_from_slot, place_of, queue_of, spread
 from .remote_call import RemoteCall, ResultBatchReader
-from .remote_request import asked_body, carried_now, child_id, trace_headers
+from .remote_request import asked_body, carried_now, trace_headers
 from .remote_result import ViewOptions, answers_for, attempt_in, is_undoable, share_budgets
 from .remote_stream import Listener, StreamReader, passed_on, read_signal
 

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,9 +34,6 @@ from ..errors import CorruptRecord, DeclarationError
 
 OUTCOME_BUFFER = 64
 """Number of buffered outcomes between a remote step and its sender."""
-
-_READABLE = 200
-"""Maximum length of readable names in an id; longer ones are hashed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -69,17 +65,6 @@ class RemoteRequest:
     trace: Mapping[str, str] = attrs.field(factory=dict)
     labels: Labels = NO_LABELS
     """Labels of the root run."""
-
-
-def child_id(root: RunId, path: StepPath) -> RunId:
-    """Return the id of the remote step at a path."""
-    return RunId(f"{_short(root)}@{_short(path)}")
-
-
-def _short(name: str) -> str:
-    if len(name) <= _READABLE and name.isprintable():
-        return name
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 def asked_body(

@@ -6,14 +6,16 @@ Rules:
 2. The input of a step is not stored. It is derived: the previous output, the item, or the input of the enclosing step.
    It is unknown inside a step that computes its own input.
 3. Values are compared in their stored form. A recorded run from a redacted file is compared after the same redactor.
+4. The records of a remote step stand before the record of its outcome in the run, and have its number.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -73,12 +75,19 @@ class RecordedQuestion:
 class RecordedRun:
     """Records of one run by path; see the module's rules."""
 
-    def __init__(self, run: StoredRun, records: Iterable[Record], *, redacted: bool = False) -> None:
+    def __init__(
+        self,
+        run: StoredRun,
+        records: Iterable[Record],
+        *,
+        remote: Iterable[Sequence[Record]] = (),
+        redacted: bool = False,
+    ) -> None:
         self.run, self.redacted = run, redacted
         self.whole = list(records)
         if not self.whole or self.whole[0].kind != "admitted":
             raise CorruptRecord(f"record 1 of run {run.run_id!r}: it is not the run's admission")
-        self.records = kept_records(self.whole)
+        self.records = _with_remote_steps(kept_records(self.whole), map(kept_records, remote))
         self.settled: dict[StepPath, Record] = {}
         self.begun: set[StepPath] = {ROOT}
         """Paths of steps that have a record, and those around them."""
@@ -90,6 +99,9 @@ class RecordedRun:
         """Failed attempts by step."""
         self._outcomes: dict[StepPath, TerminalOutcome] = {}
         self._items: Counter[StepPath] = Counter()
+        self._settlements = 0
+        self._positions: dict[StepPath, int] = {}
+        """Order of the settled steps: those of a remote step have one number."""
         self._siblings: dict[StepPath, list[StepPath]] = {}
         """Settled named steps by parent path, in order."""
         for record in self.records:
@@ -119,6 +131,7 @@ class RecordedRun:
 
     def _settle(self, record: Record) -> None:
         self.settled[record.path] = record
+        self._positions[record.path] = self._settlements = self._settlements + 1
         if isinstance(last_segment(record.path), Named):
             self._siblings.setdefault(parent_of(record.path), []).append(record.path)
 
@@ -286,6 +299,10 @@ class RecordedRun:
         """Return the number of recorded model turns."""
         return len(model_turns(self.units))
 
+    def units_until(self, seq: int) -> set[StepPath]:
+        """Return the units of the run up to a record."""
+        return {path for path, record in self.units.items() if record.seq <= seq}
+
     def items(self, path: StepPath) -> int:
         """Return the number of recorded turns or items of a step."""
         return self._items[path]
@@ -327,9 +344,9 @@ class RecordedRun:
 
     def _before(self, path: StepPath) -> StepPath | None:
         """Return the settled step before this one in its sequence, or None."""
-        seq = self.settled[path].seq if path in self.settled else self.records[-1].seq + 1
+        position = self._positions.get(path, len(self.records))
         around = reversed(self._siblings.get(parent_of(path), ()))
-        return next((each for each in around if each != path and self.settled[each].seq < seq), None)
+        return next((each for each in around if each != path and self._positions[each] < position), None)
 
     # --- comparisons ---
 
@@ -345,6 +362,22 @@ class RecordedRun:
     def arguments(self, given: object) -> str:
         """Return the arguments of a call as a recorded one has them."""
         return sorted_json(redacted_value(given) if self.redacted else given)
+
+
+_OF_REMOTE_STEPS = ("started", "intent", "unit", "settled", "chosen", "compacted")
+"""Kinds of records that a run lacks if a worker executed the step."""
+
+
+def _with_remote_steps(records: list[Record], remote: Iterable[Sequence[Record]]) -> list[Record]:
+    """Return the records of a run and its remote steps (rule 4)."""
+    ends = {record.path: record.seq for record in records if record.kind == "settled"}
+    inside: dict[int, list[Record]] = {}
+    for record in itertools.chain.from_iterable(remote):
+        if record.kind in _OF_REMOTE_STEPS and record.path not in ends:
+            step = whose(step_of(record.path))
+            seq = next((ends[path] for path in (step, *above_of(step)) if path in ends), records[-1].seq)
+            inside.setdefault(seq, []).append(attrs.evolve(record, seq=seq))
+    return [each for record in records for each in (*inside.get(record.seq, ()), record)]
 
 
 def stored_form(value: object) -> object:

@@ -32,9 +32,9 @@ from ..._core.step_paths import ROOT, StepPath, above_of, parent_of
 from ..._core.usage import NO_USAGE, Usage, UsageLimits
 from ..._core.validators import brief_repr, is_count, nearest
 from ..._durable.fingerprint import Facts, Fingerprint
-from ..._durable.operations.run_files import read_run_file
+from ..._durable.operations.run_files import open_run_file
 from ..._durable.pipeline_diff import ChangedSteps, changed_steps, changes_between, declared_at
-from ..._durable.remote_result_refs import read_whole
+from ..._durable.remote_result_refs import read_whole, remote_steps_of
 from ..._durable.store_executor import call_store
 from ...errors import ControlError, DeclarationError, Diverged, FlujoError, PricingNotConfiguredError, RunNotFound
 from ...stores._store_factory import open_store
@@ -390,6 +390,7 @@ class _Session:
         run, records = playback.records()
         used = await guarded(_usage_in, run, records)
         spent = NO_USAGE if isinstance(used, Error) else used.value
+        units = {each.path for each in records if each.kind == "unit"} | recording.units_until(playback.seq)
         return attrs.evolve(
             _result(recording, verdict, reason),
             ran=True,
@@ -397,7 +398,7 @@ class _Session:
             difference=difference,
             cost_after_usd=spent.cost_usd,
             tokens_after=spent.tokens,
-            turns_after=len(model_turns(each.path for each in records if each.kind == "unit")),
+            turns_after=len(model_turns(units)),
         )
 
 
@@ -537,12 +538,16 @@ def is_run_file(run: object) -> bool:
 def read_recorded(store: Store | None, run: str | os.PathLike[str]) -> RecordedRun:
     """Return a run of a store or a run file. Blocks."""
     if is_run_file(run):
-        stored, records, redacted = read_run_file(run)
-        return RecordedRun(stored, records, redacted=redacted)
+        return _recorded_in(*open_run_file(run))
     if store is None:
         raise DeclarationError(f"run {run!r} cannot be read: Flujo has no store; pass `store` to Flujo, or a run file")
-    run_id = RunId(str(run))
-    return RecordedRun(store.get(run_id), read_whole(store, run_id))
+    return _recorded_in(store, RunId(str(run)))
+
+
+def _recorded_in(store: Store, run_id: RunId, redacted: bool = False) -> RecordedRun:
+    run, records = store.get(run_id), read_whole(store, run_id)
+    remote = [read_whole(store, each.run_id) for each in remote_steps_of(store, run_id)]
+    return RecordedRun(run, records, remote=remote, redacted=redacted)
 
 
 # --- Replay -------------------------------------------------------------------------------------------------------

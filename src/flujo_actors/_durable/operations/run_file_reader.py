@@ -56,7 +56,8 @@ class RunGroup:
     line: int
     run_ids: tuple[RunId, ...]
     """The run and its remote steps."""
-    new_id: RunId | None = None
+    renamed: Mapping[RunId, RunId] = attrs.field(factory=dict)
+    """Ids of the file, with those of an import under another id."""
 
 
 @attrs.define
@@ -169,7 +170,7 @@ class RunFileReader:
         self._advance()
         for _ in group.run_ids:
             data, position = self._data, (self._source.tell(), self._number)
-            pauses = [*map(_pause, data.get("pauses", ())), *self._pauses()]  # type: ignore[call-overload]
+            pauses = [*_pauses_in(data), *self._pauses()]
             self._source.seek(position[0])
             self._number = position[1]
             self._begin(data)
@@ -229,6 +230,7 @@ class RunFileReader:
             run = _stored_run(data)
             if top and run.parent is not None:
                 raise ValueError(f"the run of its parent {run.parent!r} is not before it")
+            _pauses_in(data)
             return run
 
     def _check_records(self, run: StoredRun) -> int:
@@ -383,8 +385,16 @@ def _record(data: Mapping[str, object]) -> Record:
     )
 
 
+def _pauses_in(run: Mapping[str, object]) -> list[OpenPause]:
+    """Return the open pauses in a file of one run."""
+    found = run.get("pauses", [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ValueError("pauses must be a list of objects")
+    return [_pause(each) for each in found]
+
+
 def _pause(data: Mapping[str, object]) -> OpenPause:
-    path, body = StepPath(_text(data["path"], "path")), _text(data["body"], "body")
+    path, body = StepPath(_text(data["path"], "path")), _text(_body_text(data["body"]), "body")
     spec = asked_in(record_bodies.read_body(body, where="a pause"))
     return OpenPause(
         path=path,

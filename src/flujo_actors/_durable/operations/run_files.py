@@ -37,7 +37,7 @@ from ...stores._memory_store import MemoryStore
 from ...stores._store_port import Store
 from ...telemetry._redaction.redactor import redacted_value
 from ..forks import pause_of_fork, record_of_fork
-from ..remote_result_refs import read_whole
+from ..remote_result_refs import renamed_ids, renamed_record
 from ..watch_poller import required
 from .run_file_reader import FORMAT, TIMES, RecordGap, RecordLines, RunFileReader, RunGroup, time_name
 
@@ -305,7 +305,10 @@ class _SingleRunLines(_RunLines):
 
     def _body(self, body: str) -> Any:
         data = json.loads(body)
-        return data if self._change is None else self._change(data)
+        if self._change is None:
+            return data
+        changed: Any = self._change(data)
+        return {**changed, "token": data["token"]} if "token" in data else changed  # that of a question is no secret
 
 
 _encode_utf8 = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
@@ -328,18 +331,20 @@ def version() -> str:
         return ""
 
 
-def read_run_file(file: RunFile, *, max_bytes: int = 0) -> tuple[StoredRun, list[Record], bool]:
-    """Return a file's only run, and whether it is redacted. Blocks."""
+def open_run_file(file: RunFile, *, max_bytes: int = 0) -> tuple[Store, RunId, bool]:
+    """Return a store with a file's only run, and its id. Blocks.
+
+    The last part is whether the file is redacted.
+    """
     with _opened(file) as source:
         reader = RunFileReader(source, max_bytes, name=single_name(file))
         try:
             group = _only(reader.groups(), None)
         except DeclarationError as error:
             raise CorruptRecord(str(error)) from error
-        found = [(run, list(records)) for run, records in _runs(source, group)]
-    store = MemoryStore()
-    store.put((attrs.evolve(run, leased=False), records) for run, records in found)
-    return found[0][0], read_whole(store, found[0][0].run_id), reader.redacted
+        store = MemoryStore()
+        store.put((run, list(records)) for run, records in _runs(source, group))
+    return store, group.run_id, reader.redacted
 
 
 def single_name(file: object) -> str | None:
@@ -444,9 +449,8 @@ def _only(groups: Sequence[RunGroup], new_id: RunId | None) -> RunGroup:
         raise DeclarationError(f"the file has {len(groups)} runs, not one: use import_runs")
     if new_id is None:
         return groups[0]
-    if len(groups[0].run_ids) != 1:
-        raise DeclarationError("a run with remote steps keeps its id: records refer to them by theirs")
-    return attrs.evolve(groups[0], run_id=new_id, run_ids=(new_id,), new_id=new_id)
+    renamed = renamed_ids(groups[0].run_ids, new_id)
+    return attrs.evolve(groups[0], run_id=new_id, run_ids=tuple(renamed.values()), renamed=renamed)
 
 
 @contextlib.contextmanager
@@ -471,13 +475,15 @@ def _opened(file: RunFile) -> Iterator[IO[bytes]]:
 
 
 def _runs(source: IO[bytes], group: RunGroup) -> Iterator[tuple[StoredRun, Iterable[Record]]]:
-    """Yield the runs of a group, under its new id."""
+    """Yield the runs of a group, under its new ids."""
     for run, records in RunFileReader(source).runs(group):
-        yield (run, records) if group.new_id is None else _renamed(run, records, group.new_id)
+        yield _renamed(run, records, group) if group.renamed else (run, records)
 
 
-def _renamed(run: StoredRun, records: Iterable[Record], new_id: RunId) -> tuple[StoredRun, Iterator[Record]]:
-    """Return a run under another id; its tokens name it."""
-    pauses = [pause_of_fork(pause, new_id) for pause in (*run.pauses, *run.waits)]
-    renamed = attrs.evolve(run, run_id=new_id, **record_rows.questions_and_waits(pauses))
-    return renamed, (record_of_fork(record, new_id) for record in records)
+def _renamed(run: StoredRun, records: Iterable[Record], group: RunGroup) -> tuple[StoredRun, Iterator[Record]]:
+    """Return a run under another id; tokens name the root run."""
+    renamed, root = group.renamed, group.run_id
+    pauses = [pause_of_fork(pause, root) for pause in (*run.pauses, *run.waits)]
+    parent = None if run.parent is None else renamed[run.parent]
+    own = attrs.evolve(run, run_id=renamed[run.run_id], parent=parent, **record_rows.questions_and_waits(pauses))
+    return own, (renamed_record(record_of_fork(record, root), renamed) for record in records)
