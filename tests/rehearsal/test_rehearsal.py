@@ -17,7 +17,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 from rehearsed_agents import Counted, untyped
 
-from flujo_actors import DeclarationError, Flujo, GateError, Rehearsal, RunClient, Step
+from flujo_actors import DeclarationError, Flujo, GateError, NotRetryable, Pipeline, Rehearsal, RunClient, Step
 from flujo_actors.stores import MemoryStore, Store
 
 PAYS: list[Any] = [[("pay", {"n": 1})], [("pay", {"n": 2})], "done"]
@@ -289,7 +289,45 @@ def test_forks_are_kept_as_ended_runs_of_another_store(tmp_path: Path) -> None:
     assert (state.origin.run_id, state.origin.seq) == ("r0", 2)
     assert client.state(same.rehearsed_id).output == "DONE"
     assert list(shop.changed(store=None).recover()) == []
+    with pytest.raises(NotRetryable, match="is kept by a rehearsal"):
+        client.retry(diverged.rehearsed_id)
     assert len(RunClient(shop.store).list()) == 1
+
+
+def test_the_copy_of_a_failed_run_is_not_retried(tmp_path: Path) -> None:
+    """Its steps had their effects in the recorded run."""
+
+    def fail(text: str) -> str:
+        raise ValueError(text)
+
+    def flow(prefix: str) -> Flujo[Any, Any]:
+        return Flujo(Step("first", prefix.__add__) >> Step("fail", fail), store=store)
+
+    store = MemoryStore()
+    flow("a").run("x", run_id="r")
+    into = f"sqlite:///{tmp_path / 'rehearsals.db'}"
+    [run] = (
+        flow("a").rehearse("r", changed=flow("b"), models="recorded", at="fail", live_steps=["fail"], into=into).runs
+    )
+    assert run.verdict == "same"
+    with pytest.raises(NotRetryable, match="is kept by a rehearsal"):
+        RunClient(into).retry(f"{run.rehearsed_id}/recorded")
+
+
+@pytest.mark.parametrize("seconds", [3600, None], ids=["changed", "added"])
+def test_a_rehearsal_does_not_sleep(seconds: float | None) -> None:
+    """A sleep passes its input on, also one that was changed or added, or has another input."""
+
+    def flow(seconds: float | None, add: int = 1) -> Any:
+        first = Step("first", lambda n: n + add, rehearse="live")
+        pause = [] if seconds is None else [Step.sleep("pause", seconds)]
+        return Pipeline([first, *pause, Step("last", lambda n: n * 2, rehearse="live")], name="sleepy")
+
+    store = MemoryStore()
+    recorded = Flujo(flow(0.001 if seconds else None), store=store)
+    recorded.run(1, run_id="r")
+    [run] = recorded.rehearse("r", changed=Flujo(flow(seconds or 3600, 2)), models="recorded", at="first").runs
+    assert (run.verdict, str(run.difference)) == ("different", "step 'first' gave 3, recorded 2 (record 2)")
 
 
 @pytest.mark.parametrize("run", [trio.run, lambda fn: asyncio.run(fn())])

@@ -33,6 +33,12 @@ from .remote_result_refs import read_whole
 from .run_admission import refuse_former_format
 from .watch_poller import required
 
+REHEARSED = "rehearsal of "
+"""Beginning of the pipeline name of a kept fork."""
+
+RECORDED = "/recorded"
+"""Ending of the id of a kept recorded run, after its fork's."""
+
 SAME_INPUT: object = object()
 """Marker of the original input."""
 
@@ -169,6 +175,10 @@ def _refuse_unless_retryable(run: StoredRun, state: str) -> None:
         raise RunEnded(
             f"run {run.run_id!r} has completed; there is nothing to retry. fork(run_id, seq) starts a new run from any "
             "record"
+        )
+    if run.pipeline.startswith(REHEARSED) or run.run_id == f"{run.parent}{RECORDED}":
+        raise NotRetryable(
+            f"run {run.run_id!r} is kept by a rehearsal, without the effects of its steps: retry the rehearsed run"
         )
     if run.status not in RETRYABLE:
         raise NotRetryable(f"run {run.run_id!r} is {state}; only a run that failed or was aborted can be retried")

@@ -39,6 +39,7 @@ from .._core.step_paths import ROOT, StepPath, index_of, is_tried, last_name, st
 from .._core.views.record_summaries import RecordSummary
 from .._dsl.pipeline import Pipeline
 from .._durable.fingerprint import read_fingerprint, system_texts
+from .._durable.forks import RECORDED, REHEARSED
 from .._durable.pipeline_diff import declared_at
 from .._durable.remote_result_refs import read_whole
 from .._durable.run_admission import step_at, whole_record
@@ -467,8 +468,6 @@ def outputs_of(store: Store, run_id: RunId) -> dict[StepPath, object]:
 
 EVALUATED = "evaluation of "
 """Beginning of the pipeline name of an evaluation."""
-REHEARSED = "rehearsal of "
-"""Beginning of the pipeline name of a fork that a rehearsal kept."""
 _CASE_STATES = {"passed": "completed", "error": "failed", "paused": "waiting", "stopped": "aborted"}
 
 
@@ -579,7 +578,7 @@ def _rehearsal_table(store: Store, fork: str, content: bool) -> dict[str, object
 
 def _pair_row(run: dict[str, Any], content: bool) -> list[object]:
     fork, step = run["rehearsed_id"], (run["difference"] or {}).get("path") or ""
-    pair = {"text": "compare", "link": {"run": f"{fork}/recorded", "other": fork, "step": step}} if fork else None
+    pair = {"text": "compare", "link": {"run": f"{fork}{RECORDED}", "other": fork, "step": step}} if fork else None
     state = {"state": {"same": "completed", "skipped": "pending"}.get(run["verdict"], "failed"), "text": run["verdict"]}
     cost = f"{dollars_text(run['cost_before_usd'])} → {dollars_text(run['cost_after_usd'])}"
     name = {"text": run["run_id"], "link": {"run": fork}} if fork else run["run_id"]

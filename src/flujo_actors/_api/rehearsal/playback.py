@@ -26,7 +26,7 @@ from ..._dsl.pipeline import Pipeline
 from ..._dsl.step_declaration import Step
 from ..._durable.durable_run_registry import DurableRunRegistry
 from ..._durable.fingerprint import Fingerprint, form_of
-from ..._durable.forks import fork, record_of_fork
+from ..._durable.forks import RECORDED, REHEARSED, fork, record_of_fork
 from ..._durable.journal import Journal
 from ..._durable.run_admission import register_types_of
 from ..._durable.run_registry import OpenRun, RunRegistry
@@ -167,9 +167,9 @@ class RecordedSupervisor(RunSupervisor):
         return await self._settle(state, outcome, context)
 
     def _recorded_context(self, state: StepState) -> object:
-        path = state.request.path
-        unchanged = self.oracle.recording.context_data(path) is UNKNOWN
-        return state.context if unchanged else self.oracle.recording.context(path)
+        recording, path = self.oracle.recording, state.request.path
+        unchanged = path not in recording.settled or recording.context_data(path) is UNKNOWN
+        return state.context if unchanged else recording.context(path)
 
     async def _judged(
         self, state: StepState, step: Step, outcome: Success, context: object
@@ -345,9 +345,6 @@ def _unowned(run: StoredRun) -> StoredRun:
 # that a page of that store shows both side by side, and with the first fork the summary. These are no runs of
 # listings: they belong to a fork, and are deleted with it.
 
-RECORDED = "/recorded"
-"""Ending of the id of a recorded run, after that of its fork."""
-
 
 def runs_to_keep(playback: Playback, new_id: RunId, reason: str | None) -> list[tuple[StoredRun, list[Record]]]:
     """Return a fork and its recorded run, for the store of rehearsals."""
@@ -373,7 +370,7 @@ def _ended_fork(
     run = attrs.evolve(
         _unowned(fork),
         run_id=new_id,
-        pipeline=f"rehearsal of {origin.pipeline}",
+        pipeline=f"{REHEARSED}{origin.pipeline}",
         status=status,
         ended_at=ended_at,
         last_owner=None,
