@@ -47,6 +47,16 @@ def test_a_case_without_a_value_takes_part_in_other_metrics() -> None:
     assert (found.added, found.removed) == ((), ())
 
 
+@pytest.mark.parametrize(("before", "after", "verdict"), [(1.7e308, 1.7e308, "same"), (1.7e308, -1.7e308, "worse")])
+def test_huge_values_have_finite_statistics(before: float, after: float, verdict: str) -> None:
+    """Their sums are beyond the range of floats."""
+    delta = delta_of("score.a", cases(12, before), cases(12, after))
+    assert (delta.before, delta.after, delta.verdict) == (before, after, verdict)
+    assert delta.low is not None
+    assert delta.high is not None
+    assert all(map(math.isfinite, (delta.difference, delta.low, delta.high)))
+
+
 def test_a_metric_without_pairs_has_no_delta() -> None:
     """A new evaluator has nothing to be compared with."""
     assert compared("v1", {"pass": cases(2)}, {"pass": cases(2), "score.new": cases(2)}).delta("score.new") is None

@@ -66,8 +66,8 @@ def test_all_terms_must_hold() -> None:
     """The result has the values of every term."""
     result = check("pass>=0.9 and cost.max<0.1")
     assert result.holds is False
-    assert result.measured == "pass 0.95, cost 0.2"
-    assert result.wanted == "pass >= 0.9 and cost < 0.1"
+    assert result.measured == "pass 0.95, cost.max 0.2"
+    assert result.wanted == "pass >= 0.9 and cost.max < 0.1"
 
 
 def test_a_multiple_is_taken_over_the_pairs() -> None:

@@ -7,6 +7,7 @@ Rules:
 3. The 95 % interval is the percentile interval of the paired bootstrap. Its generator is seeded by the metric and the
    case names, so that the same data give the same interval in every process.
 4. A verdict needs an interval, and an interval needs ten pairs.
+5. Sums, means and differences are finite. Beyond the range of floats they are the largest float.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+import sys
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import TypeAlias
 
 import attrs
@@ -34,6 +37,7 @@ PAIRS_OF_AN_INTERVAL = 10
 
 _RESAMPLES = 2_000
 _LEVEL = 0.95
+_LARGEST = sys.float_info.max
 
 
 @attrs.frozen(kw_only=True)
@@ -112,7 +116,23 @@ def paired(before: Values, after: Values) -> dict[str, tuple[float, float]]:
 def mean(values: Iterable[float]) -> float:
     """Return the mean, or NaN of nothing."""
     listed = list(values)
-    return math.fsum(listed) / len(listed) if listed else math.nan
+    try:
+        return math.fsum(listed) / len(listed) if listed else math.nan
+    except OverflowError:
+        return float(sum(map(Fraction, listed)) / len(listed))
+
+
+def total(values: Iterable[float]) -> float:
+    """Return the sum, at most the largest float (rule 5)."""
+    listed = list(values)
+    try:
+        return math.fsum(listed)
+    except OverflowError:
+        return _in_range(mean(listed) * len(listed))
+
+
+def _in_range(value: float) -> float:
+    return max(-_LARGEST, min(_LARGEST, value))
 
 
 def _cases(metrics: Metrics) -> set[str]:
@@ -141,7 +161,7 @@ def _delta(metric: str, pairs: Mapping[str, tuple[float, float]], *, lower: bool
 
 def _change(before: float, after: float) -> float:
     """Return the difference; rounding errors of means are none."""
-    return 0.0 if math.isclose(before, after, rel_tol=1e-9, abs_tol=1e-12) else after - before
+    return 0.0 if math.isclose(before, after, rel_tol=1e-9, abs_tol=1e-12) else _in_range(after - before)
 
 
 def _verdict(interval: tuple[float, float] | None, *, lower: bool) -> str:
@@ -159,7 +179,7 @@ def _interval(metric: str, changes: Mapping[str, float]) -> tuple[float, float] 
     if n < PAIRS_OF_AN_INTERVAL:
         return None
     rng = random.Random(_seed(metric, changes))
-    means = sorted(sum(rng.choices(drawn, k=n)) / n for _ in range(_RESAMPLES))
+    means = sorted(mean(rng.choices(drawn, k=n)) for _ in range(_RESAMPLES))
     tail = round(_RESAMPLES * (1 - _LEVEL) / 2)
     return means[tail], means[-1 - tail]
 

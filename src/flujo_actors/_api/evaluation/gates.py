@@ -25,7 +25,7 @@ from typing import NoReturn
 import attrs
 
 from ...errors import GateError
-from .comparison import PAIRS_OF_AN_INTERVAL, Comparison, Metrics, mean, paired
+from .comparison import PAIRS_OF_AN_INTERVAL, Comparison, Metrics, mean, paired, total
 
 _MAX_LENGTH = 1_000
 
@@ -113,6 +113,11 @@ class Term:
         return self.name if self.family is None else f"{self.family}.{self.name}"
 
     @property
+    def value(self) -> str:
+        """Return the compared value: `cost`, `cost.total`."""
+        return self.metric if self.aggregate is None else f"{self.metric}.{self.aggregate}"
+
+    @property
     def needs_baseline(self) -> bool:
         """Return whether the term compares with a baseline."""
         return self.times or self.operator is None
@@ -148,8 +153,8 @@ class Gate:
         return GateResult(
             text=self.text,
             holds=holds,
-            measured=", ".join(f"{term.metric} {_shown(check.measured)}" for term, check in each),
-            wanted=" and ".join(f"{term.metric} {term.bound}" for term in self.terms),
+            measured=", ".join(f"{term.value} {_shown(check.measured)}" for term, check in each),
+            wanted=" and ".join(f"{term.value} {term.bound}" for term in self.terms),
         )
 
     def _refuse_unknown(self, term: Term, measured: Measured) -> None:
@@ -229,7 +234,7 @@ def _close(value: float, bound: float) -> bool:
 
 _AGGREGATES: Mapping[str, Callable[[list[float]], float]] = {
     "mean": mean,
-    "total": math.fsum,
+    "total": total,
     "p95": _p95,
     "min": min,
     "max": max,
