@@ -148,6 +148,21 @@ def test_without_the_extra_the_command_names_it(
     assert "flujo.evaluate needs pydantic-evals: pip install 'flujo-actors[evals]'" in capsys.readouterr().err
 
 
+def test_without_a_store_a_signal_has_no_line_that_continues(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is kept: the line names the option that keeps it."""
+    (project / "stopped_app.py").write_text(
+        "import os, signal, anyio\nfrom flujo_actors import Step\n\n"
+        "async def stopped(data):\n    os.kill(os.getpid(), signal.SIGTERM)\n    await anyio.sleep_forever()\n\n"
+        "pipeline = Step('stopped', stopped)\n"
+    )
+    assert main(["eval", "stopped_app:pipeline", "set.yaml", "--only", "one"]) == 143
+    assert capsys.readouterr().err.endswith(
+        "nothing is kept without a store: with --store URL, an evaluation can be continued\n"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_signal_ends_it_with_the_line_that_continues_it(project: Path) -> None:

@@ -34,6 +34,7 @@ from .targets import object_of
 C = TypeVar("C", bound=Callable[..., object] | click.Command)
 
 if TYPE_CHECKING:
+    from ... import Flujo
     from ...terminal._renderers import Progress
     from ..evaluation.evaluation_results import Evaluation
     from ..evaluation.evaluation_run import EvaluationOptions
@@ -245,10 +246,10 @@ def evaluate(call: Invocation, /, target: str, dataset: str, **given: Unpack[Eva
         queue=given["queue"],
         progress=None if call.quiet else _Progress(),
     )
-    found = _evaluated(module, flujo, asked)
+    again = _continuation(flujo, given["run_id"], str(asked.run_id))
+    found = _evaluated(module, flujo, asked, Stop(lambda: again))
     if isinstance(found, int):
-        again = () if given["run_id"] is not None else ("--run-id", str(asked.run_id))
-        say(f"continue it: {shlex.join([*_command_line(), *again])}")
+        say(again)
         return found
     write_text(f"{found.to_json()}\n" if given["as_json"] else found.to_text())
     _write_reports(found, given["junit"], given["markdown"])
@@ -301,9 +302,8 @@ def _filtered(module: Any, dataset: Any, only: str) -> Any:
     return dataset.model_copy(update={"cases": [case for _, case in kept]})
 
 
-def _evaluated(module: Any, flujo: Any, asked: EvaluationOptions) -> Evaluation | int:
+def _evaluated(module: Any, flujo: Any, asked: EvaluationOptions, stop: Stop) -> Evaluation | int:
     """Return the evaluation, or the exit code of a signal."""
-    stop = Stop(lambda: "the evaluation can be continued")
 
     async def within() -> Evaluation | None:
         with anyio.CancelScope() as scope, stop.cancelling(scope):
@@ -325,5 +325,9 @@ def _write_reports(found: Evaluation, junit: str | None, markdown: str | None) -
             replace_file(Path(path), text())
 
 
-def _command_line() -> list[str]:
-    return ["flujo-actors", *sys.argv[1:]]
+def _continuation(flujo: Flujo, given: str | None, run_id: str) -> str:
+    """Return the line that continues a stopped evaluation."""
+    if flujo.store is None:
+        return "nothing is kept without a store: with --store URL, an evaluation can be continued"
+    again = () if given is not None else ("--run-id", run_id)
+    return f"continue it: {shlex.join(['flujo-actors', *sys.argv[1:], *again])}"
