@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import json
 import logging
 import math
 import os
@@ -10,6 +12,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +38,18 @@ from flujo_actors import (
     RunNotFound,
     Step,
 )
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._core.records.records import StoredRun
 from kit.durable_places import Place
 from kit.other_processes import KILLED, ended, forked, in_another_process
 
 pytest.importorskip("pydantic_evals", reason="needs the extra `evals`: make test-evals")
 
 from pydantic_evals import Case, Dataset
+from pydantic_evals.evaluators import ConfusionMatrixEvaluator, Evaluator
 
 from evaluation.sample_evaluators import (
+    PRICES,
     Broken,
     Counted,
     Endless,
@@ -167,6 +174,17 @@ def test_a_dataset_can_be_a_file(tmp_path: Path) -> None:
     assert (found.name, dict(found.cases[0].assertions)) == ("filed", {"EqualsExpected": True, "Matches": True})
     with pytest.raises(DeclarationError, match=r"set.yaml' cannot be read: .*Matches"):
         doubles().evaluate(file)
+    with pytest.raises(DeclarationError, match=r"evaluators=\[Name\], or --evaluators MODULE:NAME$"):
+        doubles().evaluate(file)
+
+
+def test_report_evaluators_are_left_out_with_a_warning(caplog: Any) -> None:
+    """They judge a report of pydantic-evals, which an evaluation has only at its end."""
+    dataset = numbers(1)
+    dataset.report_evaluators = [ConfusionMatrixEvaluator()]
+    with caplog.at_level(logging.WARNING, logger="flujo_actors"):
+        assert doubles().evaluate(dataset).passed
+    assert "those of the dataset 'numbers' are left out" in caplog.text
 
 
 def test_one_bad_case_does_not_stop_the_others() -> None:
@@ -208,6 +226,37 @@ def test_questions_are_answered_from_the_metadata(given: bool) -> None:
     assert not found.passed
 
 
+@pytest.mark.parametrize("given", [True, False], ids=["stored", "in memory"])
+def test_the_spend_before_an_invalid_answer_is_counted(given: bool) -> None:
+    """The tokens of a case are those of its run, whatever ends it."""
+    ask = Step.human_in_the_loop("approve", "ok?", input_schema=bool)
+    case = Case(name="x", inputs="?", metadata={"answers": {"approve": "perhaps"}})
+    flujo = Flujo(
+        Pipeline([Step("ask", Agent(priced())), ask]), store=MemoryStore() if given else None, settings=PRICES
+    )
+    found = flujo.evaluate(Dataset[Any, Any, Any](name="d", cases=[case]))
+    assert (found.cases[0].status, found.cases[0].tokens) == ("error", 2)
+    assert found.total_cost_usd == pytest.approx(0.01)
+    assert (found.cases[0].error or "").startswith("InvalidAnswer: the answer to 'approve' does not fit")
+
+
+@pytest.mark.parametrize("answers", [{"approve": True}, {}], ids=["answer in the metadata", "no answer"])
+def test_a_case_that_a_person_has_answered_continues(answers: dict[str, object]) -> None:
+    """Its first answer counts, also if the call that gave it died before it resumed the run."""
+    store = MemoryStore()
+
+    def answered(payload: Any) -> None:
+        if payload.kind == "on_pause":
+            client = RunClient(store, allow_blocking=True)
+            client.answer(str(client.get(payload.run_id).state_token), False)
+
+    ask = Step.human_in_the_loop("approve", "ok?", input_schema=bool)
+    case = Case(name="x", inputs=1, metadata={"answers": answers})
+    flujo = Flujo(Pipeline([Step("a", double), ask]), store=store, hooks=[answered])
+    found = flujo.evaluate(Dataset[Any, Any, Any](name="d", cases=[case]))
+    assert [(each.status, each.output) for each in found.cases] == [("passed", False)]
+
+
 # --- evaluators ---------------------------------------------------------------------------------------------
 
 
@@ -235,6 +284,16 @@ def test_a_score_must_be_finite(score: object, reason: str) -> None:
     found = doubles().evaluate(numbers(1), evaluators=[NotFinite(score=score)])
     assert found.cases[0].status == "error"
     assert reason in found.cases[0].evaluator_failures["NotFinite"]
+
+
+def test_huge_scores_are_compared() -> None:
+    """A mean is defined where the sum is beyond the range of floats."""
+    before = doubles().evaluate(numbers(12), evaluators=[NotFinite(score=1.7e308)])
+    gates = ["score.NotFinite not worse", "score.NotFinite>=1x", "score.NotFinite.total>1e308"]
+    found = doubles().evaluate(numbers(12), evaluators=[NotFinite(score=1.7e308)], baseline=before, gates=gates)
+    assert found.passed
+    assert found.average("score.NotFinite") == 1.7e308
+    assert "Infinity" not in found.to_json()
 
 
 def test_a_gate_on_a_score_does_not_hold_if_its_evaluator_failed_in_every_case() -> None:
@@ -266,6 +325,21 @@ def test_an_evaluator_sees_the_run() -> None:
     assert context.attributes == {"run_id": "v1/c0"}
     assert context.duration == found.cases[0].duration_s
     assert "records no spans" in found.cases[0].evaluator_failures["Spans"]
+
+
+def test_an_evaluator_on_the_wrong_library_names_the_remedy() -> None:
+    """An asynchronous evaluator runs on the backend of the run."""
+
+    @dataclass
+    class Sleeps(Evaluator[Any, Any, Any]):
+        async def evaluate(self, ctx: Any) -> bool:
+            await asyncio.sleep(0.001)
+            return True
+
+    found = doubles().evaluate(numbers(1), evaluators=[Sleeps()])
+    advice = 'this evaluator is written for asyncio, but it ran on trio: pass `backend="asyncio"`'
+    assert advice in found.cases[0].evaluator_failures["Sleeps"]
+    assert doubles().evaluate(numbers(1), evaluators=[Sleeps()], backend="asyncio").passed
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -414,6 +488,29 @@ def test_an_id_of_the_store_is_a_baseline_before_a_file(tmp_path: Path, monkeypa
     assert found.comparison.baseline == "v1"
 
 
+def test_a_baseline_file_with_values_of_other_types_is_refused(tmp_path: Path) -> None:
+    """The message names the place."""
+    file = tmp_path / "v1.json"
+    data = json.loads(doubles().evaluate(numbers(2)).to_json())
+    data["cases"][1]["scores"] = {"tone": None}
+    file.write_text(json.dumps(data))
+    with pytest.raises(DeclarationError, match=r"v1.json' is invalid at cases.1.scores.tone: .* valid number"):
+        doubles().evaluate(numbers(2), baseline=file)
+
+
+def test_metrics_can_be_given_by_a_generator() -> None:
+    """As `lower_is_better`, which is read once."""
+    first = doubles().evaluate(numbers(12), evaluators=[NotFinite(score=2)])
+    lower = (name for name in ["score.NotFinite"])
+    found = doubles().evaluate(
+        numbers(12), evaluators=[NotFinite(score=1)], baseline=first, gates=["pass>=0"], lower_is_better=lower
+    )
+    assert found.comparison is not None
+    delta = found.comparison.delta("score.NotFinite")
+    assert delta is not None
+    assert delta.verdict == "better"
+
+
 def test_gates_are_parsed_before_anything_runs() -> None:
     """And a score that does not exist is refused after the run, whose results are kept."""
     store = MemoryStore()
@@ -450,6 +547,7 @@ def test_gates_are_parsed_before_anything_runs() -> None:
         ("lower_is_better", [1]),
         ("baseline", 3),
         ("queue", "evals"),
+        ("queue", ""),
         ("run_id", ""),
     ],
 )
@@ -562,6 +660,54 @@ def test_of_two_processes_one_runs_the_evaluation(place: Place) -> None:
     os.write(release[1], b"!")
     assert ended(child) == 0
     assert RunClient(place.open()).evaluation("v1").passed
+
+
+class Contested(MemoryStore):
+    """A store in which another caller acts before the n-th look at the evaluation."""
+
+    act: Any = None
+    left = 0
+
+    def get(self, run_id: RunId) -> StoredRun:
+        if run_id == "v1" and self.act is not None:
+            self.left -= 1
+            if self.left == 0:
+                act, self.act = self.act, None
+                other = threading.Thread(target=act)
+                other.start()
+                other.join()
+        return super().get(run_id)
+
+
+@pytest.mark.parametrize("look", [1, 2])
+def test_an_evaluation_that_another_caller_ends_meanwhile_is_read(look: int) -> None:
+    """Between the look at its state and its claim, another process may end it."""
+    store, calls = Contested(), list[int]()
+
+    async def noted(data: int) -> int:
+        calls.append(data)
+        return data * 2
+
+    def evaluated(**options: Any) -> Evaluation:
+        return Flujo(Step("noted", noted), store=store).evaluate(numbers(3), run_id="v1", **options)
+
+    async def begun() -> None:
+        judge = Endless()
+        async with anyio.create_task_group() as group:
+            flujo = Flujo(Step("noted", noted), store=store)
+            options: dict[str, Any] = {"run_id": "v1", "evaluators": [judge]}
+            group.start_soon(functools.partial(flujo.evaluate_async, numbers(3), **options))
+            await anyio.to_thread.run_sync(judge.begun.wait)
+            group.cancel_scope.cancel()
+        judge.may_end.set()
+
+    trio.run(begun)
+    ended = Endless()
+    ended.may_end.set()
+    store.act, store.left = functools.partial(evaluated, evaluators=[ended]), look
+    found = evaluated(evaluators=[ended])
+    assert (store.act, found.status, found.passed) == (None, "completed", True)
+    assert Counter(calls) == Counter([0, 1, 2])
 
 
 # --- budgets ------------------------------------------------------------------------------------------------

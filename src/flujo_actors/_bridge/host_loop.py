@@ -358,16 +358,21 @@ _IN_AN_AGENT = (
     "this code is written for {needed}, but the tools and models of an agent always run on {other}: write it with "
     "anyio, which runs on both"
 )
+_IN_AN_EVALUATOR = (
+    'this evaluator is written for {needed}, but it ran on {other}: pass `backend="{needed}"`, or await the call in '
+    "{a} {needed} program; code written with anyio runs on both"
+)
 
 
-def library_hint(error: BaseException, host: Host) -> str | None:
+def library_hint(error: BaseException, host: Host, *, evaluator: bool = False) -> str | None:
     """Return the remedy for code on the wrong library, or None."""
     found = next(((each, needed) for each in _behind(error) if (needed := _needed_by(each))), None)
     if found is None:
         return None
     raised, needed = found
     facts = {"needed": needed, "other": "trio" if needed == "asyncio" else "asyncio"}
-    return _advice(raised, needed, host).format(**facts, a="an" if needed == "asyncio" else "a")
+    advice = _IN_AN_EVALUATOR if evaluator else _advice(raised, needed, host)
+    return advice.format(**facts, a="an" if needed == "asyncio" else "a")
 
 
 def _advice(error: BaseException, needed: Library, host: Host) -> str:

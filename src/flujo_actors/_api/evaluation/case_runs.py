@@ -6,7 +6,8 @@ Rules:
    a dead process left is resumed; one that the budget stopped is retried.
 2. With a store, the facts of a run are read from it, so that a continued evaluation sees the same values.
 3. With a queue, workers execute the runs, and this process waits.
-4. A question is answered from `metadata["answers"]` by its path; without an answer the run stays paused.
+4. A question is answered from `metadata["answers"]` by its path; without an answer the run stays paused. A run whose
+   question has an answer already, from a person or from a call that died, is resumed.
 5. An error of one case is its status. An error of the store ends the evaluation, which can be continued.
 6. Only public names of pydantic-evals are used. `EvaluatorContext` requires `_span_tree`, which is an error here: a
    case may run in another process, whose spans are not known.
@@ -49,7 +50,7 @@ from pydantic_ai.models import Model
 from ..._agents.metered_model import MeteredModel, model_named
 from ..._agents.prices import Pricing
 from ..._agents.request_meter import AgentCall
-from ..._bridge.host_loop import TRIO
+from ..._bridge.host_loop import TRIO, current_host, library_hint
 from ..._bridge.threads import in_thread
 from ..._core.error_info import message_of
 from ..._core.labels import PARENT
@@ -62,7 +63,15 @@ from ..._core.usage import NO_USAGE, Usage
 from ..._durable.forks import retry
 from ..._durable.pause_lookup import give_answer
 from ..._durable.run_admission import projected
-from ...errors import ControlError, FlujoError, NotPaused, RunEnded, RunNotFound, StoreError, UsageLimitExceededError
+from ...errors import (
+    ControlError,
+    FlujoError,
+    InvalidAnswer,
+    NotPaused,
+    RunNotFound,
+    StoreError,
+    UsageLimitExceededError,
+)
 from ...stores._store_port import Store
 from ...telemetry._redaction.redactor import redacted
 from .evaluation_results import MARK, CaseResult, Evaluation
@@ -125,6 +134,11 @@ class _Rest:
     wakes_at: float | None = None
     usage: Usage = NO_USAGE
     duration_s: float = 0.0
+
+    @property
+    def is_answered(self) -> bool:
+        """Return whether a paused run has an answer to each question."""
+        return self.status == "paused" and not self.tokens_by_path
 
 
 @attrs.frozen(kw_only=True)
@@ -219,11 +233,11 @@ class CaseRuns:
             await _in_thread(functools.partial(retry, self.store, RunId(run_id), queue=self.queue))
         return await self._at_rest(run_id)
 
-    async def _resumed(self, run_id: str) -> _Rest:
+    async def _resumed(self, run_id: str, answered: str | None = None) -> _Rest:
         if self.queue is None:
-            with contextlib.suppress(NotPaused, RunEnded):  # another process has ended it
+            with contextlib.suppress(NotPaused):  # another process has ended it
                 await self.flujo.resume_async(run_id)
-        return await self._at_rest(run_id)
+        return await self._at_rest(run_id, answered)
 
     async def _after(self, unit: Unit, error: ControlError) -> _Rest:
         """Return the run that a control error has ended."""
@@ -245,20 +259,29 @@ class CaseRuns:
                 await anyio.sleep(max(0.0, rest.wakes_at - time.time()))
                 rest = await self._woken(unit)
                 continue
+            if rest.is_answered and self.store is not None:
+                rest = await self._resumed(self.run_id(unit))
+                continue
             known = answers if isinstance(answers, Mapping) else {}
             path = next((each for each in rest.tokens_by_path if each in known), None)
             if rest.status != "paused" or path is None:
                 return rest
-            rest = await self._with_answer(unit, rest.tokens_by_path[path], known[path])
+            try:
+                rest = await self._with_answer(unit, rest.tokens_by_path[path], known[path])
+            except InvalidAnswer as error:
+                return attrs.evolve(rest, status="error", error=f"InvalidAnswer: {message_of(error)}")
         return rest
 
     async def _with_answer(self, unit: Unit, token: str, answer: object) -> _Rest:
         if self.store is None:
             return _of_result(await self.flujo.resume_async(token, answer))
-        if self.queue is None:
-            await self.flujo.resume_async(token, answer)
-        else:
-            await _in_thread(functools.partial(give_answer, self.store, token, answer))
+        try:
+            if self.queue is None:
+                await self.flujo.resume_async(token, answer)
+            else:
+                await _in_thread(functools.partial(give_answer, self.store, token, answer))
+        except NotPaused:  # a person was faster, or the question expired
+            return await self._resumed(self.run_id(unit), answered=token)
         return await self._at_rest(self.run_id(unit), answered=token)
 
     async def _woken(self, unit: Unit) -> _Rest:
@@ -298,7 +321,8 @@ async def _in_thread(call: Callable[[], T], *, left: str | None = None) -> T:
 
 def _is_at_rest(run: StoredRun, answered: str | None) -> bool:
     asks = any(pause.token != answered for pause in run.pauses)
-    return has_ended(run.status) or (run.status == "paused" and asks)
+    waits = run.is_asleep and run.wake_at is None
+    return has_ended(run.status) or waits or (run.status == "paused" and asks)
 
 
 def _stored_rest(store: Store, run_id: RunId) -> _Rest:
@@ -384,9 +408,16 @@ class Judge:
         except BaseException as error:  # an evaluator is user code: rule 9
             if not await _is_failure(error):
                 raise
-            failure = redacted(f"{type(error).__name__}: {message_of(error)}")
+            failure = redacted(f"{type(error).__name__}: {message_of(error)}{await self._hint(error)}")
         spent = call.finish()
         return _judgement(self.name, results, failure, spent, stopped=stopped)
+
+    async def _hint(self, error: BaseException) -> str:
+        """Return the remedy for an evaluator on the wrong library, in parentheses."""
+        if _has_model(self.evaluator) or _is_sync(self.evaluator):
+            return ""  # on asyncio or in a thread, whatever the backend
+        hint = library_hint(error, await current_host(), evaluator=True)
+        return "" if hint is None else f" ({hint})"
 
     @property
     def name(self) -> str:

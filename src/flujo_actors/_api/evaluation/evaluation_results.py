@@ -16,9 +16,11 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Required
 
 import attrs
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from ..._core.outcomes import StepOutcome, Success
 from ...errors import DeclarationError
@@ -407,9 +409,30 @@ def read_evaluation(path: str | os.PathLike[str]) -> Evaluation:
     if not isinstance(data, dict) or data.get(MARK) != FORMAT:
         raise DeclarationError(f"baseline: {where!r} is no evaluation; write one with Evaluation.to_json()")
     try:
+        _STORED_CASES.validate_python(data.get("cases"))
         return _from_data(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, ("cases", *first["loc"])))
+        raise DeclarationError(f"baseline: {where!r} is invalid at {place}: {first['msg']}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise DeclarationError(f"baseline: {where!r} is incomplete: {type(error).__name__}: {error}") from error
+
+
+class _StoredCase(TypedDict, total=False):
+    """Fields of a case in a file that a comparison reads."""
+
+    name: Required[str]
+    status: Required[str]
+    assertions: Mapping[str, bool]
+    scores: Mapping[str, float]
+    evaluator_failures: Mapping[str, str]
+    cost_usd: float
+    tokens: int
+    duration_s: float
+
+
+_STORED_CASES = TypeAdapter(list[_StoredCase], config={"strict": True})
 
 
 def _from_data(data: Mapping[str, Any]) -> Evaluation:

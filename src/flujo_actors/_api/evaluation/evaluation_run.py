@@ -21,6 +21,7 @@ import json
 import logging
 import math
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -46,8 +47,9 @@ from ..._durable.run_admission import projected
 from ..._durable.run_registry import checked_id
 from ..._durable.run_states import live_workers
 from ..._fleet.budget_ledger import ParentBudget
+from ..._fleet.engine_port import checked_queue
 from ..._fleet.health_probe import KNOWN_FOR_S
-from ...errors import DeclarationError, EvaluationMismatch, RunExists, RunNotFound
+from ...errors import DeclarationError, EvaluationMismatch, NotPaused, RunExists, RunNotFound
 from ...stores._store_port import Store
 from .case_runs import CaseFlujo, CaseRuns, Judge, Unit, context_of, require_evals
 from .evaluation_results import (
@@ -131,11 +133,12 @@ class Plan:
     units: Mapping[str, Unit]
     gates: tuple[Gate, ...]
     baseline: Baseline | None
+    lower_is_better: Sequence[str]
     options: EvaluationOptions
 
     def compared(self, evaluation: Evaluation) -> Evaluation:
         """Return the evaluation with comparison and gates."""
-        return with_comparison(evaluation, self.baseline, self.gates, self.options.lower_is_better)
+        return with_comparison(evaluation, self.baseline, self.gates, self.lower_is_better)
 
 
 def prepared(flujo: EvaluatedFlujo, options: EvaluationOptions) -> Plan:
@@ -144,11 +147,12 @@ def prepared(flujo: EvaluatedFlujo, options: EvaluationOptions) -> Plan:
     gates = parse_gates(options.gates, GATE_WORDS, baseline=options.baseline is not None)
     dataset, evaluators = loaded_dataset(options.dataset, options.evaluators)
     baseline, is_stored = _baseline(options.baseline, flujo.store)
+    lower = _lower_metrics(options.lower_is_better)
     asked = {
         "baseline": None if baseline is None else baseline.run_id,
         "before": None if baseline is None or is_stored else baseline.metrics,
         "gates": [gate.text for gate in gates],
-        "lower_is_better": list(options.lower_is_better),
+        "lower_is_better": lower,
     }
     return Plan(
         run_id=checked_id(options.run_id),
@@ -157,6 +161,7 @@ def prepared(flujo: EvaluatedFlujo, options: EvaluationOptions) -> Plan:
         units={unit.key: unit for unit in _units(dataset, evaluators, options.repeat)},
         gates=gates,
         baseline=baseline,
+        lower_is_better=lower,
         options=options,
     )
 
@@ -169,13 +174,20 @@ def _check(options: EvaluationOptions, store: Store | None) -> None:
     bound = options.max_cost_usd
     if bound is not None and not _is_money(bound):
         raise DeclarationError(f"evaluate: max_cost_usd must be dollars > 0, not {brief_repr(bound)}")
-    if options.queue is not None and store is None:
-        raise DeclarationError("evaluate: queue needs a store that workers share: pass `store` to Flujo")
-    lower = options.lower_is_better
-    if isinstance(lower, str) or not isinstance(lower, Iterable) or not all(isinstance(each, str) for each in lower):
-        raise DeclarationError(f"evaluate: lower_is_better must be a list of metrics, not {lower!r:.100}")
+    if options.queue is not None:
+        checked_queue(options.queue, what="evaluate: queue")
+        if store is None:
+            raise DeclarationError("evaluate: queue needs a store that workers share: pass `store` to Flujo")
     if bound is not None and store is not None and not hasattr(store, "draw"):
         raise DeclarationError(f"evaluate: max_cost_usd needs budgets, and {type(store).__name__} has no `draw`")
+
+
+def _lower_metrics(given: object) -> list[str]:
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        listed = list(given)
+        if all(isinstance(each, str) for each in listed):
+            return listed
+    raise DeclarationError(f"evaluate: lower_is_better must be a list of metrics, not {given!r:.100}")
 
 
 def _is_money(value: object) -> bool:
@@ -200,6 +212,8 @@ def loaded_dataset(
         raise DeclarationError(f"evaluate: dataset must be a pydantic_evals.Dataset or a path, not {given!r:.100}")
     if not dataset.cases:
         raise DeclarationError(f"evaluate: the dataset {dataset.name!r} has no cases")
+    if dataset.report_evaluators:
+        logger.warning("evaluate calls no report evaluators: those of the dataset %r are left out", dataset.name)
     return dataset, instances
 
 
@@ -225,7 +239,8 @@ def _from_file(path: Path, classes: Sequence[Any]) -> Dataset[object, object, ob
         return Dataset[object, object, object].from_file(path, custom_evaluator_types=classes)
     except (OSError, ValueError, YAMLError, ExceptionGroup) as error:
         reason = "; ".join(map(str, leaves_of(error) if isinstance(error, ExceptionGroup) else (error,)))
-        raise DeclarationError(f"evaluate: the dataset {str(path)!r} cannot be read: {reason}") from error
+        hint = ": evaluators=[Name], or --evaluators MODULE:NAME" if "custom_evaluator_types" in reason else ""
+        raise DeclarationError(f"evaluate: the dataset {str(path)!r} cannot be read: {reason}{hint}") from error
 
 
 def _units(
@@ -272,9 +287,17 @@ class EvaluationRun:
 
     async def evaluated(self) -> Evaluation:
         """Return the evaluation, when every unit has a result or was stopped."""
+        while True:
+            try:
+                return await self._attempted()
+            except (RunExists, NotPaused):  # another process started, continued or ended it meanwhile
+                if self.flujo.store is None:
+                    raise
+
+    async def _attempted(self) -> Evaluation:
         state = await anyio.to_thread.run_sync(self._stored)
         if state is None:
-            return await self._begun()
+            return await self._ended(await self._opened().run_async(self.plan.identity, run_id=self.plan.run_id))
         check_identity(self.plan.run_id, state.input, self.plan.identity, self.flujo.pipeline)
         self.found = Judgements.of(state.outcomes.values())
         self._finished = {key for key in self.plan.units if not self.found.is_open(key)}
@@ -282,15 +305,6 @@ class EvaluationRun:
 
     def _stored(self) -> RunState | None:
         return None if self.flujo.store is None else state_of(self.flujo.store, self.plan.run_id)
-
-    async def _begun(self) -> Evaluation:
-        run = self._opened()
-        try:
-            return await self._ended(await run.run_async(self.plan.identity, run_id=self.plan.run_id))
-        except RunExists:
-            if self.flujo.store is None:
-                raise
-        return await self.evaluated()  # another process was first
 
     async def _continued(self, state: RunState) -> Evaluation:
         bound = self.plan.options.max_cost_usd
@@ -460,7 +474,7 @@ def _warn_without_worker(store: Store, queue: str) -> None:
             "no worker is known for queue %r: the cases wait until one is started, as with "
             "`flujo-actors worker TARGET --queue %s --store URL`",
             queue,
-            queue,
+            shlex.quote(queue),
         )
 
 
