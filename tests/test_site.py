@@ -52,6 +52,7 @@ FIELD_WORDS = {
     "time travel": ["help/faq.html", "how-to/fork-and-compare.html"],
     "fork": ["how-to/fork-and-compare.html"],
     "replay": ["rehearse.html"],
+    "gates": ["evaluate.html", "how-to/evaluate-in-ci.html", "reference/evaluation-rules.html"],
     "partial structured output": ["help/faq.html", "how-to/structured-output.html"],
     "mock tools": ["help/faq.html", "how-to/scripted-models.html"],
     "idempotency": ["help/faq.html", "durability.html"],
