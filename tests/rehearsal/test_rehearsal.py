@@ -178,6 +178,24 @@ def test_evaluators_get_the_recorded_output_as_the_expected_one() -> None:
     assert [run.verdict for run in shop.rehearse(["short"], **options).runs] == ["different"]
 
 
+@pytest.mark.parametrize("declare", [Step.granular, Step])
+def test_a_conversation_is_not_continued_without_its_messages(declare: Any) -> None:
+    """Messages of earlier runs are in no record: no model is asked; recorded responses still answer."""
+    pytest.importorskip("pydantic_ai.conversation_store")
+    counted, store = Counted(), MemoryStore()
+
+    def chat(prompt: str) -> Flujo[Any, Any]:
+        step = declare("chat", counted.agent(["first", "second"], prompt=prompt), conversation="c1")
+        return Flujo(step, store=store)
+
+    assert [chat("Pay.").run("go on", run_id=name).output for name in ("r1", "r2")] == ["first", "second"]
+    assert chat("Pay more.").replay("r2").verdict == "same"
+    [run] = chat("Pay.").rehearse(["r2"], changed=chat("Pay more."), max_cost_usd=1).runs
+    assert (run.verdict, counted.requests) == ("diverged", 2)
+    if declare is not Step:
+        assert run.reason == "the conversation of step 'chat' is not recorded: messages of earlier runs are missing"
+
+
 def test_models_can_answer_from_the_record() -> None:
     """Then no request is made, and a further turn is missing."""
     shop = Shop()

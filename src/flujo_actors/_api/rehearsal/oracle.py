@@ -126,6 +126,7 @@ class Oracle:
         if self.present.follows:
             self._require_begun(path)
         self._refuse_connection(path, step)
+        self._refuse_conversation(path, step)
         return "run"
 
     def _way_of_composite(self, path: StepPath, step: AnyStep) -> Way:
@@ -162,6 +163,8 @@ class Oracle:
         """Return whether an atomic agent without tools is asked again."""
         if self.present.follows or self.present.models != "live" or step.plan.shape != "model":
             return False
+        if step.conversation is not None:
+            return False
         return not _dsl.has_tools(step.agent) and not self._can_answer(path, step, data)
 
     def _can_answer(self, path: StepPath, step: Step, data: object) -> bool:
@@ -181,6 +184,12 @@ class Oracle:
         if found is not None:
             sentence = f"toolset {found!r} must connect to list its tools; pass connect=True"
             raise self.diverged(path, "tool call", sentence)
+
+    def _refuse_conversation(self, path: StepPath, step: Step) -> None:
+        """Refuse to ask a model without the messages of earlier runs."""
+        if step.conversation is not None and self.present.models == "live":
+            sentence = f"the conversation of step {path!r} is not recorded: messages of earlier runs are missing"
+            raise self.diverged(path, "status", sentence)
 
     def answer(self, path: StepPath, step: AnyStep, data: object, *, sees_context: bool) -> TerminalOutcome:
         """Return the recorded outcome of a step with this input, or raise.
