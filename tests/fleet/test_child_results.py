@@ -8,6 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 import trio
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from test_remote_steps import fleet, make
 
 from flujo_actors import Context, CorruptRecord, Flujo, Pipeline, RunClient, Step
@@ -123,6 +126,38 @@ def test_a_run_with_remote_steps_is_imported_under_another_id(url: str, tmp_path
     again = client.export("copy", tmp_path / "copy.flujo.jsonl")
     assert client.import_run(again, "r") == "r"
     assert Path(client.export("r", tmp_path / "r2.flujo.jsonl")).read_bytes() == Path(file).read_bytes()
+
+
+def test_a_remote_agent_is_replayed_and_rehearsed_by_its_turns(url: str, tmp_path: Path) -> None:
+    """Its turns and tool calls are in its own run; the tool is executed once in all."""
+    paid: list[int] = []
+    asked: list[str | None] = []
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        asked.append(info.instructions)
+        if len(messages) == 1:
+            return ModelResponse(parts=[ToolCallPart("pay", {"n": 1})])
+        return ModelResponse(parts=[TextPart("done")])
+
+    def steps(prompt: str) -> Pipeline[Any, Any]:
+        agent = Agent(FunctionModel(respond), instructions=prompt)
+        agent.tool_plain(pay)
+        return Pipeline([Step.granular("ask", agent, runs_on="gpu"), Step("b", str.upper)], name="pays")
+
+    def pay(n: int) -> str:
+        paid.append(n)
+        return "paid"
+
+    flujo = make(steps("Pay."), url)
+    assert run(flujo, "abc", run_id="r").output == "DONE"
+    file = RunClient(url).export("r", tmp_path / "r.flujo.jsonl")
+    for source in ("r", file):
+        replay = flujo.replay(source)
+        assert (str(replay), replay.checked, replay.taken) == ("same", ("ask",), ("b",))
+    assert asked == ["Pay."] * 2
+    [again] = flujo.rehearse("r", changed=Flujo(steps("Pay more.")), max_cost_usd=1).runs
+    assert (again.verdict, again.fork_seq, again.turns_before, again.turns_after) == ("same", 1, 2, 2)
+    assert (asked, paid) == (["Pay."] * 2 + ["Pay more."] * 2, [1])
 
 
 def test_a_paused_remote_step_goes_on_under_another_id(url: str, tmp_path: Path) -> None:
