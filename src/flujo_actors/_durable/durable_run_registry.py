@@ -432,10 +432,6 @@ class DurableRunRegistry:
     def _writer(self) -> JournalWriter:
         return writer_for(self.store, lease_s=self.settings.lease_s)
 
-    def journal_of(self, lease: Lease) -> StoreJournal:
-        """Return a journal for reading a run, or writing under its lease."""
-        return self._journal(lease)
-
     def check_records(self, run_id: RunId, records: Sequence[Record]) -> None:
         """Read the records as a resume does; `CorruptRecord` names a wrong one."""
         nothing_written: Any = None

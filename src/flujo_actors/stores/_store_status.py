@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -13,8 +12,6 @@ from .._core.outcomes import RunId
 from .._core.records.records import RECORD_VERSION
 from ..errors import CorruptRecord, StoreVersionError
 from ._record_rows import RecordRow, as_page, corrupt, restored, shown
-
-OPEN_STATUSES = ("running", "paused", "sleeping")
 
 
 @attrs.frozen(kw_only=True)
@@ -88,11 +85,6 @@ def _record_findings(run_id: RunId, row: Sequence[Any]) -> Iterator[str]:
 def orphan_finding(table: str, count: int) -> list[str]:
     """Return a line about a table's rows without a run."""
     return [f"{count} rows of {table} have no run"] if count else []
-
-
-def blob_finding(hashed: bytes, data: bytes) -> list[str]:
-    """Return a line for a blob that does not have its hash."""
-    return [] if hashlib.sha256(data).digest() == bytes(hashed) else [f"blob {bytes(hashed).hex()[:16]} was changed"]
 
 
 def name_of(run_id: str) -> RunId:

@@ -79,7 +79,6 @@ PAUSED = 3
 TAKEN = 4
 NOT_FOUND = 5
 INTERRUPTED = 130
-TERMINATED = 143
 
 _BY_ERROR: tuple[tuple[type[errors.FlujoError], int], ...] = (
     (errors.RunNotFound, NOT_FOUND),

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 from .field_table import BlueprintField
-from .nodes import Mapping, Node, Scalar, Sequence, Source
+from .nodes import Mapping, Node, Scalar, Source
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -66,7 +66,6 @@ class StepModel:
     uses: Used | None = None
     branches: list[Branch] = attrs.field(factory=list)
     body: list[StepModel] = attrs.field(factory=list)
-    body_node: Sequence | None = None
     default: list[StepModel] | None = None
     default_name: str | None = None
     """The name of the branch that is the default."""
@@ -140,7 +139,6 @@ class BlueprintModel:
     root: Mapping
     entries: Entries
     steps: list[StepModel]
-    steps_node: Sequence | None = None
     agents: dict[str, AgentModel] = attrs.field(factory=dict)
     imports: dict[str, ImportModel] = attrs.field(factory=dict)
     rate_limits: dict[str, dict[str, Any]] = attrs.field(factory=dict)

@@ -34,7 +34,6 @@ def read_model(collector: FindingCollector, root: Node | None, path: Path | None
     model = BlueprintModel(source=collector.source, path=path, root=root, entries=entries, steps=[])
     if steps_entry is not None:
         model.steps = sequence.steps(steps_entry.node, steps_entry.key, "`steps`")
-        model.steps_node = steps_entry.node if isinstance(steps_entry.node, Sequence) else None
     model.agents = _agents(reader, entries.get("agents"))
     model.imports = _imports(entries.get("imports"))
     model.schedules = dict(_schedules(reader, entries.get("schedules")))

@@ -16,16 +16,13 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 import attrs
 
 from ...errors import DeclarationError
 from ..records.records import Lease
 from ..validators import brief_repr, is_count, is_number, suggests_options
-
-RateResource: TypeAlias = Literal["requests", "tokens", "at_once"]
-"""Resource of a bucket."""
 
 LONGEST_BLOCK_S = 60.0
 """Longest block after a 429 without `Retry-After`."""
