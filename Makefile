@@ -208,7 +208,7 @@ constraints:
 		--constraint .venvs/newest/versions.txt --extra dev-evals --generate-hashes --no-header --no-annotate \
 		--output-file constraints-evals.txt pyproject.toml
 
-# Branch coverage of the whole suite, its processes included, as a table, as build/coverage/index.html and as
+# Branch coverage of the whole suite and of its forks, as a table, as build/coverage/index.html and as
 # build/coverage.md. `COVERED="-m 'not slow'"` measures the quick tests, or others.
 coverage: install browser pooler
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pytest-cov>=7,<8'
