@@ -124,7 +124,7 @@ class Unit:
 
 @attrs.frozen(kw_only=True)
 class _Rest:
-    """A run at rest: ended, or waiting for a person."""
+    """State of a case run that ended, or waits."""
 
     status: str
     output: object = None
@@ -550,7 +550,8 @@ def _metered(evaluator: Evaluator[object, object, object]) -> Evaluator[object, 
     return own
 
 
-async def _on_asyncio(make: Any) -> object:
+async def _on_asyncio(make: Callable[[], Awaitable[object]]) -> object:
+    """Call an asynchronous function on an asyncio loop, from any host."""
     if trio.lowlevel.in_trio_task():
         return await TRIO.asyncio().call(make)
     return await make()

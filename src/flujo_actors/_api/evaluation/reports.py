@@ -121,6 +121,7 @@ def _junit_case(suite: ElementTree.Element, case: CaseResult, *, repeated: bool)
 
 
 def junit_gate(suite: ElementTree.Element, gate: GateResult) -> None:
+    """Add the test case of a gate."""
     found = ElementTree.SubElement(suite, "testcase", classname="gates", name=xml_text(gate.text), time="0.000")
     if not gate.holds:
         message = xml_text(str(gate))
@@ -162,6 +163,7 @@ def _markdown_metrics(evaluation: Evaluation) -> Iterator[str]:
 
 
 def delta_row(delta: Delta) -> tuple[object, ...]:
+    """Return the cells of one metric in a comparison."""
     difference = f"{delta.difference:+.4g}"
     return (
         delta.metric, delta.n, _number(delta.before), _number(delta.after), difference, _interval(delta), delta.verdict,
@@ -182,6 +184,7 @@ def _markdown_cases(evaluation: Evaluation) -> Iterator[str]:
 
 
 def table(heading: Sequence[object], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Return the lines of a Markdown table."""
     yield "| " + " | ".join(map(_cell, heading)) + " |"
     yield "|" + "---|" * len(heading)
     for row in rows:
@@ -195,6 +198,7 @@ def _cell(value: object) -> str:
 
 
 def gate_row(gate: GateResult) -> tuple[str, str, str]:
+    """Return the cells of a gate: text, whether it holds, measured value."""
     measured = gate.measured if isinstance(gate.measured, str) else _number(gate.measured)
     return gate.text, "yes" if gate.holds else "no", measured
 
@@ -226,11 +230,13 @@ def text_report(evaluation: Evaluation, width: int | None = None) -> str:
 
 
 def comparison_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return heading and rows of a comparison, as text."""
     heading = ("metric", "n", "before", "after", "difference", "95 % interval", "verdict")
     return [heading, *(tuple(map(str, delta_row(delta))) for delta in comparison.deltas)]
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines with aligned columns."""
     shown = [[" ".join(visible(redacted(cell)).split()) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in shown]
@@ -242,6 +248,7 @@ def visible(text: str) -> str:
 
 
 def fitted(line: str, width: int) -> str:
+    """Return a line of at most `width` characters."""
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
 
 
@@ -300,6 +307,7 @@ def _number(value: float) -> str:
 
 
 def money(value: float) -> str:
+    """Return dollars, with four decimals below one dollar."""
     return f"${value:.4f}" if value < 1 else f"${value:,.2f}"
 
 
