@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import anyio
+import attrs
 import pytest
 from mortal_journal import Died, Fate, MortalJournal, die
 from payers import SCOPE, Bank, payer, request_of, streamed
@@ -14,6 +16,9 @@ from pydantic import BaseModel
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
 
 from flujo_actors._agents.granular.granular_request import GranularRequest
+from flujo_actors._agents.granular.units import UnitKey
+from flujo_actors._core.usage import Usage
+from flujo_actors.testing import JumpingLoop
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +120,51 @@ async def _cancelled(bank: Bank, journal: MortalJournal, way: Callable[..., Any]
     journal.fate.end = task.cancel
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+class BoundedLoop(JumpingLoop):
+    """Loop on the mock clock that refuses to schedule callbacks without end."""
+
+    scheduled = 0
+
+    def call_soon(self, *given: Any, **options: Any) -> asyncio.Handle:
+        self.scheduled += 1
+        if self.scheduled > MOST_CALLBACKS:
+            self.stop()
+        return super().call_soon(*given, **options)
+
+
+MOST_CALLBACKS = 5_000
+
+
+@attrs.define
+class SlowJournal(MortalJournal):
+    """Journal whose first commit takes an hour, and is cancelled meanwhile."""
+
+    cancel: Callable[[], object] = die
+
+    async def commit(self, key: UnitKey, result: str, usage: Usage) -> None:
+        if not self.results:
+            asyncio.get_running_loop().call_later(60, self.cancel)
+            await asyncio.sleep(3600)
+        await MortalJournal.commit(self, key, result, usage)
+
+
+@pytest.mark.parametrize("way", [_run, _stream])
+def test_a_cancelled_commit_waits_for_a_slow_store_without_spinning(way: Callable[..., Any]) -> None:
+    """anyio repeats a cancellation in every round, so a commit that answers each one would never be idle."""
+    journal = SlowJournal()
+
+    async def cancelled() -> float:
+        with anyio.CancelScope() as scope:
+            journal.cancel = scope.cancel
+            await _life(Bank(), journal, way)
+        assert scope.cancelled_caught
+        return asyncio.get_running_loop().time()
+
+    with asyncio.Runner(loop_factory=BoundedLoop) as runner:
+        assert runner.run(cancelled()) >= 3600
+    assert len(journal.results) == 1
 
 
 def test_a_process_may_die_again_and_again() -> None:
