@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trio
-from pydantic_ai import Agent
+from pydantic_ai import Agent, RunContext
 from simulated_pipelines import CASES, Case
 
 from flujo_actors import Flujo, MemoryStore, RateLimit, Step, UsageLimits
@@ -321,6 +321,64 @@ def test_limits_hold_for_the_turns_of_a_granular_step(name: str) -> None:
     """Rule (g): a resumed step counts the units of earlier processes."""
     limits = {"dollars": UsageLimits(total_cost_usd_limit=0.02), "tool calls": UsageLimits(tool_calls_limit=1)}
     simulate(talkative("granular", "step", limits[name]), "go", seeds=15, faults=[faults.crash(p=0.1)])
+
+
+def judged(world: World) -> Flujo:
+    """A function, a validator and a tool that call agents of their own."""
+    judge, answers = Agent(world.model("good"), name="judge"), Agent(world.model(CallTool("look"), "hot"), name="asker")
+
+    async def translate(data: str) -> str:
+        return (await judge.run(data)).output
+
+    async def is_good(output: str) -> bool:
+        return (await judge.run(output)).output == "good"
+
+    @answers.tool
+    async def look(ctx: RunContext[Any]) -> str:
+        return (await judge.run("tea", usage=ctx.usage)).output
+
+    ask = Step("ask", answers, validators=[is_good], max_retries=4)
+    return Flujo(Step("translate", translate, max_retries=4) >> ask, store=world.store)
+
+
+def test_agents_that_functions_and_validators_call_are_not_counted() -> None:
+    """Rule (g) is about the usage that the library can record."""
+    simulate(judged, "tea?", seeds=20)
+
+
+def test_an_agent_in_a_tool_without_shared_usage_is_found() -> None:
+    """Rule (g): the reason names the remedy."""
+
+    def app(world: World) -> Flujo:
+        helper = Agent(world.model("hot"), name="helper")
+        agent = Agent(world.model(CallTool("look"), "hot"), name="asker")
+
+        @agent.tool_plain
+        async def look() -> str:
+            return (await helper.run("tea")).output
+
+        return Flujo(Step("ask", agent), store=world.store)
+
+    with pytest.raises(SimulationFailed, match=r"\(g\) 30 tokens are recorded, .* used 45; .* with usage=ctx\.usage"):
+        simulate(app, "tea?", seeds=1, faults=faults.none())
+
+
+def test_an_error_of_the_library_in_a_nursery_of_the_drive_ends_the_life() -> None:
+    """As it does outside of the nursery; other exceptions are failures with their own name."""
+
+    async def drive(world: World, flujo: Flujo) -> Any:
+        async with trio.open_nursery():
+            return await (flujo.resume_async("r") if world.records() else flujo.run_async(1, run_id="r"))
+
+    kinds = [faults.store_fails(p=0.1), faults.lease_lost(p=0.1)]
+    assert simulate(chain, seeds=20, faults=kinds, drive=drive).lives > 25
+
+    async def broken(world: World, flujo: Flujo) -> Any:
+        async with trio.open_nursery():
+            raise LookupError("nothing")
+
+    with pytest.raises(SimulationFailed, match="life 1 raised LookupError: nothing"):
+        simulate(chain, seeds=1, drive=broken)
 
 
 def test_rules_hold_for_every_run_of_a_drive(monkeypatch: pytest.MonkeyPatch) -> None:

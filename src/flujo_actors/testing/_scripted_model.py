@@ -34,6 +34,7 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json
 
 from .._agents.compaction import context_in
+from .._agents.request_meter import current_call
 from .._core.usage import NO_USAGE, Usage
 from ..errors import DeclarationError
 from ._scripted_agent import DEFAULT_USAGE, Billed, CallTool, Delayed, Script, Streamed, settled
@@ -358,7 +359,8 @@ class WorldModel(ScriptedModel):
         _raise_if_refused(fault)
         self._script = _OneReply(self._reply(number, messages))  # type: ignore[assignment]
         turn = await super()._turn(messages, settings, parameters, streamed=streamed)
-        self._world.asked(turn.usage.tokens)
+        if current_call.get() is not None:  # an agent that a function calls is not counted by the library, either
+            self._world.asked(turn.usage.tokens)
         self._world.answered(fault)
         return _truncated(turn) if fault is not None and fault.name == "truncated_answer" else turn
 

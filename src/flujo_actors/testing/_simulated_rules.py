@@ -40,7 +40,10 @@ def _found(world: World, state: RunState, result: PipelineResult | None) -> Iter
     yield from _gaps(records)
     yield from _answers(records)
     if used > state.usage.tokens:
-        yield f"(g) {state.usage.tokens} tokens are recorded, but committed model calls used {used}"
+        yield (
+            f"(g) {state.usage.tokens} tokens are recorded, but committed model calls used {used}; "
+            "an agent that a tool calls is counted with usage=ctx.usage"
+        )
     reached = exceeded(world.limits, state.usage)
     if reached is not None:
         yield f"(g) the run has used {reached}"

@@ -593,7 +593,9 @@ class SimulatedStore(MemoryStore):
     def _appended(self, batch: Sequence[Append]) -> list[Verdict]:
         verdicts = super().append(batch)
         for append, verdict in zip(batch, verdicts, strict=True):
-            if not isinstance(verdict, LeaseLost):
+            if isinstance(verdict, FlujoError):
+                self._world.note("refused", f"{type(verdict).__name__} {append.lease.run_id!r}")
+            else:
                 self._world.committed(append)
         return verdicts
 

@@ -225,16 +225,21 @@ class Simulator:
         except (InvalidAnswer, FingerprintMismatch) as error:  # every further life would raise it, too
             return self._raised(world, error)
         except FlujoError as error:
-            world.note("life ended", f"{type(error).__name__}")
-            world.result = getattr(error, "result", None) or world.result
-            return world.violation or _rest(world)
+            return self._ended_by(world, error)
         except AssertionError as error:
             raised = self._raised(world, error)
             return f"drive: {error}" if str(error) else raised
         except Exception as error:  # user code: the factory, the drive and what they call
-            return self._raised(world, error)
+            only = _only_of(error)
+            return self._ended_by(world, only) if isinstance(only, FlujoError) else self._raised(world, only)
         world.result = ended if isinstance(ended, PipelineResult) else world.result
         return world.violation or ("" if self.drive is None else _rest(world, unknown=""))
+
+    def _ended_by(self, world: World, error: FlujoError) -> str | None:
+        """Note an error of the library that ended a life."""
+        world.note("life ended", type(error).__name__)
+        world.result = getattr(error, "result", None) or world.result
+        return world.violation or _rest(world)
 
     def _raised(self, world: World, error: Exception) -> str:
         world.error = error
@@ -508,6 +513,13 @@ def _rest(world: World, *, unknown: str | None = None) -> str | None:
     if has_ended(run.status) and world.result is None:
         world.result = stored_result(run, RunClient(world.store, allow_blocking=True).state(RUN_ID))
     return "" if has_ended(run.status) or (unknown is not None and run.status != "running") else None
+
+
+def _only_of(error: Exception) -> Exception:
+    """Return the only error of a group, or the error itself."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _code_of(value: object, name: str) -> str:
