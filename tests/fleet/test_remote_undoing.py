@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from fleet_processes import Worker
 from fleet_waiting import until
 from test_remote_steps import fleet, make
 
-from flujo_actors import AbortRun, Flujo, Pipeline, RunClient, Step, Undo
+from flujo_actors import AbortRun, Flujo, NotPaused, Pipeline, PostgresStore, RunClient, Step, Undo
+from flujo_actors._core.records.records import Append
 from kit.postgres_server import session_server
 
 pytestmark = pytest.mark.slow
@@ -216,6 +218,40 @@ def test_a_run_that_is_cancelled_undoes_what_remote_steps_had_done(url: str, aga
 
     trio.run(main)
     assert (client.get("r").status, desk.log) == ("aborted", ["a", "x", "y", "undo y?", "undo x", "undo a"])
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("owner", ["child", "run"])
+def test_a_run_that_is_cancelled_around_the_end_of_its_remote_step_is_undone(
+    url: str, owner: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An acknowledged cancel counts, unless the run itself had ended before it."""
+    desk, cancelled = Desk("gpu"), []
+    flujo = make(Pipeline([desk.step("a"), desk.step("b", runs_on=desk.queue)], name="cancelled"), url)
+    client, write = RunClient(url, allow_blocking=True), PostgresStore.append
+
+    def append(self: PostgresStore, batch: Sequence[Append]) -> Any:
+        ends = [each.lease.run_id for each in batch if each.status == "completed"]
+        meets = not cancelled and any((run_id == "r") == (owner == "run") for run_id in ends)
+        verdicts = None if meets and moment == "before" else write(self, batch)
+        if meets:
+            cancelled.append(ends)
+            with contextlib.suppress(NotPaused):
+                client.cancel("r", "not wanted")
+        return write(self, batch) if verdicts is None else verdicts
+
+    monkeypatch.setattr(PostgresStore, "append", append)
+
+    async def main() -> Any:
+        with trio.fail_after(120):
+            async with fleet(flujo):
+                return await flujo.run_async("x", run_id="r")
+
+    result = trio.run(main)
+    assert cancelled
+    ended_before = (owner, moment) == ("run", "after")
+    assert result.status == client.get("r").status == ("completed" if ended_before else "aborted")
+    assert [line.removesuffix("?") for line in undoing(desk)] == ([] if ended_before else ["undo b", "undo a"])
 
 
 def test_whoever_goes_on_with_a_run_knows_what_was_undone_elsewhere(url: str) -> None:

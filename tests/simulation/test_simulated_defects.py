@@ -12,7 +12,7 @@ import pytest
 import trio
 from simulated_pipelines import CASES
 
-from flujo_actors import Backoff, Flujo, Step
+from flujo_actors import Backoff, Flujo, RunClient, Step
 from flujo_actors._core import seams
 from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.records.records import Append, Lease, Record
@@ -25,6 +25,7 @@ from flujo_actors._runtime.tree.step_supervisor import StepSupervisor
 from flujo_actors.errors import LeaseLost
 from flujo_actors.stores._memory_store import MemoryStore
 from flujo_actors.testing import SimulationFailed, World, faults, simulate
+from flujo_actors.testing._simulated_world import SimulatedStore
 
 SEEDS = 400
 """Histories within which each defect must be found."""
@@ -171,6 +172,60 @@ def test_keys_results_and_state_are_compared_with_the_records(name: str, monkeyp
     with pytest.raises(SimulationFailed, match=sentence) as failed:
         simulate(keyed, 1, **given)
     assert len(failed.value.faults) <= 3
+
+
+# --- Defects of answers and compensations -------------------------------------------------------------------------
+# Rules (f) and (h), each by its own sentence.
+
+
+def accepted_again(patch: pytest.MonkeyPatch) -> None:
+    """An answer to an answered question is accepted and dropped."""
+    patch.setattr(RunClient, "answer", lambda self, token, answer, **options: None)
+
+
+def answered_twice(patch: pytest.MonkeyPatch) -> None:
+    """The stored records have an answer twice."""
+    read = MemoryStore.read
+
+    def repeated(self: MemoryStore, run_id: RunId, *given: Any, **options: Any) -> Any:
+        found = [each for record in read(self, run_id, *given, **options) for each in _doubled(record)]
+        return [attrs.evolve(record, seq=place) for place, record in enumerate(found, 1)]
+
+    patch.setattr(SimulatedStore, "read", MemoryStore.read)  # the run itself reads the right records
+    patch.setattr(MemoryStore, "read", repeated)
+
+
+def _doubled(record: Record) -> Sequence[Record]:
+    return [record, record] if record.kind == "answered" or "~c" in record.path else [record]
+
+
+def hidden_failure(patch: pytest.MonkeyPatch) -> None:
+    """The failure that a compensation follows is not recorded."""
+    edited(patch, lambda record: None if record.kind == "settled" and '"failure"' in record.body else record)
+
+
+FURTHER: dict[str, tuple[Patch, str, str]] = {
+    "accepted again": (
+        accepted_again,
+        "question",
+        r"\(f\) question 'how' was answered, and another answer was accepted",
+    ),
+    "answered twice": (answered_twice, "question", r"\(f\) question 'how' was asked 1 times and answered 2 times"),
+    "undone twice": (answered_twice, "saga", r"\(h\) compensation 'car/~c' is committed twice"),
+    "undone first": (hidden_failure, "saga", r"\(h\) compensation 'car/~c' runs before any failure"),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_answers_and_compensations_are_compared_with_the_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The present code passes the same seeds."""
+    patch, case_name, sentence = FURTHER[name]
+    case = CASES[case_name]
+    given: dict[str, Any] = {"seeds": 20, "faults": [faults.duplicate_answer(p=0.5)], "answers": case.answers}
+    simulate(case.factory, case.input, **given)
+    patch(monkeypatch)
+    with pytest.raises(SimulationFailed, match=sentence):
+        simulate(case.factory, case.input, **given)
 
 
 # --- Defects A4 and A6 ---------------------------------------------------------------------------------------------
