@@ -238,7 +238,7 @@ def test_questions_are_asked_here_if_wanted(place: Path) -> None:
     assert done.stderr.count("Publish?") == 2
     left = run(place, "run", "app.py:asking", "-i", "tea", "--ask", stdin="")
     assert left.returncode == 3
-    assert "nothing can be resumed" in left.stderr
+    assert "a run without a store cannot be resumed" in left.stderr
 
 
 @pytest.mark.slow
@@ -308,13 +308,13 @@ def test_a_second_ctrl_c_stops_at_once_and_says_what_was_left(place: Path) -> No
 
 
 @pytest.mark.slow
-def test_without_a_store_it_says_that_nothing_can_be_resumed(place: Path) -> None:
+def test_a_run_without_a_store_is_reported_as_not_resumable(place: Path) -> None:
     """Instead of a command that would not work."""
     process = begun(place, "-i", "x")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "nothing can be resumed" in err
+    assert "a run without a store cannot be resumed" in err
 
 
 @pytest.mark.slow

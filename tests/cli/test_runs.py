@@ -45,6 +45,17 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
     return code, said.out, said.err
 
 
+def test_a_command_without_a_store_or_a_run_names_the_option_to_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message is an instruction: options by name, no questions to the reader."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLUJO_STORE", raising=False)
+    for arguments in (["runs", "list"], ["page"]):
+        assert "no store is named: pass --store URL, or set FLUJO_STORE" in called(capsys, *arguments)[2]
+    assert "no run is selected: pass run ids" in called(capsys, "runs", "export", "--store", "sqlite:///r.db")[2]
+
+
 def test_runs_are_listed_for_people_and_programs(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Latest change first, by status, pipeline, time and text; nothing but the list on stdout."""
     Flujo(Step("shout", shout), store=store).run("a", run_id="tea-1")

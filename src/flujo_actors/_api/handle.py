@@ -149,7 +149,7 @@ class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]
     def show_chunks(self, chunks: ShownChunks) -> None:
         """Select the chunks to show, before the run begins."""
         if self._background is not None:
-            raise RuntimeError("this run has begun: say whose chunks you want to run_async(chunks=…)")
+            raise RuntimeError("this run has started: select chunks by run_async(chunks=…)")
         self._chunks = chunks
 
     if not TYPE_CHECKING:  # or type checkers would believe in every name

@@ -67,10 +67,10 @@ def page(
     remembered by the browser that used it.
     """
     if host not in _LOOPBACK and not token:
-        raise DeclarationError(f"--host {host} lets other machines in: say with --token who may see the page")
+        raise DeclarationError(f"--host {host} serves other machines: pass --token")
     address = store or call.settings().store
     if not address:
-        raise DeclarationError('no store is known: give --store, or say store = "sqlite:///runs.db" in flujo.toml')
+        raise DeclarationError('no store is named: pass --store URL, or set FLUJO_STORE or store = "…" in flujo.toml')
     key = token or secrets.token_urlsafe(24)
     return _serve(_app(address, key, once=token is None, **options), host, port, key)
 

@@ -176,7 +176,7 @@ def _found(
 ) -> list[str | os.PathLike[str]]:
     """Return the newest ended runs of the store."""
     if flujo.store is None:
-        raise DeclarationError("which runs? Name them, or pass --store URL")
+        raise DeclarationError("no run is selected: pass run ids or files, or --store URL")
     after = None if since is None else moment(since, now=time.time())
     state: Any = None if status is not None else ["completed", "failed", "aborted"]
     listed = RunClient(flujo.store).list(

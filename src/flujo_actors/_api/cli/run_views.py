@@ -412,14 +412,14 @@ class RunView:
         else:
             sys.stderr.write(f"token: {one_line(str(result.state_token))}\n")  # also in quiet mode
         if self._flujo.store is None:
-            self.say("without a store nothing can be resumed: say --store URL, or --ask to answer here")
+            self.say("a run without a store cannot be resumed: pass --store URL, or --ask to answer here")
         else:
             self.say(f"answer with: flujo-actors runs answer {token} VALUE{self._where()}")
 
     def show_resume_command(self) -> None:
         """After a run was stopped."""
         if self._flujo.store is None:
-            self.say("without a store nothing can be resumed")
+            self.say("a run without a store cannot be resumed")
             return
         run_id, target = shlex.quote(self.run_id), shlex.quote(self._target) if self._target else ""
         self.say(f"resume with: flujo-actors runs resume {run_id} {target}{self._where()}".rstrip())

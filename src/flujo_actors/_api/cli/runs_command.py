@@ -527,7 +527,7 @@ def export(
 ) -> int:
     """Write runs with their records to a file of JSON lines."""
     if where == bool(run):
-        raise DeclarationError("which runs? Name them, or pass --where and a filter")
+        raise DeclarationError("no run is selected: pass run ids, or --where and a filter")
     file = sys.stdout.buffer if output == "-" else output
     chosen: Any = filter_of(wanted, all=all_runs) if where else run[0] if len(run) == 1 else run
     report = client_of(call, store).export(chosen, file, redact=redact, content=content)
@@ -602,7 +602,7 @@ def store_url(call: Invocation, store: str | None) -> str:
     """Return the store that was named, or that the settings name."""
     url = store or call.settings().store
     if url is None:
-        raise DeclarationError('where are the runs? Say --store URL, FLUJO_STORE, or store = "…" in flujo.toml')
+        raise DeclarationError('no store is named: pass --store URL, or set FLUJO_STORE or store = "…" in flujo.toml')
     return url
 
 
