@@ -135,10 +135,10 @@ async def test_a_receiver_without_a_task_gets_what_comes_next_and_no_more() -> N
         got.append(("task", await mailbox.get()))
 
     mailbox.put_nowait(1)
-    mailbox.hand_next_to(deliver)
+    mailbox.deliver_next(deliver)
     assert got == [1]
     async with trio.open_nursery() as nursery:
-        mailbox.hand_next_to(deliver)
+        mailbox.deliver_next(deliver)
         nursery.start_soon(receive)
         await wait_all_tasks_blocked()
         mailbox.put_nowait(2)
@@ -156,15 +156,15 @@ def test_a_receiver_without_a_task_hears_of_the_end_or_withdraws() -> None:
     def deliver(what: Value[Any] | Error) -> None:
         ends.append(type(what.error).__name__ if isinstance(what, Error) else "an item")
 
-    mailbox.hand_next_to(deliver)
+    mailbox.deliver_next(deliver)
     mailbox.withdraw(deliver)
     mailbox.put_nowait(1)
     assert (ends, mailbox.get_nowait()) == ([], 1)
-    mailbox.hand_next_to(deliver)
+    mailbox.deliver_next(deliver)
     mailbox.close()
-    mailbox.hand_next_to(deliver)
+    mailbox.deliver_next(deliver)
     mailbox.break_off()
-    mailbox.hand_next_to(deliver)
+    mailbox.deliver_next(deliver)
     assert ends == ["EndOfChannel", "EndOfChannel", "ClosedResourceError"]
 
 

@@ -219,7 +219,7 @@ async def test_dead_letters_are_shown_to_a_subscriber_that_has_room() -> None:
     addressee = Addressee("gone", Mailbox[int](4), letters)
     ref = addressee.ref()
     await ref.tell(1)
-    addressee.bury(None)
+    addressee.terminate(None)
     await ref.tell(2)
     await ref.tell(3)
     assert (letters.count, letters.missed) == (3, 1)

@@ -390,8 +390,8 @@ def test_a_run_keeps_outputs_only_for_whoever_names_them(place: Path) -> None:
     """A template asks for what it refers to."""
     plain = load_blueprint(write(place, 'steps: [{name: a, uses: builtins.passthrough, input: "{{ previous_step }}"}]'))
     named = load_blueprint(write(place, 'steps: [{name: a, uses: builtins.passthrough, input: "{{ input }}"}]'))
-    assert plain.asks_of_scope == frozenset()
-    assert named.asks_of_scope == {"run_input"}
+    assert plain.scope_keywords == frozenset()
+    assert named.scope_keywords == {"run_input"}
 
 
 def test_a_sequence_is_a_step_with_options() -> None:

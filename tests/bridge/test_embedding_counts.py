@@ -237,8 +237,8 @@ def test_a_guest_that_is_woken_by_its_host_looks_for_io_once(host: HostCase, mon
         here = await current_host()
         return await here.enter(on_trio, here.asyncio())
 
-    see = ParkedGuest.look
-    monkeypatch.setattr(ParkedGuest, "look", look)
+    see = ParkedGuest.poll
+    monkeypatch.setattr(ParkedGuest, "poll", look)
     assert host.run(main) == 10
 
 

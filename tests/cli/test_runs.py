@@ -14,7 +14,7 @@ from pydantic_ai import Agent
 from flujo_actors import Flujo, RunClient, Step, make_agent_async
 from flujo_actors._api.cli import runs_command
 from flujo_actors._api.cli.entry import main
-from flujo_actors._api.cli.run_filters import answers, moment, seconds
+from flujo_actors._api.cli.run_filters import answers, epoch_seconds, seconds
 from flujo_actors.errors import DeclarationError
 from flujo_actors.testing import Billed, CallTool, scripted_model
 
@@ -288,7 +288,7 @@ def test_a_store_has_to_be_named(
 def test_spans_of_time_are_read(text: str, span: float) -> None:
     """As people write them."""
     assert seconds(text) == span
-    assert moment(text, now=1e9) == 1e9 - span
+    assert epoch_seconds(text, now=1e9) == 1e9 - span
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-3", "3 years", "inf", "nan", "1e999"])

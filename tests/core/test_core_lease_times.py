@@ -23,7 +23,7 @@ def test_a_failed_renewal_is_repeated_soon() -> None:
     """A thirtieth of a lease after it was sent; the reply to a pending one is checked as often."""
     assert not times(failed=True).is_due(100.9)
     assert times(failed=True).is_due(101.0)
-    assert times(asking=True).next_look([], 100.0) == 101.0
+    assert times(asking=True).next_check([], 100.0) == 101.0
 
 
 def test_a_lease_that_may_still_last_is_never_given_up() -> None:
@@ -59,7 +59,7 @@ def test_somebody_always_looks_again_within_a_third_of_a_lease_or_when_one_ends(
 ) -> None:
     """The next look lies ahead, and no end of a lease lies before it."""
     known = times(asked_at=min(asked_at, now), asking=asking)
-    look = known.next_look(untils, now)
+    look = known.next_check(untils, now)
     assert look > now
     assert not any(now < until < look for until in untils)
     assert look <= now + known.every_s

@@ -24,7 +24,7 @@ def test_a_step_is_running_from_its_start_to_its_end() -> None:
     outline = Outline([row(1, "admitted"), row(2, "started", "a", name="A", latency_s=0.5)])
     node = outline.nodes[StepPath("a")]
     assert (node.status, node.name, node.began_at, list(outline.root.running)) == ("running", "A", 1.5, ["a"])
-    outline.take(row(3, "settled", "a", status="success", latency_s=1.5))
+    outline.apply(row(3, "settled", "a", status="success", latency_s=1.5))
     assert (node.status, node.began_at, outline.root.done, dict(outline.root.running)) == ("success", 1.5, 1, {})
 
 
@@ -32,12 +32,12 @@ def test_a_map_of_many_is_known_by_its_counts() -> None:
     """Done, failed, running and to go, the oldest running first, the last failure by its path."""
     outline = Outline([row(1, "started", "each")])
     for item in range(20):
-        outline.take(row(item + 2, "started", f"each/~i{item}", of=100))
+        outline.apply(row(item + 2, "started", f"each/~i{item}", of=100))
     for item in range(10):
         status = "failure" if item == 7 else "success"
-        outline.take(row(item + 22, "settled", f"each/~i{item}", status=status))
+        outline.apply(row(item + 22, "settled", f"each/~i{item}", status=status))
     each = outline.nodes[StepPath("each")]
-    assert (each.is_crowd, each.done, each.failed, len(each.running), each.to_go) == (True, 9, 1, 10, 80)
+    assert (each.is_collapsed, each.done, each.failed, len(each.running), each.to_go) == (True, 9, 1, 10, 80)
     assert next(iter(each.running)) == "each/~i10"
     assert each.last_failure == "each/~i7"
 
@@ -45,7 +45,7 @@ def test_a_map_of_many_is_known_by_its_counts() -> None:
 def test_what_was_cut_short_is_not_running_for_ever() -> None:
     """It has no record of its own: the end of what is around it, or the end of the run, is its end."""
     outline = Outline([row(1, "started", "a"), row(2, "started", "a/b"), row(3, "started", "a/b/c")])
-    outline.take(row(4, "settled", "a", status="failure", note="why"))
+    outline.apply(row(4, "settled", "a", status="failure", note="why"))
     assert [node.status for node in outline.steps()] == ["failure", "aborted", "aborted"]
     outline = Outline(
         [row(1, "started", "a"), row(2, "paused", "a/b", note="Well?"), row(3, "ended", status="aborted")]
@@ -57,12 +57,12 @@ def test_what_was_cut_short_is_not_running_for_ever() -> None:
 def test_a_step_that_tries_again_goes_on_without_what_it_gave_up() -> None:
     """Its attempt is counted up, and children of the attempt before are over."""
     outline = Outline([row(1, "started", "a"), row(2, "started", "a/b")])
-    outline.take(row(3, "settled", tried(StepPath("a")), status="failure", note="no", attempts=1, tokens=5))
+    outline.apply(row(3, "settled", tried(StepPath("a")), status="failure", note="no", attempts=1, tokens=5))
     node = outline.nodes[StepPath("a")]
     assert (node.status, node.attempts, node.note, outline.tokens) == ("running", 2, "no", 5)
-    outline.take(row(4, "started", "a/~a2/b"))
+    outline.apply(row(4, "started", "a/~a2/b"))
     assert outline.nodes[StepPath("a/~a2/b")].parent is node
-    outline.take(row(5, "settled", "a", status="success", attempts=2, tokens=9))
+    outline.apply(row(5, "settled", "a", status="success", attempts=2, tokens=9))
     assert (outline.tokens, node.status) == (9, "success")
 
 
@@ -70,8 +70,8 @@ def test_questions_come_and_go() -> None:
     """From the pause to the answer, or to the end of what is around it."""
     outline = Outline([row(1, "paused", "ask", note="Well?"), row(2, "ended", status="paused")])
     assert (outline.status, outline.questions) == ("paused", {"ask": "Well?"})
-    outline.take(row(3, "answered", "ask"))
-    outline.take(row(4, "resumed"))
+    outline.apply(row(3, "answered", "ask"))
+    outline.apply(row(4, "resumed"))
     assert (outline.status, outline.questions, outline.nodes[StepPath("ask")].status) == ("running", {}, "running")
 
 
@@ -116,7 +116,7 @@ def test_the_total_counts_everything_once(data: st.DataObject) -> None:
     Flujo(Pipeline((some("a", 2), some("b", 2)), name="all"), store=store).run(0, run_id="r")
     outline, client = Outline(), RunClient(store)
     for record in client.records("r"):
-        outline.take(record)
+        outline.apply(record)
         counted = client.state_at("r", record.seq).usage
         assert outline.tokens == counted.tokens
         assert outline.cost_usd == pytest.approx(counted.cost_usd)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from flujo_actors._durable.leases import GONE, Process, fate_of, process_of
+from flujo_actors._durable.leases import GONE, Process, liveness_of, process_of
 
 HERE = Process(host="box", pid=7, boot="boot-1", spaces="11.12", started="500")
 OTHER = attrs.evolve(HERE, pid=8, started="600")
@@ -29,7 +29,7 @@ def test_an_owner_names_its_process_for_good() -> None:
 def test_a_name_of_another_form_is_unknown(owner: str | None) -> None:
     """Also that of a process that an earlier version of the library named."""
     assert process_of(owner) is None
-    assert fate_of(owner, here=HERE, started_at=seen(GONE)) == "unknown"
+    assert liveness_of(owner, here=HERE, started_at=seen(GONE)) == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -39,22 +39,22 @@ def test_a_process_of_this_machine_is_dead_if_it_is_gone_or_its_number_is_anothe
     started: str | None, fate: str
 ) -> None:
     """A number that was given out again is no sign of life, and one that is hidden is no sign of death."""
-    assert fate_of(OTHER.owner("x"), here=HERE, started_at=seen(started)) == fate
+    assert liveness_of(OTHER.owner("x"), here=HERE, started_at=seen(started)) == fate
 
 
 @pytest.mark.parametrize("elsewhere", [{"host": "pod"}, {"boot": "boot-2"}, {"spaces": "13.12"}, {"started": ""}])
 def test_a_process_elsewhere_is_unknown(elsewhere: dict[str, str]) -> None:
     """Another machine, another boot, another container: its number says nothing here."""
     process = attrs.evolve(OTHER, **elsewhere)
-    assert fate_of(process.owner("x"), here=HERE, started_at=seen(GONE)) == "unknown"
+    assert liveness_of(process.owner("x"), here=HERE, started_at=seen(GONE)) == "unknown"
 
 
 def test_a_system_that_names_no_boots_knows_nobody() -> None:
     """Not even one that calls itself the same."""
     here = Process(host="box", pid=7)
-    assert fate_of(attrs.evolve(here, pid=8).owner("x"), here=here, started_at=seen(GONE)) == "unknown"
+    assert liveness_of(attrs.evolve(here, pid=8).owner("x"), here=here, started_at=seen(GONE)) == "unknown"
 
 
 def test_this_process_knows_itself() -> None:
     """Under every claim it makes."""
-    assert fate_of(HERE.owner("x"), here=HERE, started_at=seen(None)) == "here"
+    assert liveness_of(HERE.owner("x"), here=HERE, started_at=seen(None)) == "here"

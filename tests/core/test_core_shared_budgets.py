@@ -38,11 +38,11 @@ class Holder:
         return Lease(run_id=RunId(self.name), owner="o", epoch=self.epoch)
 
     def draw(self, *, wants: bool) -> BudgetSnapshot:
-        wanted = self.quota.wanted("caller", NOTHING) if wants else None
+        wanted = self.quota.reservation_request("caller", NOTHING) if wants else None
         [told] = self.budgets.draw(self.lease, [BudgetClaim(share=self.share(), wants=wanted, limits=LIMITS)])
-        self.quota.see(told.others)
+        self.quota.update_others(told.others)
         if told.granted and wanted is not None:
-            self.open.append(self.quota.set_aside(wanted.reserves))
+            self.open.append(self.quota.reserve_amount(wanted.reserves))
         return told
 
     def settle(self) -> None:

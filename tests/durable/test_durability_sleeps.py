@@ -148,7 +148,7 @@ def test_a_sleeping_step_is_drawn_as_waiting(store: Store) -> None:
     Flujo(Step.sleep("nap", HOUR), store=store).run(1, run_id="run")
     outline = Outline()
     for record in client(store).records("run"):
-        outline.take(record)
+        outline.apply(record)
     assert (outline.status, outline.nodes[StepPath("nap")].status) == ("sleeping", "waiting")
 
 

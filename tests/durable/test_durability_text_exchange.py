@@ -14,7 +14,7 @@ from pydantic_ai.models.function import FunctionModel
 from flujo_actors import Flujo, RunClient, RunNotFound, Step, make_agent_async
 from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.step_paths import StepPath
-from flujo_actors._durable.claims import give_up
+from flujo_actors._durable.claims import release_run
 from flujo_actors._durable.live_text import live_key, live_texts
 from flujo_actors.stores import RunQuery
 from kit.durable_places import Place, SqlitePlace
@@ -91,7 +91,7 @@ def test_the_claim_of_a_run_knows_its_watchers(place: Place, how: str) -> None:
             watcher.watch_texts([RunId(run_id)], for_s=60)
             if how == "abandoned":
                 store = place.open()
-                give_up(store, store.claim(RunId(run_id), owner="gone", lease_s=60))
+                release_run(store, store.claim(RunId(run_id), owner="gone", lease_s=60))
             found.append((await flujo.resume_async(run_id)).output)
         return found
 

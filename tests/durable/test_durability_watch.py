@@ -266,7 +266,7 @@ def test_a_projector_is_fed_record_by_record(place: Place) -> None:
     Flujo(CHAIN, store=store).run(1, run_id="r")
     projector, client = Projector("r"), RunClient(store)
     for record in store.read("r"):
-        projector.take(record)
+        projector.apply(record)
         assert projector.state() == client.state_at("r", record.seq)
 
 

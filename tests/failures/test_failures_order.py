@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flujo_actors._core.failure_info import HALT, State, ToUndo, Undoable, When, could_not, in_order, left_by
+from flujo_actors._core.failure_info import (
+    HALT,
+    State,
+    ToUndo,
+    Undoable,
+    When,
+    compensation_entries_of,
+    could_not,
+    in_order,
+)
 from flujo_actors._core.outcomes import Undone
 from flujo_actors._core.step_paths import StepPath
 
@@ -47,7 +56,7 @@ def _folded(node: Node) -> tuple[int, ...]:
     """What a tree leaves, by the decisions of the core from the inside out."""
     inside = [number for child in node.inside for number in _folded(child)]
     own = node.number if node.compensated else None
-    return left_by(node.state, own=own, inside=inside, is_call=node.is_call, when=node.when)
+    return compensation_entries_of(node.state, own=own, inside=inside, is_call=node.is_call, when=node.when)
 
 
 def _is_undone(node: Node, around: list[Node]) -> bool:

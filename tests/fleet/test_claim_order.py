@@ -20,7 +20,7 @@ from fleet_processes import Worker
 from fleet_waiting import until, until_while_it_moves
 
 from flujo_actors import DeclarationError, Flujo, MemoryStore, Pipeline, RunClient, Step
-from flujo_actors._fleet.engine_port import Engine, Play, Ticket
+from flujo_actors._fleet.engine_port import Engine, ExecuteTicket, Ticket
 from kit.postgres_server import session_server
 
 
@@ -41,12 +41,12 @@ class Fifo:
     def withdraw(self, run_ids: Sequence[str]) -> None:
         pass
 
-    def serve(self, queues: Sequence[str], slots: int, play: Play, stopping: threading.Event) -> None:
+    def serve(self, queues: Sequence[str], slots: int, play: ExecuteTicket, stopping: threading.Event) -> None:
         with ThreadPoolExecutor(slots) as threads:
             for _ in range(slots):
                 threads.submit(self._serve, play, stopping)
 
-    def _serve(self, play: Play, stopping: threading.Event) -> None:
+    def _serve(self, play: ExecuteTicket, stopping: threading.Event) -> None:
         while not stopping.wait(0.005):
             if self._tickets:
                 play(self._tickets.popleft())

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from temporal_server import temporal_server
 
-from flujo_actors._fleet.engine_port import Engine, Play, Ticket
+from flujo_actors._fleet.engine_port import Engine, ExecuteTicket, Ticket
 from flujo_actors._fleet.procrastinate_engine import ProcrastinateEngine
 from flujo_actors.testing.engine_conformance import EngineConformance, EnginePlace
 from kit.postgres_server import session_server
@@ -175,12 +175,12 @@ class Bad:
     def withdraw(self, run_ids: Sequence[str]) -> None:
         pass
 
-    def serve(self, queues: Sequence[str], slots: int, play: Play, stopping: threading.Event) -> None:
+    def serve(self, queues: Sequence[str], slots: int, play: ExecuteTicket, stopping: threading.Event) -> None:
         with ThreadPoolExecutor(slots) as threads:
             for _ in range(slots):
                 threads.submit(self._serve, queues, play, stopping)
 
-    def _serve(self, queues: Sequence[str], play: Play, stopping: threading.Event) -> None:
+    def _serve(self, queues: Sequence[str], play: ExecuteTicket, stopping: threading.Event) -> None:
         while not stopping.is_set():
             run_id = self._next(queues)
             if run_id is not None:

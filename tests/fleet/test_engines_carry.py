@@ -57,8 +57,8 @@ def test_nothing_but_names_is_told_to_an_engine(engine: Callable[[], str], monke
     told: list[str] = []
     from flujo_actors._fleet import sidecar_process
 
-    tell = sidecar_process.Sidecar.tell
-    monkeypatch.setattr(sidecar_process.Sidecar, "tell", lambda me, **it: (told.append(json.dumps(it)), tell(me, **it)))
+    tell = sidecar_process.Sidecar.send
+    monkeypatch.setattr(sidecar_process.Sidecar, "send", lambda me, **it: (told.append(json.dumps(it)), tell(me, **it)))
     queue, named, url = f"gpu-{uuid.uuid4().hex[:6]}", engine(), session_server().fresh_url()
     flujo = Flujo(Step("echo", echo, runs_on=queue), store=url, engine=named)
     given = CANARY * 200_000

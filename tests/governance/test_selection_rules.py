@@ -16,7 +16,7 @@ from flujo_actors._core.policies.selection import (
     ByBudget,
     Evidence,
     ThompsonSampling,
-    faded,
+    decayed,
     generator,
     is_reward,
     learned,
@@ -66,9 +66,9 @@ def test_the_mean_cost_is_the_mean_of_all_costs(costs: list[float]) -> None:
 
 def test_idle_evidence_halves_with_every_half_life() -> None:
     """What was learned long ago counts less, and the count of outcomes stays."""
-    belief = faded(Belief(alpha=8, beta=4, observations=12, idle_s=20), 10)
+    belief = decayed(Belief(alpha=8, beta=4, observations=12, idle_s=20), 10)
     assert (belief.alpha, belief.beta, belief.observations) == (2, 1, 12)
-    assert faded(Belief(alpha=8, beta=4, idle_s=20), None).alpha == 8
+    assert decayed(Belief(alpha=8, beta=4, idle_s=20), None).alpha == 8
 
 
 def test_a_seed_repeats_its_choices() -> None:

@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flujo_actors._core.policies.approval_policy import DEFAULT_OPTIONS, Decision, Option, as_options, checked_decision
-from flujo_actors._core.policies.selection import Vote, Votes, confidence_in, elect, field_of
+from flujo_actors._core.policies.selection import Vote, Votes, confidence_in, field_of, majority
 from flujo_actors._core.usage import level_of, share_left
 from flujo_actors.errors import DeclarationError, InvalidAnswer
 
 
 def test_the_most_frequent_answer_wins() -> None:
     """5.5: its share is the confidence, and a failed vote is a vote for nothing."""
-    elected = elect([Vote(0, "tea"), Vote(2, "coffee"), Vote(3, "tea")], 5)
+    elected = majority([Vote(0, "tea"), Vote(2, "coffee"), Vote(3, "tea")], 5)
     assert elected is not None
     assert (elected.index, elected.votes, elected.share) == (0, 2, 0.4)
 
 
 def test_a_tie_goes_to_the_first_vote_by_index() -> None:
     """Not to the one that came in first."""
-    elected = elect([Vote(3, "b"), Vote(1, "a"), Vote(2, "b"), Vote(4, "a")], 4)
+    elected = majority([Vote(3, "b"), Vote(1, "a"), Vote(2, "b"), Vote(4, "a")], 4)
     assert elected is not None
     assert elected.index == 1
 
@@ -31,7 +31,7 @@ def test_a_tie_goes_to_the_first_vote_by_index() -> None:
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9))
 def test_nobody_has_more_votes_than_the_winner(answers: list[str]) -> None:
     """And among equals it is the one that was seen first."""
-    elected = elect([Vote(place, answer) for place, answer in enumerate(answers)], len(answers))
+    elected = majority([Vote(place, answer) for place, answer in enumerate(answers)], len(answers))
     counted = Counter(answers)
     assert elected is not None
     assert elected.votes == max(counted.values())
@@ -40,7 +40,7 @@ def test_nobody_has_more_votes_than_the_winner(answers: list[str]) -> None:
 
 def test_nobody_wins_if_all_failed() -> None:
     """There is no answer to elect."""
-    assert elect([], 3) is None
+    assert majority([], 3) is None
 
 
 def test_votes_are_at_least_two() -> None:

@@ -329,8 +329,8 @@ def test_deps_tell_what_is_secret_at_any_depth() -> None:
 def test_a_redactor_that_learns_nothing_stays_itself() -> None:
     """A run without secrets in its deps shares the redactor of its runner."""
     redactor = Redactor(names=["license"])
-    assert redactor.knowing({"n": 1, "license": "short"}) is redactor
-    learned = redactor.knowing({"license": "canary-license"})
+    assert redactor.with_deps({"n": 1, "license": "short"}) is redactor
+    learned = redactor.with_deps({"license": "canary-license"})
     assert learned.text("canary-license license='x'") == "[redacted] license='[redacted]'"
 
 
@@ -342,7 +342,7 @@ def test_gathering_reads_no_property() -> None:
         def password(self) -> str:
             raise AssertionError("a property was read")
 
-    assert Redactor().knowing(Trap()) == Redactor()
+    assert Redactor().with_deps(Trap()) == Redactor()
 
 
 # --- values ---

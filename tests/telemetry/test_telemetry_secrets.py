@@ -362,7 +362,7 @@ def test_the_password_of_an_address_is_known_as_drivers_use_it(kind: str) -> Non
     address, password = ADDRESSES[kind]
     redactor = Redactor.from_environment({"DATABASE_URL": address})
     assert password not in redactor.text(f"login failed for app with {password}.")
-    assert password not in Redactor().knowing({"url": address}).text(f"login failed for app with {password}.")
+    assert password not in Redactor().with_deps({"url": address}).text(f"login failed for app with {password}.")
 
 
 @pytest.mark.parametrize("name", ["PGPASSWORD", "DB_PASS", "SMTP_PASSWD", "STRIPE_KEY", "MYSECRET", "OPENAI_APIKEY"])

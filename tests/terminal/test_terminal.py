@@ -32,10 +32,10 @@ def row(seq: int, kind: Any, path: str = "", **facts: Any) -> LightRecord:
 def map_of(count: int, *, done: int, failed: int, started: int) -> Outline:
     outline = Outline([row(1, "admitted"), row(2, "settled", "plan", status="success"), row(3, "started", "each")])
     for item in range(started):
-        outline.take(row(4, "started", f"each/~i{item}", name="summarize", of=count))
+        outline.apply(row(4, "started", f"each/~i{item}", name="summarize", of=count))
     for item in range(done + failed):
         status = "success" if item < done else "failure"
-        outline.take(row(5, "settled", f"each/~i{item}", status=status, note="broken", cost_usd=0.01, tokens=2))
+        outline.apply(row(5, "settled", f"each/~i{item}", status=status, note="broken", cost_usd=0.01, tokens=2))
     return outline
 
 
@@ -57,8 +57,8 @@ def test_the_view_is_never_taller_than_it_may_be(height: int) -> None:
     """What is done goes first; the last row says how the run stands."""
     outline = Outline([row(1, "admitted")])
     for step in range(30):
-        outline.take(row(2, "settled", f"done {step}", status="success"))
-    outline.take(row(3, "started", "busy"))
+        outline.apply(row(2, "settled", f"done {step}", status="success"))
+    outline.apply(row(3, "started", "busy"))
     rows = live_rows(outline, now=4.0, height=height)
     assert len(rows) == height
     assert rows[-1].name == "running"
@@ -114,8 +114,8 @@ def test_a_map_tells_how_far_it_is_now_and_then() -> None:
     file = io.StringIO()
     lines = _renderers.PlainLines(file, color=False, clock=lambda: now[0])
     for item in range(100):
-        lines.take(row(item, "started", f"each/~i{item}", of=100))
-        lines.take(row(item, "settled", f"each/~i{item}", status="success"))
+        lines.show(row(item, "started", f"each/~i{item}", of=100))
+        lines.show(row(item, "settled", f"each/~i{item}", status="success"))
         now[0] += 0.25
     told = [line for line in file.getvalue().splitlines() if "running" in line]
     assert len(told) == 2
@@ -218,8 +218,8 @@ def test_outcomes_and_records_show_the_same_tree() -> None:
             assert isinstance(outcome, Started | Success | Chunk) or outcome.path
             record = rows.record(outcome, at=1.0)
             if record is not None:
-                outline.take(record)
-        outline.take(rows.end(await run, at=2.0))
+                outline.apply(record)
+        outline.apply(rows.end(await run, at=2.0))
         return outline
 
     told, stored = trio.run(main), Outline(RunClient(store).records("r"))
@@ -258,7 +258,7 @@ def test_nobody_draws_the_view_while_a_failure_is_told_above_it() -> None:
     terminal = Watched()
     view = LiveView(terminal, color=False)
     terminal.view, terminal.could_draw = view, []
-    view.take(row(1, "settled", "broken", name="broken", status="failure", note="no"))
+    view.show(row(1, "settled", "broken", name="broken", status="failure", note="no"))
     view.close()
     assert terminal.could_draw
     assert not any(terminal.could_draw)
@@ -363,7 +363,7 @@ def test_a_waiting_run_has_the_word_and_color_of_its_state() -> None:
         row(2, "paused", "ask", name="ask", note="Pay $900?"),
         row(3, "ended", status="paused", tokens=1200, cost_usd=0.5, note="Pay $900?"),
     ):
-        lines.take(record)
+        lines.show(record)
     asked, ended = file.getvalue().splitlines()
     assert asked == "\x1b[33m?\x1b[0m ask  Pay $900?"
     assert ended.startswith("\x1b[33m■\x1b[0m waiting")

@@ -121,7 +121,7 @@ def make_agent_async(
     config |= {"name": name, "tools": tools, "model_settings": model_settings, "retries": retries}
     config |= {"system_prompt": system_prompt, "deps_type": deps_type or type(None), "defer_model_check": True}
     agent = _with_output_type(model, output_type, config)
-    agent.timeout_s = None if timeout_s is None else checked_seconds(timeout_s, what="make_agent_async: timeout_s")
+    agent.timeout_s = None if timeout_s is None else checked_seconds(timeout_s, subject="make_agent_async: timeout_s")
     agent.rate_limits = checked_limits(rate_limit, "make_agent_async: rate_limit")
     return agent
 

@@ -61,16 +61,16 @@ class ToolSpan:
     result: object = None
 
     def __enter__(self) -> ToolSpan:
-        self._tell(ToolStarted, arguments=self._arguments)
+        self._emit_tool(ToolStarted, arguments=self._arguments)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         ending = {"result": self.result} if error is None else ending_of(error)
-        self._tell(ToolEnded, **ending)
+        self._emit_tool(ToolEnded, **ending)
 
-    def _tell(self, kind: object, **facts: object) -> None:
+    def _emit_tool(self, kind: object, **facts: object) -> None:
         self._emit(kind, tool_name=self._tool_name, tool_call_id=self._tool_call_id, **facts)
 
 
@@ -129,10 +129,10 @@ _BRINGING_TOOLS = frozenset(("capabilities", "toolsets"))
 class ChunkSink(Protocol):
     """Receiver of an answer's live text."""
 
-    def take(self, piece: str) -> bool:
-        """Accept a chunk; after False, await `room` before the next one."""
+    def accept(self, chunk: str) -> bool:
+        """Accept a chunk; after False, await `wait_for_room` before the next one."""
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until another chunk is accepted."""
 
 
@@ -226,8 +226,8 @@ def streaming_to(intake: ChunkSink | None, call: AgentCall, own: EventStreamHand
 async def _give_text(intake: ChunkSink, call: AgentCall, _: object, events: AsyncIterable[AgentStreamEvent]) -> None:
     answer = AnswerText(call)
     async for event in events:
-        if (piece := answer.piece(event)) and not intake.take(piece):
-            await intake.room()
+        if (chunk := answer.chunk(event)) and not intake.accept(chunk):
+            await intake.wait_for_room()
 
 
 async def _give_both(
@@ -255,8 +255,8 @@ class RemoteChunks:
 
     async def __anext__(self) -> AgentStreamEvent:
         event = await anext(self._events)
-        if (piece := self._answer.piece(event)) and not self._intake.take(piece):
-            await self._intake.room()
+        if (chunk := self._answer.chunk(event)) and not self._intake.accept(chunk):
+            await self._intake.wait_for_room()
         return event
 
 
@@ -267,15 +267,15 @@ class AnswerText:
         self._call = call
         self._output_part: int | None = None
 
-    def piece(self, event: AgentStreamEvent) -> str:
+    def chunk(self, event: AgentStreamEvent) -> str:
         """Return the text that an event adds to the answer."""
         match event:
             case PartStartEvent(index=index, part=part):
                 return self._begun(index, part)
-            case PartDeltaEvent(delta=TextPartDelta(content_delta=piece)):
-                return piece
-            case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=str() as piece)):
-                return piece if index == self._output_part else ""
+            case PartDeltaEvent(delta=TextPartDelta(content_delta=chunk)):
+                return chunk
+            case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=str() as chunk)):
+                return chunk if index == self._output_part else ""
             case _:
                 return ""
 

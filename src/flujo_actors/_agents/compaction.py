@@ -59,12 +59,12 @@ def compact_history(messages: Sequence[ModelMessage], *, keep_last: int) -> list
     """
     if keep_last < 1:
         raise DeclarationError(f"compact_history(keep_last={keep_last!r}): at least the last message must be kept")
-    head = next((place for place, message in enumerate(messages) if _asks(message)), -1)
+    head = next((place for place, message in enumerate(messages) if _is_prompt(message)), -1)
     cut = _whole_pairs(messages, max(head + 1, len(messages) - keep_last))
     return list(_without_orphans([*_beginning(messages, head), *messages[cut:]]))
 
 
-def _asks(message: ModelMessage) -> bool:
+def _is_prompt(message: ModelMessage) -> bool:
     return isinstance(message, ModelRequest) and any(isinstance(part, UserPromptPart) for part in message.parts)
 
 
@@ -235,7 +235,7 @@ def _origin(piece: TextContent) -> object:
 # --- Message histories --------------------------------------------------------------------------------------------
 
 
-def messages_of(value: object, *, what: str) -> list[ModelMessage]:
+def messages_of(value: object, *, subject: str) -> list[ModelMessage]:
     """Return the messages of a value: pydantic-ai's own, JSON or text."""
     if value is None:
         return []
@@ -243,11 +243,11 @@ def messages_of(value: object, *, what: str) -> list[ModelMessage]:
         if isinstance(value, str | bytes):
             return ModelMessagesTypeAdapter.validate_json(value)
         if not isinstance(value, Iterable):
-            raise ContextError(f"{what} must hold pydantic-ai messages, or their JSON, not a {type(value).__name__}")
+            raise ContextError(f"{subject} must hold pydantic-ai messages, or their JSON, not a {type(value).__name__}")
         return ModelMessagesTypeAdapter.validate_python(list(value))
     except ValidationError as error:
         raise ContextError(
-            f"{what} holds data that is not pydantic-ai messages ({error.error_count()} errors)"
+            f"{subject} holds data that is not pydantic-ai messages ({error.error_count()} errors)"
         ) from None
 
 
@@ -272,9 +272,9 @@ def history_options(messages: list[ModelMessage]) -> dict[str, object]:
     return {"message_history": messages, "capabilities": [cast("AbstractCapability[Any]", ReinjectSystemPrompt())]}
 
 
-def appended(kept: object, said: Sequence[ModelMessage], *, what: str, as_messages: bool) -> list[object]:
+def appended(kept: object, said: Sequence[ModelMessage], *, subject: str, as_messages: bool) -> list[object]:
     """Return a kept conversation with the new messages, in its own form."""
-    before = messages_of(kept, what=what)
+    before = messages_of(kept, subject=subject)
     after = [*before, *to_remember(said)]
     listed = isinstance(kept, list | tuple) and any(isinstance(each, ModelRequest | ModelResponse) for each in kept)
     if listed or as_messages:

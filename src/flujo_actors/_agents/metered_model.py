@@ -143,14 +143,14 @@ async def streamed(
     async with AsyncExitStack() as stack:
         stream: StreamedResponse | None = None
         if can_stream(model):
-            stream = await _begun(stack, model, messages, settings, parameters, run_context)
+            stream = await _open_stream(stack, model, messages, settings, parameters, run_context)
         if stream is None:
             whole = await model.request(messages, settings, parameters)
             stream = CompletedStreamedResponse(whole, model_request_parameters=parameters)
         yield stream
 
 
-async def _begun(stack: AsyncExitStack, model: Model, *asked: Any) -> StreamedResponse | None:
+async def _open_stream(stack: AsyncExitStack, model: Model, *asked: Any) -> StreamedResponse | None:
     try:
         return await stack.enter_async_context(model.request_stream(*asked))
     except NotImplementedError:  # pydantic-ai's error for a model without streams

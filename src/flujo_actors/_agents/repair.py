@@ -46,7 +46,7 @@ _CALL_ID = "flujo-output"
 
 
 class OutputRepair(AbstractCapability[Any]):
-    """Lets pydantic-ai use answers that the deterministic reading can mend (rule 1)."""
+    """Lets pydantic-ai use answers that the deterministic reading can repair (rule 1)."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema

@@ -502,7 +502,7 @@ class MeteredRequest:
     def __enter__(self) -> MeteredRequest:
         if self.call.emit is not None:
             named = {"agent_name": self.call.agent_name, "settings": self.settings}
-            self._tell(ModelStarted, call_id=str(self.number), **named)
+            self._emit(ModelStarted, call_id=str(self.number), **named)
         return self
 
     def __exit__(
@@ -529,16 +529,16 @@ class MeteredRequest:
         self._emit_ended({**tokens, **said}, error)
         tools = self.call.unreported_tool_calls()
         agent = self.call.agent_name
-        self._tell(AgentUsage, agent_name=agent, requests=1, tool_calls=tools, cost_usd=cost, **tokens)
+        self._emit(AgentUsage, agent_name=agent, requests=1, tool_calls=tools, cost_usd=cost, **tokens)
         self.call.reported += attrs.evolve(used, tool_calls=tools)
 
-    def _tell(self, kind: object, **facts: object) -> None:
+    def _emit(self, kind: object, **facts: object) -> None:
         if self.call.emit is not None:
             self.call.emit(kind, model=self.model.model_name, provider=self.model.system, **facts)
 
     def _emit_ended(self, facts: dict[str, object], error: BaseException | None) -> None:
         ending = {} if error is None else ending_of(error)
-        self._tell(ModelEnded, call_id=str(self.number), **facts, **ending)
+        self._emit(ModelEnded, call_id=str(self.number), **facts, **ending)
 
 
 def ending_of(error: BaseException) -> dict[str, object]:
@@ -624,7 +624,7 @@ async def granted_by_all(
 ) -> tuple[Amount, ...]:
     """Wait for room and return the reservations; raise `UsageLimitExceededError`."""
     while True:
-        reserved = await _taken(functools.partial(shared.take, quotas, caller, sure), give_back)
+        reserved = await _taken(functools.partial(shared.reserve_all, quotas, caller, sure), give_back)
         if reserved is not None:
             return reserved
         with QUOTA_LOCK:
@@ -640,7 +640,7 @@ async def begun_with_all(quotas: tuple[Quota, ...], one: Amount) -> Quota | None
     """Count a start in all quotas; return the refusing one, if any."""
     shared = quotas[0].shared
     assert shared is not None
-    return await _in_thread(functools.partial(shared.take_one, quotas, one))
+    return await _in_thread(functools.partial(shared.spend_one, quotas, one))
 
 
 async def _taken(take: Callable[[], tuple[Amount, ...] | None], give_back: GiveBack) -> tuple[Amount, ...] | None:

@@ -22,10 +22,10 @@ def lint(path: str | PathLike[str], *, allow: Iterable[str] = ()) -> list[Findin
     Nothing is imported, and nothing is written. `allow` extends the list of `flujo.toml`. An unreadable file raises
     `BlueprintError`.
     """
-    return look_at(Path(path), project_of(Path(path), allow=allow)).findings
+    return lint_file(Path(path), project_of(Path(path), allow=allow)).findings
 
 
-def look_at(file: Path, project: Project, *, copy_schema: bool = False) -> Linted:
+def lint_file(file: Path, project: Project, *, copy_schema: bool = False) -> Linted:
     """Lint a file."""
     return Linter(project, copy_schema=copy_schema).lint(str(file), read_file(file), file.resolve())
 

@@ -15,7 +15,7 @@ from .._blueprint.parser.analysis import refused
 from .._blueprint.parser.project import Project
 from .._core.usage import UsageLimits
 from .._dsl.pipeline import Pipeline
-from .blueprint_files import look_at, project_of
+from .blueprint_files import lint_file, project_of
 
 
 def load_blueprint(path: str | PathLike[str], *, allow: Iterable[str] = ()) -> Pipeline:
@@ -26,7 +26,7 @@ def load_blueprint(path: str | PathLike[str], *, allow: Iterable[str] = ()) -> P
     """
     file = Path(path)
     project = project_of(file, allow=allow)
-    return pipeline_of(look_at(file, project), project)
+    return pipeline_of(lint_file(file, project), project)
 
 
 def pipeline_of(linted: Linted, project: Project) -> Pipeline:

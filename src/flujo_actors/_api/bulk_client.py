@@ -292,7 +292,7 @@ class ReadClient(StoreClient):
             assert [record.kind for record in RunClient("sqlite:///runs.db").records("ada-1")][0] == "admitted"
             ```
         """
-        required(self._store, "scan", what="reading records without their bodies")
+        required(self._store, "scan", subject="reading records without their bodies")
         return self._store.scan(RunId(run_id), after, limit)
 
     @blocking
@@ -303,7 +303,7 @@ class ReadClient(StoreClient):
             run_id: id of the run.
             seq: number of the record.
         """
-        required(self._store, "record", what="reading one record")
+        required(self._store, "record", subject="reading one record")
         return whole_record(self._store, RunId(run_id), seq)
 
     def watch(self, run_id: str, *, after: int = 0, texts: bool = False, reconnect_s: float = 60.0) -> RunWatch:
@@ -345,7 +345,7 @@ class ReadClient(StoreClient):
             where: runs to watch; by default all.
             every_s: seconds between two reads of the store.
         """
-        seconds = checked_seconds(every_s, what="watch_runs: every_s")
+        seconds = checked_seconds(every_s, subject="watch_runs: every_s")
         if where is not None and not isinstance(where, RunFilter):
             raise DeclarationError(f"watch_runs needs a RunFilter(…), not {where!r:.100}")
         wanted = RunFilter() if where is None else where
@@ -462,7 +462,7 @@ class ReadClient(StoreClient):
             run_id: only messages of this run.
             limit: most messages.
         """
-        required(self._store, "messages", what="a list of webhook messages", port="RunOutbox")
+        required(self._store, "messages", subject="a list of webhook messages", port="RunOutbox")
         wanted = _checked_choice("webhooks: status", status, get_args(OutboxStatus))
         named = None if run_id is None else RunId(run_id)
         return [webhook_info(each) for each in self._store.messages(status=wanted, run_id=named, limit=limit)]
@@ -480,15 +480,15 @@ class ReadClient(StoreClient):
 def _check_store(store: Store, query: RunQuery) -> None:
     """Refuse a listing that a custom store cannot answer."""
     if query.cursor is not None or query.search is not None:
-        required(store, "scan", what="a listing with `cursor` or `search`")
+        required(store, "scan", subject="a listing with `cursor` or `search`")
     if query.labels:
-        required(store, "set_labels", what="a listing by labels", port="RunLabels")
+        required(store, "set_labels", subject="a listing by labels", port="RunLabels")
 
 
-def _checked_choice(what: str, given: Choice, known: Sequence[Choice]) -> Choice:
+def _checked_choice(subject: str, given: Choice, known: Sequence[Choice]) -> Choice:
     """Return a valid choice or None."""
     if given is not None and given not in known:
-        raise DeclarationError(f"{what} must be {' or '.join(map(repr, known))}, not {given!r}")
+        raise DeclarationError(f"{subject} must be {' or '.join(map(repr, known))}, not {given!r}")
     return given
 
 
@@ -536,8 +536,8 @@ class BulkClient(StoreClient):
             labels: labels to add or change.
             remove: names of labels to remove.
         """
-        required(self._store, "set_labels", what="set_labels", port="RunLabels")
-        gone = checked_names(remove, what="remove")
+        required(self._store, "set_labels", subject="set_labels", port="RunLabels")
+        gone = checked_names(remove, subject="remove")
         return self._store.set_labels(RunId(run_id), checked_labels(labels), remove=gone)
 
     @blocking
@@ -665,5 +665,5 @@ class BulkClient(StoreClient):
         return self._bulk(dry_run, limit).answer(where, answer, to=to, by=by)
 
     def _bulk(self, dry_run: bool, limit: int | None) -> BulkAction:
-        most = checked_limit(limit, what="a bulk action")
+        most = checked_limit(limit, subject="a bulk action")
         return BulkAction(store=self._store, within_s=KNOWN_FOR_S, dry_run=dry_run, limit=most)

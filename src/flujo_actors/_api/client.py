@@ -153,7 +153,7 @@ class LimitsClient(StoreClient):
     @blocking
     def rates(self) -> Sequence[RateInfo]:
         """Return the rate limits in use, by name and resource."""
-        required(self._store, "rates", what="reading rate limits")
+        required(self._store, "rates", subject="reading rate limits")
         return self._store.rates()
 
     @blocking
@@ -164,7 +164,7 @@ class LimitsClient(StoreClient):
             name: only budgets of this name.
             scope: only budgets of this scope value.
         """
-        required(self._store, "window_budgets", what="reading budgets")
+        required(self._store, "window_budgets", subject="reading budgets")
         return budget_infos(self._store.window_budgets(), name, scope)
 
     @blocking
@@ -175,7 +175,7 @@ class LimitsClient(StoreClient):
             pipeline: name of the pipeline; by default all.
             step: name of the step; by default all.
         """
-        required(self._store, "clear_cache", what="clearing the cache of steps")
+        required(self._store, "clear_cache", subject="clearing the cache of steps")
         return self._store.clear_cache(pipeline, step)
 
     @blocking
@@ -235,7 +235,7 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
             ```
         """
         give_answer(self._store, token, answer, by=by)
-        watchers.poke(self._store)
+        watchers.wake(self._store)
 
     @blocking
     def retry_webhooks(self, ids: Sequence[str] | None = None) -> int:
@@ -244,7 +244,7 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
         Args:
             ids: messages; by default all failed ones.
         """
-        required(self._store, "retry_messages", what="retrying webhook messages", port="RunOutbox")
+        required(self._store, "retry_messages", subject="retrying webhook messages", port="RunOutbox")
         return self._store.retry_messages(None if ids is None else list(ids))
 
     @blocking
@@ -323,7 +323,7 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
         sent = send_event(self._store, event, key=key, data=data, id=id, to=to, by=by, settings=settings)
         first, receivers = next(iter(sent.delivered_to), ""), len(sent.delivered_to)
         self._emit("event.sent", run_id=first, event=event, key=key, status=sent.status, receivers=receivers)
-        watchers.poke(self._store)
+        watchers.wake(self._store)
         return sent
 
     @blocking
@@ -361,7 +361,7 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
         """
         step = None if path is None else StepPath(path)
         steered = steer(self._store, RunId(run_id), message, path=step, when=when, id=id, by=by)
-        watchers.poke(self._store)
+        watchers.wake(self._store)
         return steered
 
     @blocking
@@ -381,7 +381,7 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
             status: only events with this status.
             limit: most events.
         """
-        required(self._store, "events", what="a list of events", port="Events")
+        required(self._store, "events", subject="a list of events", port="Events")
         return self._store.events(event=event, key=key, status=status, limit=limit)
 
     @blocking
@@ -392,7 +392,7 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
             event: only waits for events of this name.
             key: only waits for this key.
         """
-        required(self._store, "waits", what="a list of waits", port="Events")
+        required(self._store, "waits", subject="a list of waits", port="Events")
         return [wait_of(run_id, pause) for run_id, pause in self._store.waits(event=event, key=key)]
 
     @blocking
@@ -415,9 +415,9 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
             assert RunClient("sqlite:///runs.db").wake("nap")
             ```
         """
-        required(self._store, "wake", what="a run that wakes before its time")
+        required(self._store, "wake", subject="a run that wakes before its time")
         woken = self._store.wake(RunId(run_id), None if path is None else StepPath(path), body=WOKEN)
-        watchers.poke(self._store)
+        watchers.wake(self._store)
         return woken
 
     @blocking
@@ -446,7 +446,7 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
             ```
         """
         cancel(self._store, RunId(run_id), redacted(reason), undo=undo)
-        watchers.poke(self._store)
+        watchers.wake(self._store)
 
     @blocking
     def retry(
@@ -494,7 +494,7 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
             reason=None if reason is None else redacted(reason),
             by=by,
         )
-        watchers.poke(self._store)
+        watchers.wake(self._store)
 
     @blocking
     def fork(self, run_id: str, seq: int, *, input: object = SAME_INPUT, new_id: str | None = None) -> str:
@@ -566,7 +566,7 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
         """Return the runs of an export, in order of creation."""
         if not isinstance(where, RunFilter):
             return self._in_order([where] if isinstance(where, str) else list(where))
-        pages = matching_runs(self._store, checked_where(where, what="export"), within_s=KNOWN_FOR_S)
+        pages = matching_runs(self._store, checked_where(where, subject="export"), within_s=KNOWN_FOR_S)
         return run_files.by_creation(run for page in pages for run, _ in page)
 
     def _in_order(self, run_ids: Sequence[str]) -> Sequence[RunId]:
@@ -597,7 +597,7 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
             ```
         """
         report = run_files.import_runs(self._store, file, if_exists=if_exists)
-        watchers.poke(self._store)
+        watchers.wake(self._store)
         return report
 
     @blocking
@@ -627,7 +627,7 @@ class RunClient(ReadClient, BulkClient, LimitsClient):
         except DeclarationError as error:
             where = "" if run_files.single_name(path) is not None else f" (in {_file_name(path)})"
             raise CorruptRecord(f"{error}{where}") from error
-        watchers.poke(self._store)
+        watchers.wake(self._store)
         return report.run_ids[0]
 
     @blocking

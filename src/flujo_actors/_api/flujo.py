@@ -173,7 +173,7 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         self._make_hooks = hooks_of(hooks)
         self._configured = settings_of(settings)
         self._handles_failures = handles_failures(self.pipeline)
-        self._undo_grace_s = None if undo_grace_s is None else checked_seconds(undo_grace_s, what="undo_grace_s")
+        self._undo_grace_s = None if undo_grace_s is None else checked_seconds(undo_grace_s, subject="undo_grace_s")
         self._telemetry = telemetry_of(self._configured, self.pipeline, resources)
         self._in_memory = MemoryRunRegistry()
         self._stored: dict[ResumeMode, RunRegistry] = {}
@@ -495,7 +495,7 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
             mode: handling of a changed pipeline, as in `resume`.
         """
 
-        seconds = checked_seconds(every_s, what="recovering: every_s")
+        seconds = checked_seconds(every_s, subject="recovering: every_s")
         return background_recovery(functools.partial(self._pass, checked_mode(mode)), every_s=seconds)
 
     async def _pass(self, mode: ResumeMode, host: Host) -> float | None:
@@ -609,7 +609,7 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
                 limits, windows = self._budgets(opened)
             if rehearsing is not None:
                 run, limits, windows = rehearsing.prepared(run), rehearsing.limits(limits), rehearsing.windows
-            with runs.holding(opened) as hold:
+            with runs.lease_hold(opened) as hold:
                 result = await drive(
                     run,
                     self.pipeline,
@@ -672,7 +672,7 @@ class Flujo(FleetApi[In], EvaluationApi, RehearsalApi, Generic[In, Out, Ctx]):
         return {
             "handles_failures": True,
             "undo_grace_s": grace_s,
-            "undone": compensated_before(opened, self.pipeline),
+            "compensated": compensated_before(opened, self.pipeline),
         }
 
     def _hooks_of(self, run_id: RunId, host: Host, labels: Labels) -> Hooks | None:

@@ -140,7 +140,7 @@ class RunHandle(Coroutine[Any, Any, PipelineResult[Out, Ctx]], Generic[Out, Ctx]
             self._background = _Background(await current_host(), self._drive, event_stream)
         return self._background
 
-    def tell_also(self, *, started: bool = False, tools: bool = False) -> None:
+    def request_events(self, *, started: bool = False, tools: bool = False) -> None:
         """Request step starts and tool calls, before the run begins."""
         if self._background is not None:
             raise RuntimeError("this run has begun: ask run_async for started=True and tools=True")

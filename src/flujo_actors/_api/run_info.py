@@ -41,8 +41,8 @@ from .._durable.run_states import (
     live_workers,
     queue_of,
     since_of,
-    standing_of,
-    standings,
+    state_info,
+    states_of,
     stored_statuses,
 )
 from .._durable.run_states import RunStateName as RunStateName
@@ -146,7 +146,7 @@ class RunInfo:
 
 @attrs.frozen(kw_only=True)
 class WorkerInfo:
-    """A worker that is there."""
+    """Live worker of a store."""
 
     name: str
     """Name of the worker."""
@@ -235,7 +235,7 @@ class QueueInfo:
 
 def run_infos(store: Store, runs: Sequence[StoredRun]) -> list[RunInfo]:
     """Return the descriptions of stored runs. Blocks."""
-    return [info_of(run, standing) for run, standing in standings(store, runs, within_s=KNOWN_FOR_S)]
+    return [info_of(run, standing) for run, standing in states_of(store, runs, within_s=KNOWN_FOR_S)]
 
 
 def found_runs(
@@ -246,8 +246,8 @@ def found_runs(
     The state of an open run is not stored: runs with its facts are read in pages until the limit is reached.
     """
     if states is None:
-        return standings(store, store.find(query), within_s=KNOWN_FOR_S)
-    pages = (standings(store, page, within_s=KNOWN_FOR_S) for page in _pages(store, query, states))
+        return states_of(store, store.find(query), within_s=KNOWN_FOR_S)
+    pages = (states_of(store, page, within_s=KNOWN_FOR_S) for page in _pages(store, query, states))
     fitting = (each for page in pages for each in page if each[1].state in states)
     return list(itertools.islice(fitting, query.limit))
 
@@ -290,7 +290,7 @@ def _moved_at(run: StoredRun, order: ListOrder) -> float:
 def queue_infos(store: Store) -> list[QueueInfo]:
     """Return the queues with live workers or waiting runs. Blocks."""
     workers = live_workers(store, within_s=KNOWN_FOR_S)
-    found = [(queue_of(each.run), each, standing_of(each.run, workers)) for each in _open_groups(store)]
+    found = [(queue_of(each.run), each, state_info(each.run, workers)) for each in _open_groups(store)]
     waiting = {name for name, _, standing in found if standing.state in ("queued", "blocked")}
     names = {name for worker in workers for name in worker.queues} | waiting
     keys = _ready_keys(store)

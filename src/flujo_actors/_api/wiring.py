@@ -77,7 +77,7 @@ def load_for_steps(pipeline: Pipeline) -> None:
 
 def _derive(pipeline: Pipeline) -> None:
     """Derive facts of the declaration once, before the first run needs them."""
-    _ = pipeline.asks_of_scope, pipeline.title
+    _ = pipeline.scope_keywords, pipeline.title
     for step in walk_steps(pipeline):
         _ = step.named_steps if isinstance(step, Pipeline) else (step.bare, step.may_read_again, step.shows_context)
 
@@ -270,7 +270,7 @@ def _counting(pipeline: Pipeline) -> UsageLimits | None:
 def _asks_for_budget(step: AnyStep) -> bool:
     if isinstance(step, Pipeline):
         return False
-    return bool(step.asks_for_budget) or (isinstance(step, Step) and BUDGET in step.plan.named)
+    return bool(step.budget_functions) or (isinstance(step, Step) and BUDGET in step.plan.named)
 
 
 # --- settings -----------------------------------------------------------------------------------------------
@@ -398,9 +398,9 @@ def _refuse_waits(store: Store, pipeline: Pipeline) -> None:
     """Refuse waits on a custom store without them."""
     needed = {"sleep": ("due", "Step.sleep"), "wait_for": ("send", "Step.wait_for")}
     for step in walk_steps(pipeline):
-        method, what = needed.get(step.kind, ("", ""))
+        method, subject = needed.get(step.kind, ("", ""))
         if method and not hasattr(store, method):
-            raise DeclarationError(f"store {type(store).__name__} has no {method!r}: {what} needs it")
+            raise DeclarationError(f"store {type(store).__name__} has no {method!r}: {subject} needs it")
 
 
 def cache_of(store: Store | None, pipeline: Pipeline) -> StepCache | None:

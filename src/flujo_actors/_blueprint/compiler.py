@@ -306,7 +306,7 @@ class Compiler:
             if step.value(key) is not None:
                 given[key] = step.value(key)
         named = step.value("options")
-        choices = None if named is None else [_option(name, said) for name, said in named.items()]
+        choices = None if named is None else [_option(name, declared) for name, declared in named.items()]
         return Step.approval(step.name, message_of(step.value("message")), choices, **given, **options)
 
     def _wait(self, model: BlueprintModel, step: StepModel, options: dict[str, Any]) -> AnyStep:
@@ -342,11 +342,11 @@ class Compiler:
         return import_object(self._project, named) if named is not None else made(step.value(expression))
 
     def _map(self, model: BlueprintModel, step: StepModel, options: dict[str, Any]) -> AnyStep:
-        said = step.value("iterable_input")
+        declared = step.value("iterable_input")
         return Step.map_over(
             step.name,
             self._body(model, step.body),
-            items=None if said is None else items_of(said),
+            items=None if declared is None else items_of(declared),
             max_concurrency=step.value("max_concurrency"),
             merge=step.value("merge_strategy", "context_update"),
             **options,
@@ -400,11 +400,11 @@ class Compiler:
             more["cache"] = Cache(**{key: entry.value for key, entry in cache.items()})
         return more if processing is None else {**more, "processing": processing}
 
-    def _source(self, said: Mapping[str, AgentEntry]) -> object:
+    def _source(self, declared: Mapping[str, AgentEntry]) -> object:
         """Return one source of an agent's context."""
-        if len(said) != 1:
+        if len(declared) != 1:
             raise DeclarationError("a source of `context_sources` has one key: literal, state, history or retrieval")
-        ((kind, entry),) = said.items()
+        ((kind, entry),) = declared.items()
         match kind:
             case "literal":
                 return from_literal(entry.value)
@@ -417,8 +417,8 @@ class Compiler:
 
     def _processing(self, model: BlueprintModel, step: StepModel) -> Processing | None:
         """Return the structured output options after promotion of a schema."""
-        said = step.value("processing")
-        switches = {key: entry.value for key, entry in said.items()} if isinstance(said, dict) else {}
+        declared = step.value("processing")
+        switches = {key: entry.value for key, entry in declared.items()} if isinstance(declared, dict) else {}
         schema = switches.get("schema")
         if isinstance(schema, str):
             switches["schema"] = model.agents[schema.removeprefix("agents.")].value("output_schema")
@@ -450,21 +450,21 @@ class Compiler:
             retries=agent.value("retries", 1),
         )
 
-    def _tool(self, said: str | Mapping[str, AgentEntry]) -> Any:
+    def _tool(self, declared: str | Mapping[str, AgentEntry]) -> Any:
         """Return a tool of an agent, with its declared approval."""
-        if isinstance(said, str):
-            return import_object(self._project, said)
-        function = import_object(self._project, said["uses"].value)
-        approved = "requires_approval" in said and said["requires_approval"].value
+        if isinstance(declared, str):
+            return import_object(self._project, declared)
+        function = import_object(self._project, declared["uses"].value)
+        approved = "requires_approval" in declared and declared["requires_approval"].value
         return _agents.approved_tool(function) if approved else function
 
     def _prompt(self, model: BlueprintModel, agent: AgentModel) -> str:
-        said = agent.value("system_prompt", "")
-        if isinstance(said, str):
-            return said
+        declared = agent.value("system_prompt", "")
+        if isinstance(declared, str):
+            return declared
         directory = self._project.root if model.path is None else model.path.parent
-        text = content_of(inside(self._project.root, directory, said["from_file"].value)).decode("utf-8")
-        variables = said["variables"].value if "variables" in said else {}
+        text = content_of(inside(self._project.root, directory, declared["from_file"].value)).decode("utf-8")
+        variables = declared["variables"].value if "variables" in declared else {}
         return _filled_in(text, variables)
 
     # --- options of every step
@@ -474,8 +474,8 @@ class Compiler:
         if step.value("input") is not None:
             options["input"] = input_of(step.value("input"))
         for key in ("max_retries", "timeout_s"):
-            if (said := step.option("config", key)) is not None:
-                options[key] = said
+            if (declared := step.option("config", key)) is not None:
+                options[key] = declared
         backoff = step.option("config", "backoff")
         if isinstance(backoff, dict):
             options["backoff"] = Backoff(**{key: float(entry.value) for key, entry in backoff.items()})
@@ -522,10 +522,10 @@ class Compiler:
         return around
 
 
-def _option(name: str, said: str | Mapping[str, AgentEntry]) -> Option:
-    if isinstance(said, str):
-        return Option(name, said)
-    given: dict[str, Any] = {key: entry.value for key, entry in said.items()}
+def _option(name: str, declared: str | Mapping[str, AgentEntry]) -> Option:
+    if isinstance(declared, str):
+        return Option(name, declared)
+    given: dict[str, Any] = {key: entry.value for key, entry in declared.items()}
     return Option(name, given.pop("label", ""), **given)
 
 

@@ -139,10 +139,10 @@ def _box_of(step: AnyStep, name: str) -> DiagramNode:
     if isinstance(step, Pipeline):
         lane = Lane(label="", boxes=tuple(_box_of(each, called) for each, called in step.named_steps))
         return DiagramNode(kind="pipeline", name=name, lanes=(lane,))
-    return DiagramNode(kind=step.kind, name=name, detail=_short(_said(step)), lanes=tuple(_lanes(step)))
+    return DiagramNode(kind=step.kind, name=name, detail=_short(_caption(step)), lanes=tuple(_lanes(step)))
 
 
-def _said(step: object) -> str:
+def _caption(step: object) -> str:
     match step:
         case Step():
             return _agent(step.agent)
@@ -399,7 +399,7 @@ def _lane(lane: Lane) -> _LaidOutNode:
     return _LaidOutNode(lane.label, width, max(0.0, at - _GAP), centered, is_lane=True)
 
 
-def _drawn(placed: _LaidOutNode, x: float, y: float) -> Iterator[str]:
+def _svg_boxes(placed: _LaidOutNode, x: float, y: float) -> Iterator[str]:
     if not placed.is_lane:
         fill = "#f6f8fa" if placed.parts else "#ffffff"
         yield (
@@ -413,7 +413,7 @@ def _drawn(placed: _LaidOutNode, x: float, y: float) -> Iterator[str]:
     for dx, dy, part in placed.parts:
         if placed.is_lane and before is not None:
             yield from _arrow(before[0], before[1], y + dy)
-        yield from _drawn(part, x + dx, y + dy)
+        yield from _svg_boxes(part, x + dx, y + dy)
         before = (x + dx + part.width / 2, y + dy + part.height)
 
 
@@ -429,4 +429,4 @@ def as_svg(drawing: DiagramLayout) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="monospace" font-size="12">'
     )
-    return "\n".join([head, *_drawn(placed, _PAD, _PAD), "</svg>"]) + "\n"
+    return "\n".join([head, *_svg_boxes(placed, _PAD, _PAD), "</svg>"]) + "\n"

@@ -88,8 +88,8 @@ def _promotion(analysis: Analysis, step: StepModel) -> list[Change]:
     schema = analysis.flow.schema_of(step)
     if schema is None or type_of(schema) == "string":
         return []
-    said = step.value("processing")
-    own = {key: entry.value for key, entry in said.items()} if isinstance(said, dict) else {}
+    data = step.value("processing")
+    own = {key: entry.value for key, entry in data.items()} if isinstance(data, dict) else {}
     switches = {"structured_output": "auto", **own, "schema": dict(schema)}
     return [Change(kind="set", node=step.node, key="processing", value=switches)]
 
@@ -148,14 +148,14 @@ class _Export:
             self._cannot(f"`{'`, `'.join(undoing)}` of a pipeline can only be declared in Python; use a sequence")
         return {} if pipeline.usage_limits is None else {"usage_limits": self._limits(pipeline.usage_limits)}
 
-    def _cannot(self, what: str) -> None:
-        self._reasons.append(f"step {self._where!r}: {what}")
+    def _cannot(self, subject: str) -> None:
+        self._reasons.append(f"step {self._where!r}: {subject}")
 
     def _only_python(self, step: AnyStep) -> None:
         usual = {each.name: each.default for each in attrs.fields(type(step))}
-        said = [name for name in ONLY_IN_PYTHON if name in usual and getattr(step, name) != usual[name]]
-        if said:
-            self._cannot(f"{', '.join(f'`{name}`' for name in said)} can only be declared in Python")
+        names = [name for name in ONLY_IN_PYTHON if name in usual and getattr(step, name) != usual[name]]
+        if names:
+            self._cannot(f"{', '.join(f'`{name}`' for name in names)} can only be declared in Python")
 
     # --- steps
 
@@ -168,11 +168,11 @@ class _Export:
     def _step(self, step: AnyStep, name: str) -> Data:
         outer, self._where = self._where, name
         if isinstance(step, Pipeline):
-            said = {**self._nested(step), **self._of_pipeline(step)}
+            data = {**self._nested(step), **self._of_pipeline(step)}
         else:
-            said = {**self._kind(step), **dict(self._options(step))}
+            data = {**self._kind(step), **dict(self._options(step))}
         self._where = outer
-        return {"name": name, **said}
+        return {"name": name, **data}
 
     def _nested(self, pipeline: Pipeline) -> Data:
         return {"kind": "pipeline", "body": [self._step(each, name) for each, name in pipeline.named_steps]}
@@ -209,14 +209,14 @@ class _Export:
         return {}
 
     def _parallel(self, step: Parallel) -> Data:
-        said: Data = {"kind": "parallel", "branches": self._branches(step.branches)}
+        data: Data = {"kind": "parallel", "branches": self._branches(step.branches)}
         if not isinstance(step.merge, str):
             self._cannot(_OWN_REDUCERS)
         elif step.merge != "context_update":
-            said["merge_strategy"] = step.merge
+            data["merge_strategy"] = step.merge
         if step.on_branch_failure != "propagate":
-            said["on_branch_failure"] = step.on_branch_failure
-        return said if step.max_concurrency is None else {**said, "max_concurrency": step.max_concurrency}
+            data["on_branch_failure"] = step.on_branch_failure
+        return data if step.max_concurrency is None else {**data, "max_concurrency": step.max_concurrency}
 
     def _branches(self, branches: Mapping[object, AnyStep]) -> Data:
         for key in branches:
@@ -225,12 +225,12 @@ class _Export:
         return {str(key): self._sequence(branch) for key, branch in branches.items()}
 
     def _conditional(self, step: BranchOn) -> Data:
-        said = {
+        data = {
             "kind": "conditional",
             **self._decider(step.select, TemplateChoice, "condition_expression", "condition"),
             "branches": self._branches(step.branches),
         }
-        return said if step.default is None else {**said, "default_branch": self._sequence(step.default)}
+        return data if step.default is None else {**data, "default_branch": self._sequence(step.default)}
 
     def _decider(self, decides: object, kind: type[TemplateChoice | Exit], expression: str, function: str) -> Data:
         if isinstance(decides, kind):
@@ -238,43 +238,43 @@ class _Export:
         return {function: self._function(decides, function)}
 
     def _map(self, step: MapOver) -> Data:
-        said: Data = {"kind": "map", "body": self._sequence(step.body)}
+        data: Data = {"kind": "map", "body": self._sequence(step.body)}
         if isinstance(step.items, Items):
-            said["iterable_input"] = step.items.text
+            data["iterable_input"] = step.items.text
         elif step.items is not None:
             self._cannot("items are an expression in a blueprint (`iterable_input`), not a value or a function")
         if not isinstance(step.merge, str):
             self._cannot(_OWN_REDUCERS)
         elif step.merge != "context_update":
-            said["merge_strategy"] = step.merge
-        return said if step.max_concurrency is None else {**said, "max_concurrency": step.max_concurrency}
+            data["merge_strategy"] = step.merge
+        return data if step.max_concurrency is None else {**data, "max_concurrency": step.max_concurrency}
 
     def _question(self, step: HumanInTheLoop) -> Data:
-        said: Data = {"kind": "hitl", **self._message(step.message)}
+        data: Data = {"kind": "hitl", **self._message(step.message)}
         if step.input_schema is not None:
-            said["input_schema"] = self._schema(step.input_schema, "input_schema")
-        return said
+            data["input_schema"] = self._schema(step.input_schema, "input_schema")
+        return data
 
     def _approval(self, step: Approval) -> Data:
-        said: Data = {"kind": "approval", **self._message(step.message)}
+        data: Data = {"kind": "approval", **self._message(step.message)}
         if step.to is not None:
-            said["to"] = step.to
+            data["to"] = step.to
         if step.options != DEFAULT_OPTIONS:
-            said["options"] = {option.name: _option_data(option) for option in step.options}
+            data["options"] = {option.name: _option_data(option) for option in step.options}
         if step.deadline_s is not None:
-            said["timeout_s"] = step.deadline_s
+            data["timeout_s"] = step.deadline_s
         if step.on_timeout != "fail":
             late = step.on_timeout
-            said["on_timeout"] = late if isinstance(late, str) else self._sequence(late)
+            data["on_timeout"] = late if isinstance(late, str) else self._sequence(late)
         if step.max_deferrals != 3:
-            said["max_deferrals"] = step.max_deferrals
+            data["max_deferrals"] = step.max_deferrals
         if step.on_rejection is not None:
-            said["on_rejection"] = self._sequence(step.on_rejection)
+            data["on_rejection"] = self._sequence(step.on_rejection)
         if step.comment_required:
-            said["comment_required"] = True
+            data["comment_required"] = True
         if step.metadata:
-            said["metadata"] = dict(step.metadata)
-        return said
+            data["metadata"] = dict(step.metadata)
+        return data
 
     def _message(self, message: object) -> Data:
         if isinstance(message, MessageTemplate):
@@ -294,54 +294,54 @@ class _Export:
         return {"kind": "sleep", name: time.isoformat() if isinstance(time, dt.datetime) else time}
 
     def _wait(self, step: WaitFor) -> Data:
-        said: Data = {"kind": "wait_for", "event": step.event}
+        data: Data = {"kind": "wait_for", "event": step.event}
         if isinstance(step.key, MessageTemplate):
-            said["key"] = step.key.text
+            data["key"] = step.key.text
         elif isinstance(step.key, str):
-            said["key"] = _literal(step.key)
+            data["key"] = _literal(step.key)
         elif step.key is not None:
             self._cannot("its key is a function")
         if step.schema is not None:
-            said["schema"] = self._schema(step.schema, "schema")
+            data["schema"] = self._schema(step.schema, "schema")
         if step.deadline_s is not None:
-            said["timeout_s"] = step.deadline_s
+            data["timeout_s"] = step.deadline_s
         if step.on_timeout != "fail":
             late = step.on_timeout
-            said["on_timeout"] = late if isinstance(late, str) else self._sequence(late)
-        return said
+            data["on_timeout"] = late if isinstance(late, str) else self._sequence(late)
+        return data
 
     # --- target of a step
 
     def _runs(self, step: Step) -> Data:
-        said = self._uses(step.agent)
+        data = self._uses(step.agent)
         if step.processing != NO_PROCESSING:
-            said["processing"] = self._processing(step)
+            data["processing"] = self._processing(step)
         if step.mergeable_output:
-            said["mergeable_output"] = True
+            data["mergeable_output"] = True
         if step.resumable is not None:
             kept = {"max_turns": step.resumable.max_turns, "on_uncertain": step.resumable.on_uncertain}
             last = step.resumable.keep_last
-            said["granular"] = kept if last is None else {**kept, "keep_last": last}
+            data["granular"] = kept if last is None else {**kept, "keep_last": last}
         if step.context_sources is not None:
-            said["context_sources"] = [self._source(each) for each in step.context_sources.sources]
+            data["context_sources"] = [self._source(each) for each in step.context_sources.sources]
             if step.context_sources != as_context_sources(list(step.context_sources.sources)):
                 self._cannot("`max_tokens`, `format` and `count_tokens` of context sources can only be set in Python")
         if isinstance(step.conversation, MessageTemplate):
-            said["conversation"] = step.conversation.text
+            data["conversation"] = step.conversation.text
         elif isinstance(step.conversation, str):
-            said["conversation"] = _literal(step.conversation)
+            data["conversation"] = _literal(step.conversation)
         elif step.conversation is not None:
             self._cannot("its conversation is a function")
         if step.cache is not None:
             if step.cache.key is not None:
                 self._cannot("the key of its cache is a function")
             scope = {} if step.cache.scope is None else {"scope": step.cache.scope}
-            said["cache"] = {"ttl_s": step.cache.ttl_s, **scope}
+            data["cache"] = {"ttl_s": step.cache.ttl_s, **scope}
         if step.rehearse != "recorded":
-            said["rehearse"] = step.rehearse
+            data["rehearse"] = step.rehearse
         if step.rate_limit:
-            said["rate_limit"] = self._rate_limit(step.rate_limit)
-        return said
+            data["rate_limit"] = self._rate_limit(step.rate_limit)
+        return data
 
     def _rate_limit(self, limits: tuple[RateLimit, ...]) -> str:
         if len(limits) > 1:
@@ -368,12 +368,12 @@ class _Export:
         return {}
 
     def _retrieval(self, source: FromRetrieval) -> Data:
-        said: Data = {"collection": self._function(source.collection, "a collection")}
+        data: Data = {"collection": self._function(source.collection, "a collection")}
         if source.query is not None:
-            said["query"] = source.query
+            data["query"] = source.query
         if source.top_k != 5:
-            said["top_k"] = source.top_k
-        return {**said, "filters": dict(source.filters)} if source.filters else said
+            data["top_k"] = source.top_k
+        return {**data, "filters": dict(source.filters)} if source.filters else data
 
     def _uses(self, agent: object) -> Data:
         if is_model_agent(agent):
@@ -387,14 +387,14 @@ class _Export:
 
     def _processing(self, step: Step) -> Data:
         processing = step.processing
-        said = {key: getattr(processing, key) for key in ("structured_output", "enforcement", "degrade")}
+        data = {key: getattr(processing, key) for key in ("structured_output", "enforcement", "degrade")}
         default = {"structured_output": "auto", "enforcement": "repair", "degrade": None}
-        kept = {key: value for key, value in said.items() if value != default[key]}
+        kept = {key: value for key, value in data.items() if value != default[key]}
         if processing.schema is None:
             return kept
         return {**kept, "schema": self._schema(processing.schema, "processing.schema")}
 
-    def _schema(self, schema: object, what: str) -> Data:
+    def _schema(self, schema: object, subject: str) -> Data:
         if isinstance(schema, Mapping):
             return dict(schema)
         return dict(structured.compile_schema(schema).json_schema)
@@ -405,7 +405,7 @@ class _Export:
         if id(agent) not in self._names:
             name = self._free_name(agent)
             self._names[id(agent)] = name
-            self._agents[name] = self._said(agent, name)
+            self._agents[name] = self._agent_data(agent, name)
         return self._names[id(agent)]
 
     def _free_name(self, agent: Any) -> str:
@@ -413,36 +413,36 @@ class _Export:
         tried = (wanted, *(f"{wanted}_{number}" for number in range(2, len(self._agents) + 3)))
         return next(each for each in tried if each not in self._agents)
 
-    def _said(self, agent: Any, name: str) -> Data:
-        said: Data = {"model": self._model(agent)}
+    def _agent_data(self, agent: Any, name: str) -> Data:
+        data: Data = {"model": self._model(agent)}
         prompts = [*getattr(agent, "_system_prompts", ()), *_instructions(agent)]
         if getattr(agent, "_system_prompt_functions", ()) or len(prompts) > 1 or list(_instructions(agent)):
             self._cannot("its agent has more than one fixed system prompt")
         elif prompts:
-            said["system_prompt"] = prompts[0]
+            data["system_prompt"] = prompts[0]
         schema = self._output_schema(agent)
         if schema is not None:
-            said["output_schema"] = schema
+            data["output_schema"] = schema
         tools = [tool for toolset in agent.toolsets for tool in getattr(toolset, "tools", {}).values()]
         if tools:
-            said["tools"] = [self._tool(each) for each in tools]
-        said |= self._limits_of_agent(agent)
-        return said if agent.name == name else {**said, "name": agent.name}
+            data["tools"] = [self._tool(each) for each in tools]
+        data |= self._limits_of_agent(agent)
+        return data if agent.name == name else {**data, "name": agent.name}
 
     def _tool(self, tool: Any) -> object:
         named = self._function(tool.function, "a tool of its agent")
         return {"uses": named, "requires_approval": True} if getattr(tool, "requires_approval", False) else named
 
     def _limits_of_agent(self, agent: Any) -> Data:
-        said: Data = {}
+        data: Data = {}
         if agent.model_settings:
-            said["model_settings"] = dict(agent.model_settings)
+            data["model_settings"] = dict(agent.model_settings)
         if getattr(agent, "timeout_s", None) is not None:
-            said["timeout_s"] = agent.timeout_s
+            data["timeout_s"] = agent.timeout_s
         tools, output = (getattr(agent, f"_max_{what}_retries", 1) for what in ("tool", "output"))
         if tools != output:
             self._cannot("its agent has other `retries` for tools than for outputs")
-        return said if tools == 1 else {**said, "retries": tools}
+        return data if tools == 1 else {**data, "retries": tools}
 
     def _model(self, agent: Any) -> object:
         model = agent.model
@@ -507,13 +507,13 @@ class _Export:
             yield "on_failure", self._sequence(handler) if named is None else named
 
     def _limits(self, limits: UsageLimits) -> Data:
-        said = {name: value for name, value in _changed(limits).items() if name in LIMITS}
+        data = {name: value for name, value in _changed(limits).items() if name in LIMITS}
         others = [name for name in _changed(limits) if name not in LIMITS]
         if limits.window is None and limits.when_reached != "fail":
             others.append("when_reached")
         if others:
             self._cannot(f"{', '.join(others)} of its usage limits can only be declared in Python")
-        return said
+        return data
 
     def _config(self, step: Declared) -> Iterator[tuple[str, object]]:
         if step.max_retries:
@@ -541,9 +541,9 @@ class _Export:
             yield "validators", [self._function(each, "a validator") for each in step.validators]
         after = list(step.processors.after)
         own: Data = {}
-        for kind, key, said in _OWN_PROCESSORS:
+        for kind, key, data in _OWN_PROCESSORS:
             if after and isinstance(after[-1], kind):
-                own[key] = getattr(after.pop(), said)
+                own[key] = getattr(after.pop(), data)
         sides = {"before": list(step.processors.before), "after": after}
         named = {
             side: [self._function(each, "a processor") for each in given] for side, given in sides.items() if given
@@ -552,19 +552,19 @@ class _Export:
             yield "processors", named
         yield from own.items()
 
-    def _function(self, function: Any, what: str) -> str:
+    def _function(self, function: Any, subject: str) -> str:
         if isinstance(function, functools.partial):
-            self._cannot(f"{what} is a partial; give the function a name of its own")
+            self._cannot(f"{subject} is a partial; give the function a name of its own")
         elif inspect.ismethod(function):
-            self._cannot(f"{what} is a bound method")
+            self._cannot(f"{subject} is a bound method")
         elif not isinstance(function, FunctionType | type) and not hasattr(function, "__qualname__"):
-            self._cannot(f"{what} is an object of {type(function).__name__}, which has no name of its own")
+            self._cannot(f"{subject} is an object of {type(function).__name__}, which has no name of its own")
         elif function.__name__ == "<lambda>":
-            self._cannot(f"{what} is a lambda; give it a name")
+            self._cannot(f"{subject} is a lambda; give it a name")
         elif "<locals>" in function.__qualname__:
-            self._cannot(f"{what}, {function.__qualname__}, is defined inside a function")
+            self._cannot(f"{subject}, {function.__qualname__}, is defined inside a function")
         elif not is_python(f"{function.__module__}:{function.__qualname__}"):
-            self._cannot(f"{what}, {function.__module__}:{function.__qualname__}, has no public name")
+            self._cannot(f"{subject}, {function.__module__}:{function.__qualname__}, has no public name")
         return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
 
 
@@ -596,8 +596,8 @@ def _plain_retrieval(source: FromRetrieval) -> FromRetrieval | None:
 def _option_data(option: Option) -> object:
     by_name = option.name if option.name in ("approve", "reject", "defer") else None
     more = {"kind": option.kind} if option.kind != by_name else {}
-    said = {"label": option.label, "description": option.description}
-    kept: Data = {**{name: text for name, text in said.items() if text}, **more}
+    data = {"label": option.label, "description": option.description}
+    kept: Data = {**{name: text for name, text in data.items() if text}, **more}
     return kept if kept.keys() - {"label"} or not option.label else option.label
 
 

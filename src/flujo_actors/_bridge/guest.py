@@ -32,7 +32,7 @@ from .to_trio import TrioCall
 T = TypeVar("T")
 
 ORPHAN_GRACE_S = 5.0
-"""Idle time after which a closed loop's guest is given up."""
+"""Idle time after which a closed loop's guest is abandoned."""
 
 
 class Guest:
@@ -75,7 +75,7 @@ class Guest:
             restrict_keyboard_interrupt_to_checkpoints=True,
             clock=getattr(self._loop, "trio_clock", None),  # of a loop that has a time of its own
         )
-        if self.rounds.take_over():
+        if self.rounds.detach_loop():
             sys.set_asyncgen_hooks(*hooks)
 
     async def ready(self) -> None:
@@ -108,7 +108,7 @@ class Guest:
         self.rounds.end()
         self._ended.set()
         for call in self._calls:
-            call.lose(result)
+            call.abort(result)
         if self._interrupt is not None:
             raise self._interrupt  # into the loop, which it stops
         result.unwrap()  # an error is reported by the loop
@@ -135,7 +135,7 @@ class Guest:
         self._scope.cancel()
         try:
             while _guests.get(self._loop) is self:
-                self.rounds.take_without_loop(ORPHAN_GRACE_S)
+                self.rounds.next_without_loop(ORPHAN_GRACE_S)
         except queue.Empty:
             self._forget()
         finally:
@@ -171,7 +171,7 @@ class Guest:
             if arrival is not None and not arrival.done() and not self._loop.is_closed():
                 arrival.set_result(what)
 
-        box.hand_next_to(deliver)
+        box.deliver_next(deliver)
         assert arrival is not None
         try:
             return (await arrival).unwrap()

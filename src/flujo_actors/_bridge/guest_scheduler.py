@@ -121,7 +121,7 @@ class ParkedGuest:
         # A descriptor of our own, so that it is ours to close, whenever trio closes the other.
         self._descriptor = os.dup(descriptor)
         try:
-            loop.add_reader(self._descriptor, self._hear)
+            loop.add_reader(self._descriptor, self._on_callback)
         except (NotImplementedError, OSError):
             os.close(self._descriptor)
             raise
@@ -133,13 +133,13 @@ class ParkedGuest:
             return
         self._events = ()
         if timeout > 0:
-            self.look()
+            self.poll()
         if timeout <= 0 or self._has_news:
             self._soon(self.round)
         else:
             self._park(timeout)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Check for I/O (rule 4); results are kept until the next round."""
         if self._has_news:
             return
@@ -148,12 +148,12 @@ class ParkedGuest:
         except OSError as error:  # trio's to deal with: its run ends with it
             self._broken = error
 
-    def look_first(self) -> None:
+    def poll_first(self) -> None:
         """Check for I/O at a turn's start, unless just woken."""
         if self._woken:
             self._woken = False
         else:
-            self.look()
+            self.poll()
 
     @property
     def _has_news(self) -> bool:
@@ -163,7 +163,7 @@ class ParkedGuest:
         """Wake the guest before the host's thread gives it work."""
         if self._parked:
             self._woken = True
-            self._go_on()
+            self._resume()
 
     def wait_without_loop(self, patience_s: float) -> bool:
         """Wait for a closed loop; return whether the parked guest can continue."""
@@ -172,20 +172,20 @@ class ParkedGuest:
         due = self._patience_s < patience_s
         heard, _, _ = select.select([self._descriptor], [], [], min(self._patience_s, patience_s))
         if heard or due:
-            self._go_on()
+            self._resume()
         return bool(heard) or due
 
     def _park(self, patience_s: float) -> None:
         self._parked, self._patience_s = True, patience_s
         self._runner.guest_tick_scheduled = False
         if patience_s < _FOREVER_S and not self._loop.is_closed():
-            self._timer = self._loop.call_later(patience_s, self._hear)
+            self._timer = self._loop.call_later(patience_s, self._on_callback)
 
-    def _hear(self) -> None:
+    def _on_callback(self) -> None:
         if self._parked:
-            self._go_on()
+            self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._parked = False
         self._runner.guest_tick_scheduled = True
         if self._timer is not None:
@@ -245,7 +245,7 @@ class GuestScheduler:
         self._gives_way = self._in_turn = False
         self._arrivals: ThreadWakeups | None = None
 
-    def take_over(self) -> bool:
+    def detach_loop(self) -> bool:
         """Drive the rounds without a thread, if the loop supports it."""
         assert self._next is not None
         self.keep_awake.parked = watched_by_loop(self._next, self._loop, self.soon)
@@ -256,7 +256,7 @@ class GuestScheduler:
     def begin(self) -> None:
         """Route threads' callbacks over the loop that drives the rounds."""
         if self.keep_awake.parked is not None:
-            self._arrivals = ThreadWakeups(self._loop, self._hear)
+            self._arrivals = ThreadWakeups(self._loop, self._on_callback)
 
     def end(self) -> None:
         """The run is over."""
@@ -269,7 +269,7 @@ class GuestScheduler:
         """Schedule another round: trio has work left."""
         self._next = round_
         if not self._in_turn:
-            self._ask_for_turn()
+            self._request_turn()
 
     def soon_threadsafe(self, round_: Round) -> None:
         """The thread in which trio waited for I/O has news for it."""
@@ -284,13 +284,13 @@ class GuestScheduler:
         """From a trio task: do this when the round is over."""
         self._at_the_end.append(do)
 
-    def give_way(self) -> None:
+    def end_turn(self) -> None:
         """End the turn after this round: the loop has urgent work."""
         self._gives_way = True
 
     # --- turns of the loop ---
 
-    def _ask_for_turn(self) -> None:
+    def _request_turn(self) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon(self._turn)
 
@@ -298,7 +298,7 @@ class GuestScheduler:
         self._next = self._delivered.get_nowait()
         self._turn()
 
-    def _hear(self) -> None:
+    def _on_callback(self) -> None:
         """Run a round for a thread's callback, this turn if parked."""
         assert self._arrivals is not None
         if self._next is not None or self._in_turn:
@@ -317,23 +317,23 @@ class GuestScheduler:
         now, keep_awake = seams.turn_clock, self.keep_awake
         until = now() + TURN_S
         if keep_awake.parked is not None:
-            keep_awake.parked.look_first()
+            keep_awake.parked.poll_first()
         self._in_turn = True
         try:
-            self._take_round()
+            self._next_round()
             while (
                 self._next is not None
                 and not self._gives_way
                 and not self.keep_awake.awake
                 and seams.turn_clock() < until
             ):
-                self._take_round()
+                self._next_round()
         finally:
             self._in_turn = self._gives_way = False
             if self._next is not None:
-                self._ask_for_turn()
+                self._request_turn()
 
-    def _take_round(self) -> None:
+    def _next_round(self) -> None:
         round_, self._next = self._next, None
         assert round_ is not None
         round_()
@@ -342,7 +342,7 @@ class GuestScheduler:
             while left:
                 left.pop()()
 
-    def take_without_loop(self, patience_s: float) -> None:
+    def next_without_loop(self, patience_s: float) -> None:
         """Run a closed loop's next round; raise `queue.Empty` on timeout."""
         parked = self.keep_awake.parked
         if self._arrivals is not None:
@@ -352,8 +352,8 @@ class GuestScheduler:
         if self._next is None:
             self._next = self._delivered.get(timeout=patience_s)
         if parked is not None:
-            parked.look()
-        self._take_round()
+            parked.poll()
+        self._next_round()
 
 
 # --- staying awake ----------------------------------------------------------------------------------------------
@@ -403,8 +403,8 @@ class IdleTimer:
                 self._rounds -= 1
                 await cancel_shielded_checkpoint()
             self._sleeper = current_task()
-            await wait_task_rescheduled(self._give_up)
+            await wait_task_rescheduled(self._abort_wait)
 
-    def _give_up(self, _: object) -> Abort:
+    def _abort_wait(self, _: object) -> Abort:
         self._sleeper = None
         return Abort.SUCCEEDED

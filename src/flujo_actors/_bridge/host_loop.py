@@ -52,7 +52,7 @@ class ReceivePort(Protocol[T_co]):
     async def get(self) -> T_co:
         """From a trio task: the next item."""
 
-    def hand_next_to(self, deliver: Callable[[Value[Any] | Error], None]) -> None:
+    def deliver_next(self, deliver: Callable[[Value[Any] | Error], None]) -> None:
         """Pass the next item or the end to `deliver` once, thread-bound."""
 
     def withdraw(self, deliver: Callable[[Value[Any] | Error], None]) -> None:
@@ -128,12 +128,12 @@ async def _read(make: Callable[[], object], taker: ChunkConsumer[object, H], las
     source: Any = make()
     if not hasattr(source, "__aiter__"):
         source = await source
-    task, awake, in_a_row, take = current_task(), object(), 0, taker.take
+    task, awake, in_a_row, take = current_task(), object(), 0, taker.accept
     try:
-        async for piece in source:
-            if type(piece) not in PLAIN and isinstance(piece, last):
-                return piece
-            if (held := take(piece)) is not None and taker.box is not None:
+        async for chunk in source:
+            if type(chunk) not in PLAIN and isinstance(chunk, last):
+                return chunk
+            if (held := take(chunk)) is not None and taker.box is not None:
                 await taker.box.put(held)
             # Trio wipes this mark when it reschedules the task. Between two rounds no other task runs, so there is no
             # cancellation to check for: most chunks pay for the comparison only.
@@ -299,7 +299,7 @@ class SendPort(Protocol[T_contra]):
     async def put(self, item: T_contra) -> None:
         """From a trio task: add the item, waiting for room."""
 
-    def put_when_room(self, item: T_contra, accepted: Callable[[Value[object] | Error], None]) -> None:
+    def put_or_wait(self, item: T_contra, accepted: Callable[[Value[object] | Error], None]) -> None:
         """Add an item once there is room, then call `accepted` once."""
 
     def withdraw(self, accepted: Callable[[Value[object] | Error], None]) -> None:
@@ -313,7 +313,7 @@ class ChunkConsumer(Protocol[T_contra, H]):
     def box(self) -> SendPort[H] | None:
         """Return the channel of read chunks, or None."""
 
-    def take(self, piece: T_contra) -> H | None:
+    def accept(self, chunk: T_contra) -> H | None:
         """Accept a chunk; return a value that must go to the channel."""
 
 

@@ -105,7 +105,7 @@ class LoopCall(Generic[T]):
                 _close(self._coroutine)
             return Abort.SUCCEEDED
         self._raise_cancel = raise_cancel
-        self._rounds.give_way()
+        self._rounds.end_turn()
         if self._state == "started" and self._task is not None:
             cancel_once(self._task)
         return Abort.FAILED
@@ -122,24 +122,24 @@ class LoopCall(Generic[T]):
             self._task = create(self._loop, main, context_for_asyncio(self._caller.context))
         except BaseException as error:  # raised by the program's task factory; delivered to the trio side
             main.close()
-            self._lose(Error(error))
+            self._fail(Error(error))
             return
         if self._state == "created":
-            self._task.add_done_callback(self._lose_unstarted)
+            self._task.add_done_callback(self._fail_unstarted)
 
-    def _lose_unstarted(self, _: asyncio.Task[None]) -> None:
+    def _fail_unstarted(self, _: asyncio.Task[None]) -> None:
         """Answer for a task cancelled before its first step."""
         if self._state == "created":
-            self._lose(Error(asyncio.CancelledError("cancelled before it began")))
+            self._fail(Error(asyncio.CancelledError("cancelled before it began")))
 
-    def _lose(self, result: Error) -> None:
+    def _fail(self, result: Error) -> None:
         _close(self._coroutine)
         self._deliver(result)
 
     async def _main(self) -> None:
         self._state = "started"
         if self._task is not None:
-            self._task.remove_done_callback(self._lose_unstarted)
+            self._task.remove_done_callback(self._fail_unstarted)
         if self._raise_cancel is not None and (task := asyncio.current_task()) is not None:
             cancel_once(task)  # its caller was cancelled before the start
         try:

@@ -95,13 +95,13 @@ T = TypeVar("T")
 logger = logging.getLogger("flujo_actors")
 
 _limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("flujo_actors sync steps")
-_left_behind: dict[_Call[Any], str] = {}
+_abandoned: dict[_Call[Any], str] = {}
 _awaited: set[_Call[Any]] = set()
 
 
 def abandoned_threads() -> tuple[str, ...]:
     """Return the names of cancelled sync steps whose threads still run."""
-    return tuple(_left_behind.copy().values())
+    return tuple(_abandoned.copy().values())
 
 
 def threads_in_flight() -> bool:
@@ -128,7 +128,7 @@ async def in_thread(
     try:
         await call.end()
     except trio.Cancelled:
-        if call.leave() and if_left is not None:
+        if call.abandon() and if_left is not None:
             if_left()
         raise
     return call.answer()
@@ -179,7 +179,7 @@ class _Call(Generic[T]):
         self._task = current_task()
         _awaited.add(self)
         try:
-            await wait_task_rescheduled(self._give_up)
+            await wait_task_rescheduled(self._abort_wait)
         finally:
             _awaited.discard(self)
 
@@ -187,18 +187,18 @@ class _Call(Generic[T]):
         """Return the function's result, or raise its exception."""
         return self._answers.pop().unwrap()  # kept nowhere: a kept error refers to itself by its traceback
 
-    def leave(self) -> bool:
+    def abandon(self) -> bool:
         """Report the thread of an abandoned call, if it is still running."""
         if self._claimed() or self._answers:
             return False
-        _left_behind[self] = self._label
+        _abandoned[self] = self._label
         if self._answers:  # it has ended meanwhile, and may have looked before this entry was made
-            _left_behind.pop(self, None)
+            _abandoned.pop(self, None)
             return False
         logger.warning("step %r was cancelled, but its thread cannot be stopped and runs on", self._label)
         return True
 
-    def _give_up(self, _: object) -> Abort:
+    def _abort_wait(self, _: object) -> Abort:
         self._task = None
         return Abort.SUCCEEDED
 
@@ -226,7 +226,7 @@ class _Call(Generic[T]):
 
     def _ended(self, answer: Outcome[T]) -> None:
         self._answers.append(answer)
-        _left_behind.pop(self, None)
+        _abandoned.pop(self, None)
         self._post(self._wake)
 
 

@@ -52,10 +52,10 @@ _LEFT = "the stream was closed: its reader was cancelled"
 class ChunkQueue(Protocol[T_contra]):
     """Chunk queue of a producer on the loop."""
 
-    def take(self, piece: T_contra) -> bool:
-        """Accept a chunk; after False, await `room` before the next one."""
+    def accept(self, chunk: T_contra) -> bool:
+        """Accept a chunk; after False, await `wait_for_room` before the next one."""
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until another chunk is accepted."""
 
 
@@ -69,14 +69,14 @@ class SameThreadQueue(Generic[T, H]):
         self._held: H | None = None
         self._in_a_row = 0
 
-    def take(self, piece: T) -> bool:
+    def accept(self, chunk: T) -> bool:
         if self._task is not None and self._task.cancelling():
             raise asyncio.CancelledError(_LEFT)
-        self._held = self._taker.take(piece)
+        self._held = self._taker.accept(chunk)
         self._in_a_row += 1
         return self._held is None and self._in_a_row < CHUNKS_IN_A_ROW
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait for room, or yield after a number of chunks."""
         self._in_a_row = 0
         if self._held is None:
@@ -89,17 +89,17 @@ class SameThreadQueue(Generic[T, H]):
         loop = asyncio.get_running_loop()
         accepted: asyncio.Future[Value[object] | Error] = loop.create_future()
 
-        def tell(what: Value[object] | Error) -> None:
+        def settle(what: Value[object] | Error) -> None:
             if not accepted.done() and not loop.is_closed():
                 accepted.set_result(what)
 
         box = self._taker.box
         assert box is not None
-        box.put_when_room(held, tell)
+        box.put_or_wait(held, settle)
         try:
             (await accepted).unwrap()
         finally:
-            box.withdraw(tell)
+            box.withdraw(settle)
 
 
 class CrossThreadQueue(Generic[T, R]):
@@ -107,7 +107,7 @@ class CrossThreadQueue(Generic[T, R]):
 
     def __init__(self, produce: Callable[[ChunkQueue[T]], Awaitable[R]]) -> None:
         self._produce = produce
-        self._pieces: list[T] = []
+        self._chunks: list[T] = []
         self._task: asyncio.Task[None] | None = None
         self._ended: Value[R] | Error | None = None
         self._stopped = False
@@ -124,17 +124,17 @@ class CrossThreadQueue(Generic[T, R]):
         finally:
             asyncio.get_running_loop().call_soon(self._changed.set)
 
-    def take(self, piece: T) -> bool:
+    def accept(self, chunk: T) -> bool:
         if self._stopped:
             raise asyncio.CancelledError(_LEFT)
-        self._pieces.append(piece)
-        if len(self._pieces) == 1:  # there is no waiter while there are chunks
+        self._chunks.append(chunk)
+        if len(self._chunks) == 1:  # there is no waiter while there are chunks
             self._changed.set()
-        return len(self._pieces) < STREAM_BUFFER
+        return len(self._chunks) < STREAM_BUFFER
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until the reader has fetched the batch."""
-        while len(self._pieces) >= STREAM_BUFFER:
+        while len(self._chunks) >= STREAM_BUFFER:
             self._changed.clear()
             await self._changed.wait()
 
@@ -151,17 +151,17 @@ class CrossThreadQueue(Generic[T, R]):
         except asyncio.CancelledError:
             self._stop(self._task)  # at once: the reader's own call of `stop` takes another crossing
             raise
-        pieces, self._pieces = self._pieces, []
+        pieces, self._chunks = self._chunks, []
         self._crossed_at = loop.time()
         self._changed.set()
         return pieces
 
     async def _gathered(self, task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
-        while not self._pieces and not task.done():
+        while not self._chunks and not task.done():
             self._changed.clear()
             await self._changed.wait()
         left_s = self._crossed_at + CROSSING_S - loop.time()
-        if left_s > 0 and len(self._pieces) < STREAM_BUFFER and not task.done():
+        if left_s > 0 and len(self._chunks) < STREAM_BUFFER and not task.done():
             await asyncio.sleep(left_s)
 
     async def stop(self) -> None:
@@ -188,16 +188,16 @@ async def pumped(
     try:
         pieces = await bridge.call(pump.batch)
         while pieces:
-            for piece in pieces:
-                held = taker.take(piece)
+            for chunk in pieces:
+                held = taker.accept(chunk)
                 if held is not None and taker.box is not None:
                     await taker.box.put(held)
             # A producer that never waits has its next chunks ready before a cancellation could reach the fetching.
             await trio.lowlevel.checkpoint_if_cancelled()
-            pieces = await bridge.go_on(pump.batch)
+            pieces = await bridge.call_nested(pump.batch)
     finally:
         with trio.CancelScope(shield=True):
-            await bridge.go_on(pump.stop)
+            await bridge.call_nested(pump.stop)
     return pump.result()
 
 
@@ -207,11 +207,11 @@ async def stream_chunks(make: Callable[[], object], last: tuple[type, ...], inta
     if not hasattr(source, "__aiter__"):
         source = await source
     try:
-        async for piece in source:
-            if type(piece) not in PLAIN and isinstance(piece, last):
-                return piece
-            if not intake.take(piece):
-                await intake.room()
+        async for chunk in source:
+            if type(chunk) not in PLAIN and isinstance(chunk, last):
+                return chunk
+            if not intake.accept(chunk):
+                await intake.wait_for_room()
     finally:
         close = getattr(source, "aclose", None)
         if close is not None:
@@ -250,7 +250,7 @@ class AsyncioLoop:
             return LoopCall(self, Deferred(make), eager=False).run()
         return ThreadCall(self.loop, self.starts, make).run()
 
-    async def go_on(self, make: Callable[[], Awaitable[T]]) -> T:
+    async def call_nested(self, make: Callable[[], Awaitable[T]]) -> T:
         """Call from another thread as part of a started call, without queueing."""
         return await ThreadCall(self.loop, StartQueue(self.loop), make).run()
 
@@ -328,7 +328,7 @@ class ThreadCall(Generic[T]):
             return
         self._running = self._loop.create_task(self._main(), context=context)
         self._starts.running += 1
-        self._running.add_done_callback(self._make_sure)
+        self._running.add_done_callback(self._ensure_awaited)
 
     async def _main(self) -> None:
         self._begun = True
@@ -344,16 +344,16 @@ class ThreadCall(Generic[T]):
     def _cancel(self) -> None:
         self._cancelled = True
         if self._running is None:
-            self._give_up()
+            self._cancel_unstarted()
         elif self._begun:
             cancel_once(self._running)
 
-    def _make_sure(self, task: asyncio.Task[None]) -> None:
+    def _ensure_awaited(self, task: asyncio.Task[None]) -> None:
         if not self._begun:
             self._starts.running -= 1
-            self._give_up()
+            self._cancel_unstarted()
 
-    def _give_up(self) -> None:
+    def _cancel_unstarted(self) -> None:
         _dismiss(self._make)
         self._token.run_sync_soon(self._arrive, Error(asyncio.CancelledError("cancelled before it began")))
 

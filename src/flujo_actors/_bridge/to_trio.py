@@ -72,7 +72,7 @@ class TrioCall(Generic[T]):
 
     # --- on asyncio ---
 
-    def lose(self, result: Outcome[None]) -> None:
+    def abort(self, result: Outcome[None]) -> None:
         """End an unfinished call with the trio run's result."""
         if self._reply is None:
             self._arrive(result if isinstance(result, Error) else Error(self._cancellation_error()))

@@ -49,16 +49,16 @@ def asyncio_cancellation() -> tuple[type[BaseException], ...]:
     return () if cancelled is None else (cancelled,)
 
 
-def vanished(error: BaseException) -> bool:
+def left_scope_open(error: BaseException) -> bool:
     """Return whether the error means that the code ended without saying how."""
     return isinstance(error, (trio.Cancelled, GeneratorExit, *asyncio_cancellation()))
 
 
-def holds_vanished(error: object) -> bool:
-    """Return whether an error or any group member has vanished scopes."""
+def contains_left_scope(error: object) -> bool:
+    """Return whether an error or any group member left a scope open."""
     if isinstance(error, BaseExceptionGroup):
-        return any(map(vanished, leaves_of(error)))
-    return isinstance(error, BaseException) and vanished(error)
+        return any(map(left_scope_open, leaves_of(error)))
+    return isinstance(error, BaseException) and left_scope_open(error)
 
 
 def _is_cancellation(error: BaseException) -> bool:

@@ -180,7 +180,9 @@ def state_of(outcome: TerminalOutcome) -> State:
             return "failed"
 
 
-def left_by(state: State, *, own: T | None, inside: Iterable[T], is_call: bool, when: When) -> tuple[T, ...]:
+def compensation_entries_of(
+    state: State, *, own: T | None, inside: Iterable[T], is_call: bool, when: When
+) -> tuple[T, ...]:
     """Return the compensation entries of a step in start order.
 
     `own` is `None` if the step has no compensation or did not start.

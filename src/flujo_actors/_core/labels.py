@@ -89,10 +89,10 @@ def checked_filter(given: Mapping[str, str | None] | None) -> LabelFilter:
     return tuple((name, texts.get(name)) for name in given)
 
 
-def checked_names(names: Iterable[str], *, what: str) -> tuple[str, ...]:
+def checked_names(names: Iterable[str], *, subject: str) -> tuple[str, ...]:
     """Return names of labels; `DeclarationError` if they are invalid."""
     if isinstance(names, str):
-        raise DeclarationError(f"{what} must be a list of names, not the text {names!r}: write ({names!r},)")
+        raise DeclarationError(f"{subject} must be a list of names, not the text {names!r}: write ({names!r},)")
     listed = tuple(names)
     _check_names(listed)
     return listed

@@ -86,9 +86,9 @@ def warn_deprecated(name: str, *, instead: str, removed_in: str) -> None:
 class PartTable(dict[str, Callable[..., Any]]):
     """Functions of optional parts by name, entered by their modules."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, subject: str) -> None:
         super().__init__()
-        self.what = what
+        self.subject = subject
 
     def entry(self, name: str) -> Callable[[F], F]:
         """Return a decorator that enters a function under a name."""
@@ -101,6 +101,6 @@ class PartTable(dict[str, Callable[..., Any]]):
 
     def __missing__(self, name: str) -> Callable[..., Any]:
         raise ProtocolError(
-            f"the runtime has no {self.what} {name!r}: its module is not loaded; a Flujo loads the modules that its "
+            f"the runtime has no {self.subject} {name!r}: its module is not loaded; a Flujo loads the modules that its "
             "pipeline needs"
         )

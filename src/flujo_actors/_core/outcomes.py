@@ -483,10 +483,10 @@ def checked_outcome(outcome: object) -> object:
     return outcome
 
 
-def _check_amount(part: object, what: str) -> None:
+def _check_amount(part: object, subject: str) -> None:
     """Raise for an invalid amount, which would disable a limit."""
     if isinstance(part, int | float) and not 0 <= part < math.inf:
-        raise ValueError(f"{what} is {part}, not a number of at least 0")
+        raise ValueError(f"{subject} is {part}, not a number of at least 0")
 
 
 # --- The chunks of a stream ---------------------------------------------------------------------------------------

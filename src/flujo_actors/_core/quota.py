@@ -118,7 +118,7 @@ class Held:
     """Size of their largest call, if any."""
 
 
-NOBODY = Held()
+NONE_HELD = Held()
 
 
 @attrs.frozen(kw_only=True)
@@ -129,7 +129,7 @@ class ReservationRequest:
     """Amount spent at once."""
     reserves: Amount = NOTHING
     """Amount reserved for a request."""
-    reckoned: Amount = NOTHING
+    estimate: Amount = NOTHING
     """Estimate that must fit if no other call is in flight."""
     knows: Amount | None = None
     """Largest call behind the estimate; `None` with an own size."""
@@ -138,10 +138,10 @@ class ReservationRequest:
 class Shared(Protocol):
     """Quota state shared between processes. All methods but `changed` block."""
 
-    def take(self, quotas: Sequence[Quota], caller: str, sure: Amount) -> tuple[Amount, ...] | None:
+    def reserve_all(self, quotas: Sequence[Quota], caller: str, minimum: Amount) -> tuple[Amount, ...] | None:
         """Reserve a request's expected usage in all quotas; `None` if full."""
 
-    def take_one(self, quotas: Sequence[Quota], one: Amount) -> Quota | None:
+    def spend_one(self, quotas: Sequence[Quota], one: Amount) -> Quota | None:
         """Spend one tool call or step, or return the refusing quota."""
 
     def changed(self) -> None:
@@ -178,11 +178,11 @@ class Quota:
         """State shared with other processes, if any."""
         self.ends_at: float | None = None
         """End of its window in epoch seconds, if it has one."""
-        self._others = NOBODY
+        self._others = NONE_HELD
         self._guess = guess
         self.watch = watch
         self._reserved = NOTHING
-        self._under_way = 0
+        self._in_flight = 0
         self._known: dict[str, Amount] = {} if known is None else known
         self._largest: Amount | None = None
         self._sized = is_sized(limits)
@@ -205,10 +205,10 @@ class Quota:
         """Return whether calls of a provider cost nothing."""
         return self.local_models_are_free and provider in ("function", "test")
 
-    def ask(self, caller: str, sure: Amount = NOTHING) -> Verdict:
+    def ask(self, caller: str, minimum: Amount = NOTHING) -> Verdict:
         """Return whether `caller` may request at least `sure`, without reserving."""
-        reserved, under_way = self._reserved, self._under_way
-        if self._others is not NOBODY:
+        reserved, under_way = self._reserved, self._in_flight
+        if self._others is not NONE_HELD:
             reserved, under_way = reserved + self._others.reserved, under_way + self._others.under_way
         if not self._allows(self.spent + reserved + ONE_REQUEST):
             return "refused"
@@ -218,41 +218,41 @@ class Quota:
             return "refused"
         if under_way and self._largest is None:
             return "wait"
-        if self._fits(self.spent + reserved + self._expected(caller, sure)):
+        if self._fits(self.spent + reserved + self._expected(caller, minimum)):
             return "granted"
         if under_way:
             return "wait"
-        return "granted" if self._fits(self.spent + self._reckoned(caller, sure)) else "refused"
+        return "granted" if self._fits(self.spent + self._estimate(caller, minimum)) else "refused"
 
-    def reserve(self, caller: str, sure: Amount = NOTHING) -> Amount:
+    def reserve(self, caller: str, minimum: Amount = NOTHING) -> Amount:
         """Reserve the expected usage of a granted call."""
-        return self.set_aside(self._expected(caller, sure) + ONE_REQUEST)
+        return self.reserve_amount(self._expected(caller, minimum) + ONE_REQUEST)
 
-    def set_aside(self, expected: Amount) -> Amount:
+    def reserve_amount(self, expected: Amount) -> Amount:
         """Set so much aside for a call."""
         self._reserved += expected
-        self._under_way += 1
+        self._in_flight += 1
         return expected
 
     def settle(self, caller: str, reserved: Amount, used: Usage) -> None:
         """Replace a reservation with the actual usage."""
         self._reserved -= reserved
-        self._under_way -= 1
+        self._in_flight -= 1
         self._spend(amount_of(used))
-        if _tells_a_size(used):
+        if _implies_size(used):
             self._learn(caller, amount_of(used).size)
 
     def spend(self, used: Usage, caller: str | None = None) -> None:
         """Count usage that was not reserved."""
         self._spend(amount_of(used))
-        if caller is not None and _tells_a_size(used):
+        if caller is not None and _implies_size(used):
             self._learn(caller, amount_of(used).size)
 
     def recall(self, used: Usage, caller: str | None = None) -> None:
         """Count usage of an earlier session of the run."""
         self.spend(used, caller)
 
-    def recall_one(self, one: Amount) -> None:
+    def recall_tool_call(self, one: Amount) -> None:
         """Count a tool call of an earlier session of the run."""
         self.begin(one)
 
@@ -278,7 +278,7 @@ class Quota:
 
     # --- with other processes ---
 
-    def see(self, others: Held, limits: UsageLimits | None = None) -> None:
+    def update_others(self, others: Held, limits: UsageLimits | None = None) -> None:
         """Update the other holders' amounts and limits."""
         self.spent, self._others = self.own + others.spent, others
         if others.largest is not None:
@@ -288,9 +288,9 @@ class Quota:
         if self.watch is not None:
             self.watch(self)
 
-    def take_in(self, used: Usage) -> None:
+    def absorb(self, used: Usage) -> None:
         """Add amounts spent by another holder to this side's account."""
-        self.see(attrs.evolve(self._others, spent=self._others.spent.less(amount_of(used))))
+        self.update_others(attrs.evolve(self._others, spent=self._others.spent.less(amount_of(used))))
 
     @property
     def own(self) -> Amount:
@@ -299,14 +299,14 @@ class Quota:
 
     def held(self) -> Held:
         """Return this side's share of the quota."""
-        return Held(spent=self.own, reserved=self._reserved, under_way=self._under_way, largest=self._largest)
+        return Held(spent=self.own, reserved=self._reserved, under_way=self._in_flight, largest=self._largest)
 
-    def wanted(self, caller: str, sure: Amount) -> ReservationRequest:
+    def reservation_request(self, caller: str, minimum: Amount) -> ReservationRequest:
         """Return the reservation request of a caller."""
         known = caller in self._known
         return ReservationRequest(
-            reserves=self._expected(caller, sure) + ONE_REQUEST,
-            reckoned=self._reckoned(caller, sure),
+            reserves=self._expected(caller, minimum) + ONE_REQUEST,
+            estimate=self._estimate(caller, minimum),
             knows=None if known else (self._largest or NOTHING),
         )
 
@@ -346,23 +346,23 @@ class Quota:
         return f"{self.owner} has used {' and '.join(parts)}"
 
     def error(
-        self, refused: str | None = None, sure: Amount = NOTHING, *, needed: Amount = NOTHING
+        self, refused: str | None = None, minimum: Amount = NOTHING, *, needed: Amount = NOTHING
     ) -> UsageLimitExceededError:
         """Return the error of a limit reached or about to be exceeded.
 
         The refused call is one of `refused`, of size `needed`.
         """
-        size = NOTHING if refused is None else self._reckoned(refused, sure)
+        size = NOTHING if refused is None else self._estimate(refused, minimum)
         hidden = not self._sized or size == NOTHING or self.exceeded
-        reckoned = "" if hidden else f"; the next call was reckoned at {self._sizes(size)}"
-        error = UsageLimitExceededError(f"usage limit reached: {self.describe()}{reckoned}")
+        estimate = "" if hidden else f"; the next call was reckoned at {self._sizes(size)}"
+        error = UsageLimitExceededError(f"usage limit reached: {self.describe()}{estimate}")
         error.limits = self._short(size + (needed if refused is None else needed + ONE_REQUEST))
         error.reached = self
         return error
 
     def _short(self, needed: Amount) -> tuple[str, ...]:
         """Return the limits that are used up or too small next."""
-        wanted, short = self.spent + needed + Amount(requests=self._begun), []
+        reservation_request, short = self.spent + needed + Amount(requests=self._begun), []
         for limit, resource in LIMITED.items():
             allowed = getattr(self.limits, limit)
             if allowed is None:
@@ -372,9 +372,9 @@ class Quota:
             elif resource in ("tokens", "cost_usd"):
                 left = _rounding(allowed) if resource == "cost_usd" else 0.0
                 spent = getattr(self.spent, resource)
-                passed = getattr(wanted, resource) > allowed + left or spent >= allowed - left
+                passed = getattr(reservation_request, resource) > allowed + left or spent >= allowed - left
             else:
-                passed = getattr(wanted, resource) > allowed
+                passed = getattr(reservation_request, resource) > allowed
             short.extend([limit] if passed else [])
         return tuple(short)
 
@@ -384,7 +384,7 @@ class Quota:
         parts = [] if tokens is None else [f"{amount.tokens:g} tokens"]
         return " and ".join(parts if cost is None else [*parts, f"${amount.cost_usd:.6g}"])
 
-    # --- reckoning ---
+    # --- estimates ---
 
     @property
     def _begun(self) -> int:
@@ -401,15 +401,15 @@ class Quota:
             self._known[caller] = self._known.get(caller, NOTHING).largest(actual)
         self._largest = actual if self._largest is None else self._largest.largest(actual)
 
-    def _expected(self, caller: str, sure: Amount) -> Amount:
+    def _expected(self, caller: str, minimum: Amount) -> Amount:
         """Return the amount to reserve for a call."""
-        reckoned = self._reckoned(caller, sure)
-        return reckoned if caller in self._known else reckoned.largest(self._guess)
+        estimate = self._estimate(caller, minimum)
+        return estimate if caller in self._known else estimate.largest(self._guess)
 
-    def _reckoned(self, caller: str, sure: Amount) -> Amount:
+    def _estimate(self, caller: str, minimum: Amount) -> Amount:
         """Return a call's estimate: the caller's size, else the largest known."""
         known = self._known.get(caller)
-        return (self._largest or NOTHING).largest(sure) if known is None else known
+        return (self._largest or NOTHING).largest(minimum) if known is None else known
 
     def _fits(self, amount: Amount) -> bool:
         return fits(self.limits, amount)
@@ -460,7 +460,7 @@ def _no_time() -> float:
     return 0.0
 
 
-def _tells_a_size(used: Usage) -> bool:
+def _implies_size(used: Usage) -> bool:
     """Return whether a usage implies a size, unlike a failed request."""
     return used is not NO_USAGE and bool(used.requests or used.tokens or used.cost_usd)
 

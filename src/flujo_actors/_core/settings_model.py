@@ -196,7 +196,7 @@ def _label_names(value: object) -> tuple[str, ...]:
     named = [each.strip() for each in value.split(",") if each.strip()] if isinstance(value, str) else value
     if not isinstance(named, Iterable):
         raise DeclarationError(f"setting telemetry.metric_labels must be a list of names, not {value!r}")
-    return checked_names(named, what="telemetry.metric_labels")
+    return checked_names(named, subject="telemetry.metric_labels")
 
 
 def _can_emit(_: object, attribute: AttrsField, value: tuple[object, ...]) -> None:

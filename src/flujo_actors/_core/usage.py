@@ -103,7 +103,7 @@ def dollars(reported: object) -> float:
     return float(max(0.0, min(reported, MOST_USD)))
 
 
-def believed(usage: Usage) -> Usage:
+def sanitized(usage: Usage) -> Usage:
     """Return foreign usage without negative counts or oversized parts."""
     if usage is NO_USAGE:
         return usage

@@ -117,8 +117,8 @@ def span_seconds(text: str) -> float:
     raise DeclarationError(f"{text!r} is no span of time: write 90s, 15m, 2h, 30d or 1w")
 
 
-def checked_seconds(value: float, *, what: str) -> float:
+def checked_seconds(value: float, *, subject: str) -> float:
     """Return the value if it is a positive, finite duration."""
     if not is_number(value) or value <= 0:
-        raise DeclarationError(f"{what} must be seconds > 0, not {brief_repr(value)}")
+        raise DeclarationError(f"{subject} must be seconds > 0, not {brief_repr(value)}")
     return value

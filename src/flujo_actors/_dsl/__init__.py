@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .._agents.agent_options import has_tools as has_tools
     from .._agents.agent_options import toolset_to_connect as toolset_to_connect
     from .compensation_options import as_compensate as as_compensate
-    from .compensation_options import beside as beside
+    from .compensation_options import attached_steps as attached_steps
     from .compensation_options import check_tools as check_tools
     from .compensation_options import handlers_of as handlers_of
     from .context_sources import check_sources as check_sources
@@ -57,7 +57,7 @@ else:
             "as_compensate": ".compensation_options",
             "as_review": ".selection_step",
             "as_step": ".pipeline",
-            "beside": ".compensation_options",
+            "attached_steps": ".compensation_options",
             "chain": ".pipeline",
             "check_cache": ".output_options",
             "check_sources": ".context_sources",

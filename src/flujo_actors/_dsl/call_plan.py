@@ -75,7 +75,7 @@ class CallPlan:
     required: frozenset[str] = frozenset()
     """Those of `named` that have no default: without them the call fails."""
     takes_data: bool = True
-    asks_for: object = None
+    input_type: object = None
     """Annotation of the data parameter."""
     stream: CallPlan | None = None
     """Plan of the agent's `stream` method, for runs with a reader."""
@@ -133,14 +133,14 @@ def check_agent_only(step_name: str, plan: CallPlan, deps: object, rate_limit: t
         )
 
 
-def plan_maker(fn: Any, *, what: str) -> CallPlan | None:
+def plan_maker(fn: Any, *, subject: str) -> CallPlan | None:
     """Return the plan of a per-attempt function; `None` for a value.
 
     It is called with data, context and resources by its signature, and with the scope keywords that it names.
     """
     if not _is_plain_callable(fn):
         return None
-    return plan_callable(fn, step_name=what, also=asked_of_scope(fn))
+    return plan_callable(fn, step_name=subject, also=scope_keywords_of(fn))
 
 
 def plan_callable(fn: Callable[..., object], *, step_name: str, also: frozenset[str] = frozenset()) -> CallPlan:
@@ -156,7 +156,7 @@ def plan_callable(fn: Callable[..., object], *, step_name: str, also: frozenset[
         named=frozenset(name for name in keywords if _names(fn, name)),
         required=frozenset(name for name in keywords if _requires(fn, name)),
         takes_data=_takes_data(fn),
-        asks_for=asks_for(fn),
+        input_type=input_type(fn),
     )
 
 
@@ -189,7 +189,7 @@ def _stream_plan(stream: Callable[..., object], step_name: str) -> CallPlan:
     return attrs.evolve(plan_callable(stream, step_name=step_name), shape="stream", stream=None)
 
 
-def check_takes_pair(fn: Callable[..., object], *, what: str, first: str) -> None:
+def check_takes_pair(fn: Callable[..., object], *, subject: str, first: str) -> None:
     """Refuse a function that cannot take a value and the context.
 
     A function without a readable signature is accepted.
@@ -199,16 +199,16 @@ def check_takes_pair(fn: Callable[..., object], *, what: str, first: str) -> Non
         return
     try:
         asked = [each for name, each in parameters.items() if name != BUDGET or not _names(fn, BUDGET)]
-        inspect.Signature(asked).bind(object(), object(), **dict.fromkeys(asked_of_scope(fn)))
+        inspect.Signature(asked).bind(object(), object(), **dict.fromkeys(scope_keywords_of(fn)))
     except TypeError as error:
         named = ", ".join(parameters) or "nothing"
         raise DeclarationError(
-            f"{what} is called with two arguments, ({first}, context), but this one takes {named}: {error}; by keyword "
-            f"it may ask for {', '.join(sorted(SCOPE))}"
+            f"{subject} is called with two arguments, ({first}, context), but this one takes {named}: {error}; by "
+            f"keyword it may ask for {', '.join(sorted(SCOPE))}"
         ) from None
 
 
-def asked_of_scope(fn: Callable[..., object]) -> frozenset[str]:
+def scope_keywords_of(fn: Callable[..., object]) -> frozenset[str]:
     """Return the scope keywords (`steps`, `item`, `run_input`) that a function names."""
     named = [each for each in (_parameters(fn) or {}).values() if each.kind is not inspect.Parameter.VAR_POSITIONAL]
     positional = [each.name for each in named if each.kind in _POSITIONAL]
@@ -304,7 +304,7 @@ def _requires(fn: Callable[..., object], name: str) -> bool:
     return _names(fn, name) and parameter is not None and parameter.default is inspect.Parameter.empty
 
 
-def asks_for(fn: Callable[..., object]) -> object:
+def input_type(fn: Callable[..., object]) -> object:
     """Return the annotation of a function's data parameter."""
     data = (_parameters(fn) or {}).get(_data_parameter(fn) or "")
     return None if data is None or data.annotation is inspect.Parameter.empty else data.annotation

@@ -164,7 +164,7 @@ def doubt(name: str, feedback: str) -> HumanInTheLoop:
     return _dsl.HumanInTheLoop(f"undo {name}", message, input_schema=dict(ANSWERS))
 
 
-def beside(step: AnyStep) -> Iterator[tuple[Segment, AnyStep]]:
+def attached_steps(step: AnyStep) -> Iterator[tuple[Segment, AnyStep]]:
     """Yield a step's failure handlers and compensation with path segments."""
     for number, handler in enumerate(step.on_failure, start=1):
         yield Handler(number), handler

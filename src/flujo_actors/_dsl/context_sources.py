@@ -39,20 +39,20 @@ def _is_function(value: object) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def _checked_where(value: object, *, what: str) -> None:
+def _checked_where(value: object, *, subject: str) -> None:
     if _is_function(value):
         assert callable(value)
-        check_takes_pair(value, what=what, first="data")
+        check_takes_pair(value, subject=subject, first="data")
     elif not isinstance(value, str) or not all(value.split(".")):
         raise DeclarationError(
-            f"{what} must be a field of the context, a dotted path, or a function (data, context), "
+            f"{subject} must be a field of the context, a dotted path, or a function (data, context), "
             f"not {brief_repr(value)}"
         )
 
 
-def _checked_own_name(value: object, *, what: str) -> None:
+def _checked_own_name(value: object, *, subject: str) -> None:
     if value is not None and (not isinstance(value, str) or not value):
-        raise DeclarationError(f"{what}: name must be a non-empty text, not {brief_repr(value)}")
+        raise DeclarationError(f"{subject}: name must be a non-empty text, not {brief_repr(value)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -127,8 +127,8 @@ def from_state(where: str | Callable[..., object], *, name: str | None = None) -
         assert Flujo(step).run("hi", context={"style": "One sentence."}).output == "ok"
         ```
     """
-    _checked_where(where, what="from_state")
-    _checked_own_name(name, what="from_state")
+    _checked_where(where, subject="from_state")
+    _checked_own_name(name, subject="from_state")
     usual = where if isinstance(where, str) else getattr(where, "__name__", "").replace("<lambda>", "")
     return FromState(where=where, name=name or usual)
 
@@ -228,18 +228,18 @@ def from_retrieval(
         assert Flujo(step, retrievers={Manuals: manuals}).run("How hot?").output == "80"
         ```
     """
-    found = checked_collection(collection, what="from_retrieval: collection")
-    what = f"from_retrieval({found.__name__})"
-    _check_query(query, what)
-    _check_numbers(top_k, min_relevance, timeout_s, what)
-    _check_choices(on_error, cache, if_empty, rerank, what)
-    _checked_own_name(name, what=what)
+    found = checked_collection(collection, subject="from_retrieval: collection")
+    subject = f"from_retrieval({found.__name__})"
+    _check_query(query, subject)
+    _check_numbers(top_k, min_relevance, timeout_s, subject)
+    _check_choices(on_error, cache, if_empty, rerank, subject)
+    _checked_own_name(name, subject=subject)
     return FromRetrieval(
         collection=found,
         query=query,
         top_k=top_k,
         min_relevance=float(min_relevance),
-        filters=_checked_filters(found, filters, what),
+        filters=_checked_filters(found, filters, subject),
         rerank=rerank,
         if_empty=if_empty,
         timeout_s=timeout_s,
@@ -249,60 +249,60 @@ def from_retrieval(
     )
 
 
-def _check_query(query: object, what: str) -> None:
+def _check_query(query: object, subject: str) -> None:
     if query is None or isinstance(query, FromState):
         return
     if _is_function(query):
         assert callable(query)
-        check_takes_pair(query, what=f"{what}: query", first="data")
+        check_takes_pair(query, subject=f"{subject}: query", first="data")
     elif not isinstance(query, str) or not query.strip():
         raise DeclarationError(
-            f"{what}: query must be a text that is not empty, from_state(…), or a function (data, context), "
+            f"{subject}: query must be a text that is not empty, from_state(…), or a function (data, context), "
             f"not {query!r}"
         )
 
 
-def _check_numbers(top_k: object, min_relevance: object, timeout_s: object, what: str) -> None:
+def _check_numbers(top_k: object, min_relevance: object, timeout_s: object, subject: str) -> None:
     if not is_count(top_k):
-        raise DeclarationError(f"{what}: top_k must be at least 1, not {brief_repr(top_k)}")
+        raise DeclarationError(f"{subject}: top_k must be at least 1, not {brief_repr(top_k)}")
     if not is_number(min_relevance) or not 0 <= min_relevance <= 1:
-        raise DeclarationError(f"{what}: min_relevance must be from 0 to 1, not {brief_repr(min_relevance)}")
+        raise DeclarationError(f"{subject}: min_relevance must be from 0 to 1, not {brief_repr(min_relevance)}")
     if timeout_s is not None:
-        checked_seconds(timeout_s, what=f"{what}: timeout_s")  # type: ignore[arg-type]  # checked by the call
+        checked_seconds(timeout_s, subject=f"{subject}: timeout_s")  # type: ignore[arg-type]  # checked by the call
 
 
-def _check_choices(on_error: object, cache: object, if_empty: object, rerank: object, what: str) -> None:
+def _check_choices(on_error: object, cache: object, if_empty: object, rerank: object, subject: str) -> None:
     if on_error not in get_args(OnError):
         raise DeclarationError(
-            f"{what}: on_error must be one of {', '.join(get_args(OnError))}, not {brief_repr(on_error)}"
+            f"{subject}: on_error must be one of {', '.join(get_args(OnError))}, not {brief_repr(on_error)}"
         )
     if not isinstance(cache, bool):
-        raise DeclarationError(f"{what}: cache must be True or False, not {brief_repr(cache)}")
+        raise DeclarationError(f"{subject}: cache must be True or False, not {brief_repr(cache)}")
     if if_empty is not None and (not isinstance(if_empty, str) or not if_empty.strip()):
-        raise DeclarationError(f"{what}: if_empty must be a text that is not empty, not {brief_repr(if_empty)}")
+        raise DeclarationError(f"{subject}: if_empty must be a text that is not empty, not {brief_repr(if_empty)}")
     if rerank is not None and not _is_function(rerank):
-        raise DeclarationError(f"{what}: rerank must be a function on passages, not {brief_repr(rerank)}")
+        raise DeclarationError(f"{subject}: rerank must be a function on passages, not {brief_repr(rerank)}")
 
 
-def _checked_filters(collection: type[Collection], filters: object, what: str) -> Mapping[str, object]:
+def _checked_filters(collection: type[Collection], filters: object, subject: str) -> Mapping[str, object]:
     if not isinstance(filters, Mapping):
-        raise DeclarationError(f"{what}: filters must be a dict of values by field, not {brief_repr(filters)}")
+        raise DeclarationError(f"{subject}: filters must be a dict of values by field, not {brief_repr(filters)}")
     for field, value in filters.items():
-        check_field(collection, field, what=f"{what}: filters has")
-        _check_filter(field, filterable(collection)[field], value, what)
+        check_field(collection, field, subject=f"{subject}: filters has")
+        _check_filter(field, filterable(collection)[field], value, subject)
     return MappingProxyType(dict(filters))
 
 
-def _check_filter(field: str, kind: type, value: object, what: str) -> None:
+def _check_filter(field: str, kind: type, value: object, subject: str) -> None:
     if isinstance(value, FromState):
         return
     if _is_function(value):
         assert callable(value)
-        check_takes_pair(value, what=f"{what}: filters[{field!r}]", first="data")
+        check_takes_pair(value, subject=f"{subject}: filters[{field!r}]", first="data")
         return
     wrong = filter_flaw(kind, value)
     if wrong is not None:
-        raise DeclarationError(f"{what}: filters[{field!r}] {wrong}")
+        raise DeclarationError(f"{subject}: filters[{field!r}] {wrong}")
 
 
 def filter_flaw(kind: type, value: object) -> str | None:
@@ -457,7 +457,7 @@ def _check_conversation(step: Step) -> None:
     if step.cache is not None:
         raise DeclarationError(f"{where} and cache exclude each other: a stored output has no messages")
     if callable(step.conversation):
-        check_takes_pair(step.conversation, what=where, first="data")
+        check_takes_pair(step.conversation, subject=where, first="data")
     elif not isinstance(step.conversation, str) or not step.conversation:
         raise DeclarationError(
             f"{where} must be an id, or a function of data and context, not {step.conversation!r:.100}"
@@ -481,9 +481,9 @@ def _check_of_function(step: Step, sources: ContextSources) -> None:
         )
 
 
-def _needs_model(step: Step, what: str) -> DeclarationError:
+def _needs_model(step: Step, subject: str) -> DeclarationError:
     return DeclarationError(
-        f"step {step.name!r} has {what}, so its agent must be a pydantic-ai agent, not {step.agent!r}"
+        f"step {step.name!r} has {subject}, so its agent must be a pydantic-ai agent, not {step.agent!r}"
     )
 
 

@@ -23,7 +23,7 @@ from .._core.type_parameters import Generic, In, Out
 from .._core.usage import UsageLimits
 from .._core.validators import brief_repr, checked_seconds, is_count, nearest, suggests_options
 from ..errors import DeclarationError, RefusedOutput, StructuredOutputError, UnknownOption
-from .call_plan import CallPlan, asked_of_scope, asks_for_budget, check_takes_pair, plan_callable
+from .call_plan import CallPlan, asks_for_budget, check_takes_pair, plan_callable, scope_keywords_of
 
 if TYPE_CHECKING:
     from .._core.policies.approval_policy import Option
@@ -97,7 +97,7 @@ def checked_limit(instance: Owner, attribute: AttrsField, value: int | None) -> 
 
 def _checked_seconds(instance: Owner, attribute: attrs.Attribute[float | None], value: float | None) -> None:
     if value is not None:
-        checked_seconds(value, what=f"step {instance.name!r}: {attribute.name}")
+        checked_seconds(value, subject=f"step {instance.name!r}: {attribute.name}")
 
 
 def _checked_runs_on(instance: Owner, _: object, value: str | None) -> None:
@@ -118,7 +118,7 @@ def _checked_runs_on(instance: Owner, _: object, value: str | None) -> None:
 def checked_source(instance: Owner, attribute: AttrsField, value: V) -> None:
     """Refuse anything but a value or function `(previous, context)`."""
     if callable(value) and not isinstance(value, type):
-        check_takes_pair(value, what=f"step {instance.name!r}: {attribute.name}", first="previous")
+        check_takes_pair(value, subject=f"step {instance.name!r}: {attribute.name}", first="previous")
 
 
 def _as_callables(value: Callable[..., object] | Iterable[Callable[..., object]]) -> tuple[Callable[..., object], ...]:
@@ -130,8 +130,8 @@ def _as_callables(value: Callable[..., object] | Iterable[Callable[..., object]]
 def _checked_callables(instance: object, attribute: AttrsField, value: tuple[object, ...]) -> None:
     for each in value:
         if not callable(each):
-            who = f"step {instance.name!r}" if hasattr(instance, "name") else type(instance).__name__
-            raise DeclarationError(f"{who}: {attribute.name} holds {each!r}, not a callable")
+            name = f"step {instance.name!r}" if hasattr(instance, "name") else type(instance).__name__
+            raise DeclarationError(f"{name}: {attribute.name} holds {each!r}, not a callable")
 
 
 def of_type(expected: type, wanted: str) -> Callable[[Owner, attrs.Attribute[V], V], None]:
@@ -231,11 +231,11 @@ def refuse_unknown(name: object, options: Mapping[str, object], known: frozenset
     raise UnknownOption(f"step {name!r} has no option {wrong!r}: {hint}")
 
 
-def planned(functions: Iterable[Callable[..., object]], what: str) -> tuple[CallPlan, ...]:
+def planned(functions: Iterable[Callable[..., object]], subject: str) -> tuple[CallPlan, ...]:
     """Return the call plans of a step's functions on one value."""
-    plans = tuple(plan_callable(fn, step_name=what) for fn in functions)
+    plans = tuple(plan_callable(fn, step_name=subject) for fn in functions)
     if not all(plan.takes_data for plan in plans):
-        raise DeclarationError(f"{what}: it is called with the value it is about, but takes no argument")
+        raise DeclarationError(f"{subject}: it is called with the value it is about, but takes no argument")
     return plans
 
 
@@ -385,10 +385,10 @@ class Declared(Chained[In, Out]):
         if self.on_low_confidence is not None:
             yield REVIEW, self.on_low_confidence
         if self.on_failure or self.compensate is not None:
-            yield from _dsl.beside(self)
+            yield from _dsl.attached_steps(self)
 
     @functools.cached_property
-    def asks_for_budget(self) -> frozenset[str]:
+    def budget_functions(self) -> frozenset[str]:
         """Return the functions that take the budget."""
         return frozenset(name for name, each in self.deciding() if asks_for_budget(each))
 
@@ -405,17 +405,17 @@ class Declared(Chained[In, Out]):
         """Yield the options that control flow, inputs and prompts, by name."""
         yield "input", self.input
 
-    def asking(self) -> Iterator[Any]:
+    def scoped_functions(self) -> Iterator[Any]:
         """Yield the values that may be functions with scope keywords."""
         yield from (value for _, value in self.deciding())
 
     @functools.cached_property
-    def asks_of_scope(self) -> frozenset[str]:
+    def scope_keywords(self) -> frozenset[str]:
         """Return the scope keywords that the step's own functions take."""
-        functions = [each for each in self.asking() if callable(each) and not isinstance(each, type)]
-        return frozenset().union(*map(asked_of_scope, functions)) if functions else NOTHING_REQUESTED
+        functions = [each for each in self.scoped_functions() if callable(each) and not isinstance(each, type)]
+        return frozenset().union(*map(scope_keywords_of, functions)) if functions else NOTHING_REQUESTED
 
-    def lasting(self) -> Iterator[tuple[str, Any]]:
+    def resume_options(self) -> Iterator[tuple[str, Any]]:
         """Yield the other options that a resume needs unchanged."""
         return iter(())
 

@@ -1,7 +1,7 @@
 """Composite steps, and the step that waits for a person.
 
 A kind yields its children with their paths (`_inside`), and the options that must stay unchanged while a run waits
-(`deciding`, `lasting`). Code that walks, finds or compares steps uses these.
+(`deciding`, `resume_options`). Code that walks, finds or compares steps uses these.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _checked_callable(instance: Owner, attribute: AttrsField, value: V) -> None:
     if not callable(value):
         raise DeclarationError(f"step {instance.name!r}: {attribute.name} must be a callable, not {value!r}")
     first = "output" if attribute.name == "until" else "data"
-    check_takes_pair(value, what=f"step {instance.name!r}: {attribute.name}", first=first)
+    check_takes_pair(value, subject=f"step {instance.name!r}: {attribute.name}", first=first)
 
 
 def _as_branches(value: Mapping[Any, StepLike]) -> Mapping[object, AnyStep]:
@@ -163,7 +163,7 @@ class Parallel(Declared[In, Out]):
     def _inside(self) -> Iterator[tuple[Segment, AnyStep]]:
         return ((Named(str(key)), branch) for key, branch in self.branches.items())
 
-    def lasting(self) -> Iterator[tuple[str, object]]:
+    def resume_options(self) -> Iterator[tuple[str, object]]:
         """Yield the merge of the branches' contexts."""
         yield "merge", self.merge
 
@@ -247,7 +247,7 @@ class LoopUntil(Declared[In, Out]):
         yield from Declared.deciding(self)
         yield "until", self.until
 
-    def lasting(self) -> Iterator[tuple[str, object]]:
+    def resume_options(self) -> Iterator[tuple[str, object]]:
         """Return the number of turns there are at most."""
         yield "max_loops", self.max_loops
 
@@ -307,7 +307,7 @@ class HumanInTheLoop(Declared[In, Out]):
         if not isinstance(self.message, str) and not callable(self.message):
             raise DeclarationError(f"step {self.name!r}: message must be a text or a callable")
         if callable(self.message):
-            check_takes_pair(self.message, what=f"step {self.name!r}: message", first="data")
+            check_takes_pair(self.message, subject=f"step {self.name!r}: message", first="data")
         if self.input_schema is not None:
             try:
                 _dsl.reader_of(self.input_schema)

@@ -152,7 +152,7 @@ class Pipeline(Chained[In, Out]):
         """Yield the steps with path segments, then handlers and compensation."""
         yield from ((Named(name), step) for step, name in self.named_steps)
         if self.on_failure or self.compensate is not None:
-            yield from _dsl.beside(self)
+            yield from _dsl.attached_steps(self)
 
     @functools.cached_property
     def title(self) -> str:
@@ -161,9 +161,9 @@ class Pipeline(Chained[In, Out]):
         return title if len(title) <= _LONGEST_TITLE else title[: _LONGEST_TITLE - 1] + "…"
 
     @functools.cached_property
-    def asks_of_scope(self) -> frozenset[str]:
+    def scope_keywords(self) -> frozenset[str]:
         """Return the scope keywords that nested functions use; only these are kept."""
-        inside = (step.asks_of_scope for step in _dsl.walk_steps(self) if isinstance(step, Declared))
+        inside = (step.scope_keywords for step in _dsl.walk_steps(self) if isinstance(step, Declared))
         return frozenset().union(*inside)
 
     @functools.cached_property

@@ -55,14 +55,14 @@ def filterable(collection: type[Collection]) -> Mapping[str, type]:
     return collection.__filterable__
 
 
-def checked_collection(value: object, *, what: str) -> type[Collection]:
+def checked_collection(value: object, *, subject: str) -> type[Collection]:
     """Return the collection, if it is one."""
     if isinstance(value, type) and issubclass(value, Collection) and value is not Collection:
         return value
-    raise DeclarationError(f"{what} must be a class made from Collection, not {value!r}")
+    raise DeclarationError(f"{subject} must be a class made from Collection, not {value!r}")
 
 
-def check_field(collection: type[Collection], field: str, *, what: str) -> None:
+def check_field(collection: type[Collection], field: str, *, subject: str) -> None:
     """Refuse an unknown field of the collection, with the nearest known one."""
     known = list(filterable(collection))
     if field in known:
@@ -70,7 +70,7 @@ def check_field(collection: type[Collection], field: str, *, what: str) -> None:
     near = nearest(str(field), known)
     has = f"it has {', '.join(known)}" if known else "it has no fields"
     raise DeclarationError(
-        f"{what} {field!r}: "
+        f"{subject} {field!r}: "
         + (f"did you mean {near!r}?" if near else f"{collection.__name__} has no such field; {has}")
     )
 

@@ -70,11 +70,11 @@ class SelectAgent(Declared[In, Out]):
         if self.category is not None:
             if not callable(self.category):
                 raise DeclarationError(f"{where}: category must be a function of data and context")
-            check_takes_pair(self.category, what=f"{where}: category", first="data")
+            check_takes_pair(self.category, subject=f"{where}: category", first="data")
         if self.reward not in (None, "later"):
             if not callable(self.reward):
                 raise DeclarationError(f'{where}: reward must be a function, "later" or None, not {self.reward!r}')
-            check_takes_pair(self.reward, what=f"{where}: reward", first="result")
+            check_takes_pair(self.reward, subject=f"{where}: reward", first="result")
         if self.beliefs is not None and (not isinstance(self.beliefs, str) or not self.beliefs):
             raise DeclarationError(f"{where}: beliefs must be a non-empty text or None, not {self.beliefs!r}")
 

@@ -313,21 +313,21 @@ class Step(Declared[In, Out], GovernedKinds):
     @functools.cached_property
     def deps_plan(self) -> CallPlan | None:
         """Return the call plan of a `deps` function, or None."""
-        return plan_maker(self.deps, what=f"{self.name} (deps)")
+        return plan_maker(self.deps, subject=f"{self.name} (deps)")
 
     @functools.cached_property
     def history_plan(self) -> CallPlan | None:
         """Return the call plan of a `message_history` function, or None."""
-        return plan_maker(self.message_history, what=f"{self.name} (message_history)")
+        return plan_maker(self.message_history, subject=f"{self.name} (message_history)")
 
     @functools.cached_property
     def options_plan(self) -> CallPlan | None:
         """Return the call plan of the `agent_options`, if a function makes them."""
-        return plan_maker(self.agent_options, what=f"{self.name} (agent_options)")
+        return plan_maker(self.agent_options, subject=f"{self.name} (agent_options)")
 
-    def asking(self) -> Iterator[Any]:
+    def scoped_functions(self) -> Iterator[Any]:
         """Yield the callables that control flow, dependencies and histories."""
-        yield from Declared.asking(self)
+        yield from Declared.scoped_functions(self)
         plans = (self.deps, "deps_plan"), (self.message_history, "history_plan"), (self.agent_options, "options_plan")
         yield from (made for made, plan in plans if made is not None and getattr(self, plan) is not None)
         if callable(self.conversation):

@@ -34,28 +34,28 @@ LONGEST_NAME = 200
 """Maximum number of characters of an event's name and key."""
 
 
-def checked_delay_s(seconds: object, *, what: str) -> float:
+def checked_delay_s(seconds: object, *, subject: str) -> float:
     """Return the seconds of a wait; `ValueError` with the reason for others."""
     if not is_number(seconds) or seconds < 0:
-        raise ValueError(f"{what} must be a finite number >= 0, not {seconds!r:.100}")
+        raise ValueError(f"{subject} must be a finite number >= 0, not {seconds!r:.100}")
     return float(seconds)
 
 
-def epoch_of(instant: object, *, what: str) -> float:
+def epoch_of(instant: object, *, subject: str) -> float:
     """Return an instant in epoch seconds; `ValueError` with the reason for others."""
     if isinstance(instant, datetime.datetime):
         if instant.utcoffset() is None:
-            raise ValueError(f'{what} has no time zone; use datetime(..., tzinfo=ZoneInfo("..."))')
+            raise ValueError(f'{subject} has no time zone; use datetime(..., tzinfo=ZoneInfo("..."))')
         return instant.timestamp()
     if not is_number(instant):
-        raise ValueError(f"{what} must be an aware datetime or seconds since the epoch, not {instant!r:.100}")
+        raise ValueError(f"{subject} must be an aware datetime or seconds since the epoch, not {instant!r:.100}")
     return float(instant)
 
 
-def checked_event_name(text: object, *, what: str) -> str:
+def checked_event_name(text: object, *, subject: str) -> str:
     """Return the name or key of an event; `ValueError` for others."""
     if not isinstance(text, str) or not 0 < len(text) <= LONGEST_NAME or not text.isprintable():
-        raise ValueError(f"{what} must be a text of 1 to {LONGEST_NAME} printable characters, not {text!r:.250}")
+        raise ValueError(f"{subject} must be a text of 1 to {LONGEST_NAME} printable characters, not {text!r:.250}")
     return text
 
 
@@ -81,12 +81,12 @@ class Sleep(Declared[In, Out]):
             raise DeclarationError(f"step {self.name!r}: give either seconds or until")
         for name, given in (("seconds", self.seconds), ("until", self.until)):
             if callable(given):
-                check_takes_pair(given, what=f"step {self.name!r}: {name}", first="data")
+                check_takes_pair(given, subject=f"step {self.name!r}: {name}", first="data")
         try:
             if self.seconds is not None and not callable(self.seconds):
-                checked_delay_s(self.seconds, what=f"step {self.name!r}: seconds")
+                checked_delay_s(self.seconds, subject=f"step {self.name!r}: seconds")
             if self.until is not None and not callable(self.until):
-                epoch_of(self.until, what=f"step {self.name!r}: until")
+                epoch_of(self.until, subject=f"step {self.name!r}: until")
         except ValueError as error:
             raise DeclarationError(str(error)) from None
 
@@ -126,15 +126,15 @@ class WaitFor(Declared[In, Out]):
     def _check(self) -> None:
         where = f"step {self.name!r}"
         try:
-            checked_event_name(self.event, what=f"{where}: event")
+            checked_event_name(self.event, subject=f"{where}: event")
             if self.key is not None and not callable(self.key):
-                checked_event_name(self.key, what=f"{where}: key")
+                checked_event_name(self.key, subject=f"{where}: key")
         except ValueError as error:
             raise DeclarationError(str(error)) from None
         if callable(self.key):
-            check_takes_pair(self.key, what=f"{where}: key", first="data")
+            check_takes_pair(self.key, subject=f"{where}: key", first="data")
         if self.deadline_s is not None:
-            checked_seconds(self.deadline_s, what=f"{where}: timeout_s")
+            checked_seconds(self.deadline_s, subject=f"{where}: timeout_s")
         self._check_timeout(where)
         if self.schema is not None:
             try:
@@ -195,7 +195,7 @@ class Approval(Declared[In, Out]):
         yield from Declared.deciding(self)
         yield "message", self.message
 
-    def lasting(self) -> Iterator[tuple[str, object]]:
+    def resume_options(self) -> Iterator[tuple[str, object]]:
         """Yield the possible answers."""
         yield "options", [f"{option.name}: {option.kind}" for option in self.options]
 
@@ -204,7 +204,7 @@ class Approval(Declared[In, Out]):
         if not isinstance(self.message, str) and not callable(self.message):
             raise DeclarationError(f"{where}: message must be a text or a callable")
         if callable(self.message):
-            check_takes_pair(self.message, what=f"{where}: message", first="data")
+            check_takes_pair(self.message, subject=f"{where}: message", first="data")
         object.__setattr__(self, "options", as_options(self.options, where=where))
         if self.to is not None and (not isinstance(self.to, str) or not self.to):
             raise DeclarationError(f"{where}: to must be a non-empty text, not {self.to!r}")
@@ -221,7 +221,7 @@ class Approval(Declared[In, Out]):
 
     def _check_ways(self, where: str) -> None:
         if self.deadline_s is not None:
-            checked_seconds(self.deadline_s, what=f"{where}: timeout_s")
+            checked_seconds(self.deadline_s, subject=f"{where}: timeout_s")
         if self.on_rejection is not None:
             as_step(self.on_rejection, where=f"{where}: on_rejection")
             if option_of_kind("reject", self.options) is None:

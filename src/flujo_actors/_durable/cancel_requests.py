@@ -42,7 +42,7 @@ from .._core.records.records import (
 from .._core.step_paths import ROOT, compensated_by, is_undoing
 from ..errors import LeaseLost, NotPaused, RunLeased, StoreError
 from ..stores._store_port import Store
-from .claims import claim_now, give_up, held_by, refuse_if_ended
+from .claims import claim_now, held_by, refuse_if_ended, release_run
 from .fingerprint import read_fingerprint
 from .store_executor import post, start_thread
 from .timer_thread import alarms
@@ -66,7 +66,7 @@ def cancel(store: Store, run_id: RunId, reason: str, *, undo: bool = True) -> No
         end_as_aborted(store, run_id, request)
     except RunLeased as held:
         _request(store, run_id, request.reason, held)
-        _end_unless_at_work(store, run_id, request)
+        _end_unless_owned(store, run_id, request)
     children = store.children(run_id) if hasattr(store, "children") else ()
     if children:  # the waiting process may be dead, and would not end them
         store.park(children, reason=reason)
@@ -85,10 +85,10 @@ def end_as_aborted(store: Store, run_id: RunId, request: CancelRequest) -> None:
         records = store.read(run_id) if begun and request.undoes else []
         messages = _messages(store, run, records)
     except (NotPaused, StoreError):
-        give_up(store, lease)
+        release_run(store, lease)
         raise
     if _compensates_steps(records):
-        _append(store, _left_to_compensate(lease, run, request.given_reason, records))
+        _append(store, _compensation_append(lease, run, request.given_reason, records))
         if hasattr(store, "request_cancel"):  # shown as `cancelling` until a process with the pipeline has undone it
             store.request_cancel(run_id, reason=_first_reason(records) or request.reason)
     else:
@@ -134,7 +134,7 @@ def _first_reason(records: Sequence[Record]) -> str | None:
     return None
 
 
-def _left_to_compensate(lease: Lease, run: StoredRun, reason: str, records: Sequence[Record]) -> Append:
+def _compensation_append(lease: Lease, run: StoredRun, reason: str, records: Sequence[Record]) -> Append:
     """Return the append that ends forward work, except compensation pauses."""
     waiting = [pause.path for pause in (*run.pauses, *run.waits)]
     withdrawn = tuple(path for path in waiting if not is_undoing(path))
@@ -158,7 +158,7 @@ def _request(store: Store, run_id: RunId, reason: str, held: RunLeased) -> None:
     store.request_cancel(run_id, reason=reason)
 
 
-def _end_unless_at_work(store: Store, run_id: RunId, request: CancelRequest) -> None:
+def _end_unless_owned(store: Store, run_id: RunId, request: CancelRequest) -> None:
     """End a run released before its owner could read the request."""
     with contextlib.suppress(RunLeased):
         try:
@@ -183,71 +183,71 @@ class CancelWatch:
         self._tell: dict[Lease, Tell] = {}
         self._messages: dict[Lease, int] = {}
         """Numbers of the newest messages to steps of watched runs."""
-        self._untold: dict[Lease, CancelRequest] = {}
+        self._undelivered: dict[Lease, CancelRequest] = {}
         """Requests received before a run started or after it was released."""
-        self._looking = False
+        self._poll_scheduled = False
         self._lock = threading.Lock()
-        """Guards `_looking`."""
+        """Guards `_poll_scheduled`."""
 
     def watch(self, lease: Lease, tell: Tell) -> None:
         """Pass a request for the run to the callback, until left."""
         self._tell[lease] = tell
-        request = self.taken(lease)
+        request = self.pop_undelivered(lease)
         if request is not None:
             tell(request)
         with self._lock:
-            if self._ask is not None and not self._looking:
-                self._look_later()
+            if self._ask is not None and not self._poll_scheduled:
+                self._schedule_poll()
 
-    def leave(self, lease: Lease) -> None:
+    def unwatch(self, lease: Lease) -> None:
         """Stop watching."""
         self._tell.pop(lease, None)
-        self._untold.pop(lease, None)
+        self._undelivered.pop(lease, None)
         self._messages.pop(lease, None)
 
-    def taken(self, lease: Lease) -> CancelRequest | None:
+    def pop_undelivered(self, lease: Lease) -> CancelRequest | None:
         """Return an undelivered request, or None."""
-        return self._untold.pop(lease, None)
+        return self._undelivered.pop(lease, None)
 
     def newest_message(self, lease: Lease) -> int:
         """Return the number of the run's newest steering message, or 0."""
         return self._messages.get(lease, 0)
 
-    def heard(self, lease: Lease, request: OwnerNotice) -> None:
+    def deliver(self, lease: Lease, request: OwnerNotice) -> None:
         """Deliver a request reported by the store, or note a message."""
         tell = self._tell.get(lease)
         if isinstance(request, MessageNotice):
             if tell is not None:
                 self._messages[lease] = request.seq
         elif tell is None:
-            self._untold[lease] = request
+            self._undelivered[lease] = request
         else:
             tell(request)
 
-    def _look_later(self) -> None:
+    def _schedule_poll(self) -> None:
         me = weakref.ref(self)
-        self._looking = False
+        self._poll_scheduled = False
         with contextlib.suppress(StoreError):  # without a timer thread, the owner receives it with its next write
-            alarms.set(LOOK_EVERY_S, lambda: _look(me()))
-            self._looking = True
+            alarms.set(LOOK_EVERY_S, lambda: _poll(me()))
+            self._poll_scheduled = True
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Query the store if a run is watched; on the timer thread."""
         with self._lock:
             leases = list(self._held())
-            self._looking = bool(leases)
+            self._poll_scheduled = bool(leases)
         if leases:
             run_ids = [lease.run_id for lease in leases]
             try:
-                start_thread(functools.partial(self._asked, run_ids), functools.partial(self._found, leases))
+                start_thread(functools.partial(self._query, run_ids), functools.partial(self._on_reply, leases))
             except StoreError:
                 self._again()
 
-    def _asked(self, run_ids: Sequence[RunId]) -> Requests:
+    def _query(self, run_ids: Sequence[RunId]) -> Requests:
         assert self._ask is not None
         return self._ask(run_ids)
 
-    def _found(self, leases: Sequence[Lease], got: Outcome[Requests]) -> None:
+    def _on_reply(self, leases: Sequence[Lease], got: Outcome[Requests]) -> None:
         """Handle the store's reply in its thread; a failed query is repeated."""
         requests = got.value if isinstance(got, Value) else {}
         for lease in leases:
@@ -257,13 +257,13 @@ class CancelWatch:
 
     def _again(self) -> None:
         with self._lock:
-            self._look_later()
+            self._schedule_poll()
 
     def _notify_if_watched(self, lease: Lease, request: OwnerNotice) -> None:
         if lease in self._tell:
-            self.heard(lease, request)
+            self.deliver(lease, request)
 
 
-def _look(watch: CancelWatch | None) -> None:
+def _poll(watch: CancelWatch | None) -> None:
     if watch is not None:  # its loop may be gone
-        watch.look()
+        watch.poll()

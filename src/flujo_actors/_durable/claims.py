@@ -49,7 +49,7 @@ from ..stores import _record_rows as record_rows
 from ..stores._store_port import Store
 from . import long_runs
 from .connection_lock import refuse_inside_borrower
-from .leases import Fate, fate_from_here, new_owner, process_of
+from .leases import Fate, liveness_from_here, new_owner, process_of
 from .run_registry import NotDue, OpenRun, RunRegistry
 from .store_executor import call_store
 
@@ -59,7 +59,7 @@ LOOK_AGAIN_S = 0.5
 _CLEANUP_S = 1.0
 """Time for a run of this process to be released."""
 
-at_work: set[Lease] = set()
+owned_here: set[Lease] = set()
 """Runs of this process, in all its threads."""
 
 logger = logging.getLogger("flujo_actors")
@@ -80,14 +80,14 @@ async def claimed(
     store: Store, run_id: RunId, *, lease_s: float, wait: bool, answered: bool = False, early: bool = False
 ) -> tuple[Lease, float]:
     """Return an unfinished run's lease and request time (module rules)."""
-    patience = _Patience(run_id, lease_s if wait else 0.0, until_rest=wait and answered)
+    patience = _ClaimWait(run_id, lease_s if wait else 0.0, until_rest=wait and answered)
     while True:
         try:
             run = await call_store(lambda: store.get(run_id))
             if run.is_asleep and not early:
                 await call_store(functools.partial(refuse_if_asleep, store, run))
             claim, since = functools.partial(granted, store, run, lease_s), trio.current_time()
-            return await call_store(claim, if_left=functools.partial(give_up, store)), since
+            return await call_store(claim, if_left=functools.partial(release_run, store)), since
         except RunLeased as refused:
             await patience.outlast(refused)
 
@@ -115,17 +115,17 @@ async def refuse_if_held(store: Store, run_id: RunId) -> None:
         raise explained(run_id, record_rows.leased(run_id, run.owner, run.left_s))
 
 
-def give_up(store: Store, lease: Lease) -> None:
+def release_run(store: Store, lease: Lease) -> None:
     """Release a run; blocks."""
     store.append([Append(lease=lease, records=(), release=True)])
 
 
-def give_up_all(store: Store, taken: Sequence[ClaimedRun]) -> None:
+def release_runs(store: Store, taken: Sequence[ClaimedRun]) -> None:
     """Release the runs of a claim; blocks."""
     store.append([Append(lease=each.lease, records=(), release=True) for each in taken])
 
 
-def claim_left(store: Store, run_ids: Sequence[RunId], lease_s: float) -> list[ClaimedRun]:
+def claim_abandoned(store: Store, run_ids: Sequence[RunId], lease_s: float) -> list[ClaimedRun]:
     """Claim the available ones of these runs at once. Blocks."""
     found = store.look(run_ids)
     runs = [found[run_id] for run_id in run_ids if run_id in found]
@@ -136,7 +136,7 @@ def claim_left(store: Store, run_ids: Sequence[RunId], lease_s: float) -> list[C
 
 def can_be_had(store: Store, run: StoredRun) -> bool:
     """Return whether the run is unowned or its owner is dead."""
-    return not run.leased or (hasattr(store, "take_over") and fate_from_here(run.owner) == "dead")
+    return not run.leased or (hasattr(store, "take_over") and liveness_from_here(run.owner) == "dead")
 
 
 def refuse_if_ended(run: StoredRun) -> None:
@@ -148,7 +148,7 @@ def refuse_if_ended(run: StoredRun) -> None:
         )
 
 
-class _Patience:
+class _ClaimWait:
     """Wait time for one run."""
 
     def __init__(self, run_id: RunId, most_s: float, *, until_rest: bool = False) -> None:
@@ -159,31 +159,31 @@ class _Patience:
         """Wait for one interval; raise the caller's error after the limit."""
         now = trio.current_time()
         if self._until is None:
-            self._until = now + self._patience_s(refused)
+            self._until = now + self._wait_s(refused)
             if self._until > now:
                 logger.warning("%s; waiting for it", held_by(self._run_id, refused))
         if self._until_rest:
             self._until = math.inf
-        elif self._is_at_work(refused):
+        elif self._is_owned_here(refused):
             self._until = min(self._until, now + _CLEANUP_S)
         if now >= self._until:
             raise explained(self._run_id, refused, waited=self._most_s > 0) from None
         await trio.sleep(min(LOOK_AGAIN_S, self._until - now))
 
-    def _patience_s(self, refused: RunLeased) -> float:
+    def _wait_s(self, refused: RunLeased) -> float:
         """Return the lease time left plus a margin for renewals."""
         if not self._most_s:
             return 0.0
         return (self._most_s if refused.left_s is None else max(refused.left_s, 0.0)) + LOOK_AGAIN_S
 
-    def _is_at_work(self, refused: RunLeased) -> bool:
-        return any((lease.run_id, lease.owner) == (self._run_id, refused.owner) for lease in at_work)
+    def _is_owned_here(self, refused: RunLeased) -> bool:
+        return any((lease.run_id, lease.owner) == (self._run_id, refused.owner) for lease in owned_here)
 
 
 def explained(run_id: RunId, refused: RunLeased, *, waited: bool = False) -> RunLeased:
     """Return the refusal with facts about the owner, and the remedy."""
     renewed = " (it was renewed while this call waited)" if waited else ""
-    error = RunLeased(f"{held_by(run_id, refused)}{renewed}. {_ADVICE[fate_from_here(refused.owner)]}")
+    error = RunLeased(f"{held_by(run_id, refused)}{renewed}. {_ADVICE[liveness_from_here(refused.owner)]}")
     error.owner, error.left_s = refused.owner, refused.left_s
     return error
 
@@ -213,7 +213,7 @@ def _owner_name(owner: str | None) -> str:
     process = process_of(owner)
     if process is None:
         return "another process" if owner is None else f"{owner[:100]!r}, which cannot be seen from here"
-    return f"process {process.pid} on {process.host!r}{_STATE[fate_from_here(owner)]}"
+    return f"process {process.pid} on {process.host!r}{_STATE[liveness_from_here(owner)]}"
 
 
 def _until(left_s: float | None) -> str:
@@ -245,30 +245,30 @@ class Recovery:
     wait: bool
     at_once: int
     _results: dict[RunId, PipelineResult] = attrs.field(factory=dict, init=False)
-    _left: dict[RunId, AbandonedRun] = attrs.field(factory=dict, init=False)
+    _skipped: dict[RunId, AbandonedRun] = attrs.field(factory=dict, init=False)
 
     async def report(self) -> RecoveryReport:
         """Recover the available runs, and report the others."""
         await self.runs.expire()
-        found = await self.runs.left_behind()
+        found = await self.runs.abandoned()
         places = trio.Semaphore(self.at_once)
         rest = deque(found)
         async with trio.open_nursery() as nursery:
             while rest:
-                batch = [rest.popleft() for _ in range(await _taken(places, len(rest)))]
-                claimed = await self.runs.claim_left(batch)
+                batch = [rest.popleft() for _ in range(await _acquired(places, len(rest)))]
+                claimed = await self.runs.claim_abandoned(batch)
                 for run_id in batch:
-                    nursery.start_soon(self._take_over, run_id, claimed.get(run_id), places)
+                    nursery.start_soon(self._claim_and_finish, run_id, claimed.get(run_id), places)
         results = [self._results[run_id] for run_id in found if run_id in self._results]
-        return RecoveryReport(results, left=[self._left[run_id] for run_id in found if run_id in self._left])
+        return RecoveryReport(results, left=[self._skipped[run_id] for run_id in found if run_id in self._skipped])
 
-    async def _take_over(self, run_id: RunId, opener: Opener | None, places: trio.Semaphore) -> None:
+    async def _claim_and_finish(self, run_id: RunId, opener: Opener | None, places: trio.Semaphore) -> None:
         try:
             self._results[run_id] = await self._finished(run_id, opener)
         except NotPaused:
             pass  # another process has ended it meanwhile
         except Exception as error:  # an error of one run does not affect the others
-            self._leave(run_id, error)
+            self._skip(run_id, error)
         finally:
             places.release()
 
@@ -282,15 +282,15 @@ class Recovery:
             partial: PipelineResult = error.result
             return partial
 
-    def _leave(self, run_id: RunId, error: Exception) -> None:
+    def _skip(self, run_id: RunId, error: Exception) -> None:
         raised = "" if isinstance(error, FlujoError) else f"it raised {type(error).__name__}: "
         left = AbandonedRun(run_id=run_id, reason=self.redact(raised + message_of(error)), error=error)
-        self._left[run_id] = left
-        level = logging.INFO if _is_in_good_hands(error) else logging.WARNING
+        self._skipped[run_id] = left
+        level = logging.INFO if _is_owner_alive(error) else logging.WARNING
         logger.log(level, "recover() left run %r: %s", run_id, left.reason)
 
 
-async def _taken(places: trio.Semaphore, most: int) -> int:
+async def _acquired(places: trio.Semaphore, most: int) -> int:
     """Take a free place, or several; return their number."""
     await places.acquire()
     count = 1
@@ -301,8 +301,8 @@ async def _taken(places: trio.Semaphore, most: int) -> int:
     return count
 
 
-def _is_in_good_hands(error: Exception) -> bool:
-    return isinstance(error, RunLeased) and fate_from_here(error.owner) in ("alive", "here")
+def _is_owner_alive(error: Exception) -> bool:
+    return isinstance(error, RunLeased) and liveness_from_here(error.owner) in ("alive", "here")
 
 
 # --- Background recovery of abandoned runs and timed-out pauses ---------------------------------------------------

@@ -93,7 +93,7 @@ def read_compensations(
             given = record_bodies.read_value(each.get("input"), where=where)
             yield _own(path, given, result, step_at(path), context)
         else:
-            yield _told(inside(path, record_bodies.text_in(each, "at")), each, step_at, where=where)
+            yield _undoable(inside(path, record_bodies.text_in(each, "at")), each, step_at, where=where)
 
 
 def _own(path: StepPath, given: object, result: StepResult | None, step: AnyStep | None, context: object) -> Undoable:
@@ -109,7 +109,7 @@ def _own(path: StepPath, given: object, result: StepResult | None, step: AnyStep
     )
 
 
-def _told(path: StepPath, entry: dict[str, object], step_at: StepAt, *, where: str) -> Undoable:
+def _undoable(path: StepPath, entry: dict[str, object], step_at: StepAt, *, where: str) -> Undoable:
     return Undoable(
         step=step_at(path),
         name=record_bodies.text_in(entry, "name"),
@@ -160,11 +160,11 @@ def compensated_in(journal: StepRecords, pipeline: Pipeline) -> dict[StepPath, U
         step = compensated_by(path)
         assert step is not None
         found.pop(step, None)
-        found[step] = _undone(step, outcome, pipeline)
+        found[step] = _compensated(step, outcome, pipeline)
     return found
 
 
-def _undone(step: StepPath, outcome: TerminalOutcome, pipeline: Pipeline) -> Undone:
+def _compensated(step: StepPath, outcome: TerminalOutcome, pipeline: Pipeline) -> Undone:
     whole = step_of(step)  # of a tool call, the step that made it
     declared = find_step(pipeline, whole)
     name = (None if declared is None else declared.name) or unescaped(whole.rpartition("/")[2])

@@ -56,7 +56,7 @@ class LockWaiter:
             return False
         return self.lives()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Let the next one borrow; once is enough."""
         self.queue.next(after=self)
 
@@ -80,12 +80,12 @@ class Queue:
         now = self._now
         return None if now is None else now.step_name
 
-    def refuse_inside_borrower(self, who: str) -> None:
+    def refuse_inside_borrower(self, caller: str) -> None:
         """Refuse a wait for an enclosing step."""
         if self._now is not None and self._now in _around.get():
             raise StoreError(
-                f"{who} inside step {self._now.step_name!r}, which has a transaction of the same store open, so both "
-                "would wait for ever; let it run before or after that step"
+                f"{caller} inside step {self._now.step_name!r}, which has a transaction of the same store open, so "
+                "both would wait for ever; let it run before or after that step"
             )
 
     async def turn(self, step_name: str) -> LockWaiter:
@@ -96,7 +96,7 @@ class Queue:
         try:
             await turn.come.wait()
         except BaseException:
-            self._leave(turn)
+            self._dequeue(turn)
             raise
         _around.set((*_around.get(), turn))
         return turn
@@ -115,7 +115,7 @@ class Queue:
             else:
                 self._watch()
 
-    def _leave(self, turn: LockWaiter) -> None:
+    def _dequeue(self, turn: LockWaiter) -> None:
         with self._lock:
             if turn in self._waiting:
                 self._waiting.remove(turn)
@@ -131,10 +131,10 @@ class Queue:
     def _watch(self) -> None:
         if not self._watched:
             with contextlib.suppress(StoreError):  # without a timer thread the queue still advances
-                alarms.set(_PATIENCE_S, self._look)
+                alarms.set(_PATIENCE_S, self._check_holder)
                 self._watched = True
 
-    def _look(self) -> None:
+    def _check_holder(self) -> None:
         """Keep the queue moving; called by the timer thread."""
         with self._lock:
             self._watched = False
@@ -174,10 +174,10 @@ class _Queues:
 _queues = _Queues()
 
 
-def refuse_inside_borrower(store: Store, who: str) -> None:
+def refuse_inside_borrower(store: Store, caller: str) -> None:
     """Raise `StoreError` inside a step whose transaction blocks all other writers."""
     if _around.get() and getattr(store, "one_writer", False):  # most code has no such step around it
-        queue_for(store).refuse_inside_borrower(who)
+        queue_for(store).refuse_inside_borrower(caller)
 
 
 def queue_for(store: Store) -> Queue:

@@ -61,17 +61,17 @@ from ..stores._store_port import Store, required
 from . import long_runs
 from .cancel_requests import end_as_aborted
 from .claims import (
-    at_work,
     can_be_had,
-    claim_left,
+    claim_abandoned,
     claimed,
-    give_up,
-    give_up_all,
     granted,
+    owned_here,
     refuse_if_asleep,
     refuse_if_ended,
     refuse_if_held,
     refuse_run_inside_borrower,
+    release_run,
+    release_runs,
 )
 from .group_commit import JournalWriter, writer_for
 from .journal import Pause
@@ -85,8 +85,8 @@ from .run_admission import (
     answer_schema_at,
     carried_to,
     dropped_usage,
-    given_to,
     is_same_pipeline,
+    start_values,
     step_at,
     widest_mode,
 )
@@ -139,7 +139,7 @@ class DurableRunRegistry:
     ) -> Admission:
         """Return the admission of a run; raise `NotSerializable` for unstorable data."""
         if labels:
-            required(self.store, "set_labels", what="a run with labels", port="RunLabels")
+            required(self.store, "set_labels", subject="a run with labels", port="RunLabels")
         admission = self._admissions.of(run_id, data, context, queue, carried, labels)
         return admission if self.webhooks is None else self.webhooks.noted(admission)
 
@@ -194,31 +194,31 @@ class DurableRunRegistry:
             await call_store(partial(refuse_if_asleep, self.store, run))
         lease_s, died, since = self.settings.lease_s, run.last_owner is not None, trio.current_time()
         claim = partial(granted, self.store, run, lease_s, per_key)
-        lease = await call_store(claim, if_left=partial(give_up, self.store))
-        new = partial(self._begun, lease, labels=run.labels, key=run.key)
+        lease = await call_store(claim, if_left=partial(release_run, self.store))
+        new = partial(self._new_run, lease, labels=run.labels, key=run.key)
         again = partial(self._opened, lease, run, after_death=died)
-        return await self._or_give_up(lease, partial(new if lease.epoch == 1 else again, since=since))
+        return await self._or_release(lease, partial(new if lease.epoch == 1 else again, since=since))
 
     async def take_next(self, order: ClaimOrder) -> list[ClaimedRun]:
         """Claim the next queued runs of an order at once."""
         claim = partial(self.store.claim_next, order, owner=new_owner(), lease_s=self.settings.lease_s)
-        return await call_store(claim, if_left=partial(give_up_all, self.store))
+        return await call_store(claim, if_left=partial(release_runs, self.store))
 
     async def open_claimed(self, taken: ClaimedRun) -> OpenRun:
         """Open a run of such a claim."""
-        new = partial(self._begun, taken.lease, list(taken.records), labels=taken.run.labels, key=taken.run.key)
+        new = partial(self._new_run, taken.lease, list(taken.records), labels=taken.run.labels, key=taken.run.key)
         again = partial(self._opened, taken.lease, taken.run, since=trio.current_time(), records=taken.records)
-        return await self._or_give_up(taken.lease, new if taken.lease.epoch == 1 else again)
+        return await self._or_release(taken.lease, new if taken.lease.epoch == 1 else again)
 
-    async def claim_left(self, run_ids: Sequence[RunId]) -> dict[RunId, Callable[[], Awaitable[OpenRun]]]:
+    async def claim_abandoned(self, run_ids: Sequence[RunId]) -> dict[RunId, Callable[[], Awaitable[OpenRun]]]:
         """Claim the available ones of these runs at once, if possible."""
         if not hasattr(type(self.store), "claim_all"):  # a wrapper may have its own `read`, and only pass on the rest
             return {}
-        claim = partial(claim_left, self.store, run_ids, self.settings.lease_s)
-        taken = await call_store(claim, if_left=partial(give_up_all, self.store))
+        claim = partial(claim_abandoned, self.store, run_ids, self.settings.lease_s)
+        taken = await call_store(claim, if_left=partial(release_runs, self.store))
         return {each.run.run_id: partial(self.open_claimed, each) for each in taken}
 
-    async def _begun(
+    async def _new_run(
         self,
         lease: Lease,
         records: list[Record] | None = None,
@@ -257,7 +257,7 @@ class DurableRunRegistry:
             answered=answered,
             early=answered or cancel is not None,
         )
-        return await self._or_give_up(lease, partial(self._reopened, lease, cancel, since))
+        return await self._or_release(lease, partial(self._reopened, lease, cancel, since))
 
     async def _reopened(self, lease: Lease, cancel: str | None, since: float) -> OpenRun:
         run = await call_store(lambda: self.store.get(lease.run_id))
@@ -267,7 +267,7 @@ class DurableRunRegistry:
             await opened.journal.cancel(cancel)
         return opened
 
-    async def _or_give_up(self, lease: Lease, begin: Callable[[], Awaitable[OpenRun]]) -> OpenRun:
+    async def _or_release(self, lease: Lease, begin: Callable[[], Awaitable[OpenRun]]) -> OpenRun:
         """Open the claimed run, or release it on any error."""
         try:
             return await begin()
@@ -365,11 +365,13 @@ class DurableRunRegistry:
 
     def _given(self, run_id: RunId, records: list[Record]) -> tuple[object, object]:
         """Return the start's input and context, if this pipeline may resume."""
-        return given_to(self.pipeline, run_id, records, widest_mode(self.mode, records), known=self._admissions.known)
+        return start_values(
+            self.pipeline, run_id, records, widest_mode(self.mode, records), known=self._admissions.known
+        )
 
-    async def rest(self, run: OpenRun, result: PipelineResult) -> None:
+    async def put_away(self, run: OpenRun, result: PipelineResult) -> None:
         if _journal_of(run).at_rest:
-            await self._end_resting(run.run_id, result)
+            await self._end_paused(run.run_id, result)
         else:
             await _journal_of(run).ended(result)
 
@@ -377,7 +379,7 @@ class DurableRunRegistry:
         """End a run that is not begun again."""
         await _journal_of(run).ended(PipelineResult(run_id=run.run_id, status="failed", feedback=feedback))
 
-    async def _end_resting(self, run_id: RunId, result: PipelineResult) -> None:
+    async def _end_paused(self, run_id: RunId, result: PipelineResult) -> None:
         """End a paused run, unless another owner has claimed it."""
         with contextlib.suppress(RunLeased, NotPaused):
             opened = await self.reopen(run_id, wait=False)
@@ -386,7 +388,7 @@ class DurableRunRegistry:
     async def put_back(self, run: OpenRun) -> None:
         journal = _journal_of(run)
         if journal.at_rest:
-            await self._heed_request(journal.lease)
+            await self._apply_cancel_request(journal.lease)
         else:
             status: StoredStatus | None = "paused" if journal.asks else None
             await self._release(journal.lease, status=status, records=journal.take_held())
@@ -398,24 +400,24 @@ class DurableRunRegistry:
         as_if_cancelled = trio.CancelScope(deadline=-math.inf)
         with as_if_cancelled, contextlib.suppress(StoreError):  # then the lease expires by itself
             await self._writer().write(Append(lease=lease, records=records, status=status, release=True), None, None)
-        await self._heed_request(lease)
+        await self._apply_cancel_request(lease)
 
-    async def _heed_request(self, lease: Lease) -> None:
+    async def _apply_cancel_request(self, lease: Lease) -> None:
         """End a run released at the moment of a cancel request."""
         request = self._writer().request_for(lease)
         if request is not None:
             with trio.move_on_after(PATIENCE_S, shield=True), contextlib.suppress(StoreError, NotPaused):
                 await call_store(lambda: end_as_aborted(self.store, lease.run_id, request))
 
-    def holding(self, run: OpenRun) -> RunHolder:
+    def lease_hold(self, run: OpenRun) -> RunHolder:
         return RunHolder(self._writer(), _journal_of(run), self.redact, since=run.since)
 
-    async def left_behind(self) -> list[RunId]:
+    async def abandoned(self) -> list[RunId]:
         """Return this pipeline's running and answered runs."""
-        found = await self.left_runs()
+        found = await self.abandoned_runs()
         return [run.run_id for run in sorted(found, key=lambda run: not can_be_had(self.store, run))]
 
-    async def left_runs(self) -> list[StoredRun]:
+    async def abandoned_runs(self) -> list[StoredRun]:
         """Return the same as a listing shows them, latest change first."""
         name = self.pipeline.title
         running = await call_store(lambda: self.store.find(RunQuery(pipeline=name, status="running")))
@@ -475,9 +477,9 @@ class RunHolder(LeaseHold):
         self._lease = journal.lease
 
     def __enter__(self) -> LeaseHold:
-        self._journal.held = self._writer.hold(self._lease, self.lose, since=self._since)
+        self._journal.held = self._writer.hold(self._lease, self.revoke, since=self._since)
         self._writer.watch(self._lease, self._end)
-        at_work.add(self._lease)
+        owned_here.add(self._lease)
         self.scope.__enter__()
         return self
 
@@ -487,7 +489,7 @@ class RunHolder(LeaseHold):
         try:
             return self.scope.__exit__(kind, error, traceback)
         finally:
-            at_work.discard(self._lease)
+            owned_here.discard(self._lease)
             self._writer.release_lease(self._lease)
 
     def _end(self, request: CancelRequest) -> None:

@@ -219,7 +219,7 @@ def _known_facts(step: AnyStep) -> dict[str, object]:
     if isinstance(step, Step):
         facts.update(_agent_facts(step.agent))
     elif not isinstance(step, Pipeline):
-        facts.update((name, _lasting_fact(value)) for name, value in step.lasting())
+        facts.update((name, _lasting_fact(value)) for name, value in step.resume_options())
     return facts
 
 

@@ -29,7 +29,7 @@ from ..errors import CorruptRecord, DeclarationError, NotRetryable, RunEnded
 from ..stores._store_port import Store
 from .pipeline_diff import ResumeMode as ResumeMode
 from .pipeline_diff import checked_mode
-from .remote_result_refs import read_whole
+from .remote_result_refs import read_resolved
 from .run_admission import refuse_former_format
 from .watch_poller import required
 
@@ -45,7 +45,7 @@ SAME_INPUT: object = object()
 
 def fork(store: Store, run_id: RunId, seq: int, *, input: object = SAME_INPUT, new_id: RunId | None = None) -> RunId:
     """Create a run from another's records up to `seq`. Blocks."""
-    required(store, "admit_fork", what="forking a run")
+    required(store, "admit_fork", subject="forking a run")
     kept = _records_up_to(store, run_id, seq)
     forked = new_id or RunId(seams.random_bytes(16).hex())
     body = _first_body(run_id, kept[0], seq, input)
@@ -73,7 +73,7 @@ def _status_of(pauses: Sequence[OpenPause]) -> StoredStatus:
 
 
 def _records_up_to(store: Store, run_id: RunId, seq: int) -> list[Record]:
-    records = read_whole(store, run_id)
+    records = read_resolved(store, run_id)
     last = records[-1].seq if records else 0
     if not isinstance(seq, int) or not 1 <= seq <= last:
         raise DeclarationError(f"run {run_id!r} cannot be forked at record {seq!r}: it has the records 1 to {last}")
@@ -151,8 +151,8 @@ def retry(
     by: str | None = None,
 ) -> None:
     """Make a failed or aborted run claimable; refusals name `state`. Blocks."""
-    required(store, "retry", what="retrying a run")
-    refuse_former_format(store, what="a retry")
+    required(store, "retry", subject="retrying a run")
+    refuse_former_format(store, subject="a retry")
     checked_mode(mode)
     run = store.get(run_id)
     _refuse_unless_retryable(run, state or run.status)

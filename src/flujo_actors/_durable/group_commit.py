@@ -42,7 +42,7 @@ from .cancel_requests import CancelWatch
 from .connection_lock import queue_for
 from .leases import HeldLease, Leases, new_owner
 from .store_executor import StoreExecutor, post, start_thread, store_reply
-from .text_exchange import begin_texts, forget_texts, leave_texts
+from .text_exchange import forget_texts, own_texts, publish_texts
 from .timer_thread import alarms
 from .watch_poller import watchers
 
@@ -90,19 +90,19 @@ class _Starts:
 class _PendingWrite(StoreExecutor):
     """Write with a waiter."""
 
-    __slots__ = ("append", "speaker")
+    __slots__ = ("append", "journal")
 
-    def __init__(self, since: Callable[[], float], append: Append, speaker: CommitWaiter | None) -> None:
+    def __init__(self, since: Callable[[], float], append: Append, journal: CommitWaiter | None) -> None:
         super().__init__(since)
-        self.append, self.speaker = append, speaker
+        self.append, self.journal = append, journal
 
 
 @attrs.frozen(eq=False)
-class _Unheard:
+class _WithoutWaiter:
     """Write without a waiter."""
 
     append: Append
-    speaker: CommitWaiter | None = None
+    journal: CommitWaiter | None = None
 
     def give(self, answer: Outcome[object]) -> bool:
         """Ignore the reply."""
@@ -115,7 +115,7 @@ class _Batch:
 
     admissions: list[Admission]
     appends: list[Append]
-    waits: list[StoreExecutor | _Unheard]
+    waits: list[StoreExecutor | _WithoutWaiter]
     """Waiters in the same order."""
 
 
@@ -133,7 +133,7 @@ class JournalWriter:
         self._lease_s = lease_s
         self._owner = new_owner()
         self._admissions: list[tuple[StoreExecutor, Admission]] = []
-        self._appends: list[_PendingWrite | _Unheard] = []
+        self._appends: list[_PendingWrite | _WithoutWaiter] = []
         self.writing = False
         """Whether a commit is in flight or about to begin."""
         self._begun = 0.0
@@ -163,21 +163,21 @@ class JournalWriter:
         """Make a run exist; `RunExists` if its id is taken."""
         wait = StoreExecutor(self._since)
         self._admissions.append((wait, admission))
-        self._begin_soon()
+        self._schedule()
         lease: Lease = await wait.answer()
         return lease
 
     @trio.lowlevel.enable_ki_protection
-    async def write(self, append: Append, speaker: CommitWaiter | None, then: T) -> T:
-        """Make the append durable with its speaker's notes; return `then`."""
+    async def write(self, append: Append, journal: CommitWaiter | None, then: T) -> T:
+        """Make the append durable with its journal's notes; return `then`."""
         if append.release:
             self.release_lease(append.lease)  # a renewal after the release must not look like a loss
-        wait = _PendingWrite(self._since, append, speaker)
+        wait = _PendingWrite(self._since, append, journal)
         self._appends.append(wait)
-        self._begin_soon()
+        self._schedule()
         request = await wait.answer()
         if request is not None:
-            self._requests.heard(append.lease, request)
+            self._requests.deliver(append.lease, request)
         return then
 
     def expect(self, run: Expected) -> None:
@@ -205,43 +205,43 @@ class JournalWriter:
                 self._expected.append(run)
                 oldest = min(oldest, since)
             elif since is not None:
-                self._appends.append(_Unheard(Append(lease=run.lease, records=()), _Starts(run)))
+                self._appends.append(_WithoutWaiter(Append(lease=run.lease, records=()), _Starts(run)))
                 wrote = True
         if wrote:
-            self._begin_soon()
+            self._schedule()
         if self._expected:
             self._flush_in(FLUSH_S if wrote else max(oldest + FLUSH_S - now, _SHORTEST_REST_S))
 
-    def _begin_soon(self) -> None:
+    def _schedule(self) -> None:
         if self.writing:
             return
         self.writing, self._begun, self._in_use = True, seams.clock.monotonic(), self._store()
         if self._crowded:
-            self._token.run_sync_soon(self._begin_in_a_round)
+            self._token.run_sync_soon(self._schedule_in_a_round)
         else:
             self._begin()
 
-    def _begin_in_a_round(self) -> None:
+    def _schedule_in_a_round(self) -> None:
         # Twice: callbacks of threads and timers may run in the very round in which runs write.
         self._token.run_sync_soon(self._begin)
 
     def _begin(self) -> None:
         """Send the waiting writes to a thread."""
-        batch, self._begun = self._take(), seams.clock.monotonic()
+        batch, self._begun = self._next_batch(), seams.clock.monotonic()
         try:
             start_thread(functools.partial(self._written, batch), functools.partial(self._arrived, batch.waits))
         except StoreError as error:
             self._arrived(batch.waits, Value([Error(_copied(error)) for _ in batch.waits]))
 
-    def _arrived(self, waits: list[StoreExecutor | _Unheard], got: Outcome[list[Answer]]) -> None:
+    def _arrived(self, waits: list[StoreExecutor | _WithoutWaiter], got: Outcome[list[Answer]]) -> None:
         """Pass the answers from the writer thread to the loop."""
         self._post(functools.partial(self._finish, waits, got))
 
-    def _take(self) -> _Batch:
+    def _next_batch(self) -> _Batch:
         admissions, self._admissions = self._admissions, []
         waiting, self._appends = self._appends, []
-        appends = [(wait, _with_notes(wait.append, wait.speaker)) for wait in waiting]
-        appends = [(wait, append) for wait, append in appends if type(wait) is _PendingWrite or _says_something(append)]
+        appends = [(wait, _with_notes(wait.append, wait.journal)) for wait in waiting]
+        appends = [(wait, append) for wait, append in appends if type(wait) is _PendingWrite or _has_content(append)]
         return _Batch(
             [admission for _, admission in admissions],
             [append for _, append in appends],
@@ -264,12 +264,12 @@ class JournalWriter:
         self.commits += 1
         return [Error(answer) if isinstance(answer, FlujoError) else Value(answer) for answer in got.value]
 
-    def _finish(self, waits: list[StoreExecutor | _Unheard], got: Outcome[list[Answer]]) -> None:
+    def _finish(self, waits: list[StoreExecutor | _WithoutWaiter], got: Outcome[list[Answer]]) -> None:
         """Wake all waiters with replies; begin the next commit if needed."""
         for wait, answer in zip(waits, got.unwrap(), strict=True):
             if not wait.give(answer):
                 self._release_if_admitted(answer)
-        watchers.poke(self._in_use)
+        watchers.wake(self._in_use)
         self._crowded = len(waits) > 1
         self.writing = bool(self._admissions or self._appends)
         if self.writing:
@@ -281,7 +281,7 @@ class JournalWriter:
         """Release a run whose waiter has left."""
         if isinstance(answer, Value) and isinstance(answer.value, Lease):
             release = Append(lease=answer.value, records=(), release=True)
-            self._appends.append(_Unheard(release))
+            self._appends.append(_WithoutWaiter(release))
 
     def _admit_all(self, admissions: list[Admission]) -> list[Lease | RunExists]:
         assert self._in_use is not None
@@ -298,7 +298,7 @@ class JournalWriter:
     def hold(self, lease: Lease, lost: Callable[[LeaseLost], None], *, since: float | None = None) -> HeldLease:
         """Renew a lease until release; call `lost` on failure."""
         held = self._leases.hold(lease, lost, since=since)
-        begin_texts(self._store(), lease)
+        own_texts(self._store(), lease)
         return held
 
     def hold_again(self, held: HeldLease) -> HeldLease:
@@ -309,7 +309,7 @@ class JournalWriter:
         """Stop renewing a lease, and looking for requests to cancel its run."""
         self._leases.release_lease(lease)
         forget_texts(self._store(), lease)
-        self._requests.leave(lease)
+        self._requests.unwatch(lease)
 
     def watch(self, lease: Lease, tell: Callable[[CancelRequest], None]) -> None:
         """Pass the run's cancel request to the callback, until release."""
@@ -317,7 +317,7 @@ class JournalWriter:
 
     def request_for(self, lease: Lease) -> CancelRequest | None:
         """Return a request received with the write that released the run, once."""
-        return self._requests.taken(lease)
+        return self._requests.pop_undelivered(lease)
 
     def newest_message(self, lease: Lease) -> int:
         """Return the number of the run's newest steering message, or 0."""
@@ -327,7 +327,7 @@ class JournalWriter:
         store = self._store()
         if store is None:
             return {}
-        leave_texts(store, run_ids)  # polled at the same interval, by the same thread
+        publish_texts(store, run_ids)  # polled at the same interval, by the same thread
         return store.cancel_requests(run_ids)
 
     def _renew(self, leases: Sequence[Lease]) -> list[LeaseLost | None]:
@@ -345,12 +345,12 @@ def _flush(writer: weakref.ref[JournalWriter]) -> None:
         found.flush()
 
 
-def _says_something(append: Append) -> bool:
+def _has_content(append: Append) -> bool:
     return bool(append.records) or append.release or append.status is not None
 
 
-def _with_notes(append: Append, speaker: CommitWaiter | None) -> Append:
-    notes = () if speaker is None else speaker.take_notes()
+def _with_notes(append: Append, journal: CommitWaiter | None) -> Append:
+    notes = () if journal is None else journal.take_notes()
     return attrs.evolve(append, records=(*notes, *append.records)) if notes else append
 
 

@@ -325,7 +325,7 @@ class RaisedLimits:
         """Return the raised limits of a run, a step or a window."""
         return self._raised.get(owner, {})
 
-    def take(self, answered: PauseAnswer) -> None:
+    def merge(self, answered: PauseAnswer) -> None:
         """Keep the limits of an answer, if it sets any."""
         question = answered.pause.question
         if question is not None and answered.pause.is_about_limits:
@@ -361,7 +361,7 @@ class ElapsedTime:
         """Return the readings of all running clocks, for recording."""
         return {path: round(seconds(), 6) for path, seconds in self._running.items()}
 
-    def take_in(self, written: Mapping[str, float]) -> None:
+    def restore(self, written: Mapping[str, float]) -> None:
         """Add recorded readings of an earlier session; values only grow."""
         for path, seconds in written.items():
             self._earlier[StepPath(path)] = max(seconds, self.of(StepPath(path)))

@@ -73,7 +73,7 @@ def process_of(owner: str | None) -> Process | None:
     return Process(host=host, pid=int(pid), boot=boot, spaces=spaces, started=started)
 
 
-def fate_of(owner: str | None, *, here: Process, started_at: StartedAt) -> Fate:
+def liveness_of(owner: str | None, *, here: Process, started_at: StartedAt) -> Fate:
     """Return an owner's liveness as seen from process `here` (module rules)."""
     process = process_of(owner)
     if process is None or not _comparable(process, here):
@@ -133,7 +133,7 @@ class LeaseTimes:
         """Return whether to give up a lease: expired, or store silent."""
         return now >= until and (self.failed or (self.asking and silent_s >= self.every_s))
 
-    def next_look(self, untils: Iterable[float], now: float) -> float:
+    def next_check(self, untils: Iterable[float], now: float) -> float:
         """Return the next check's time; renewals never make it earlier."""
         times = (self.asked_at + self.wait_s, now + self.wait_s, *untils)
         return min(time for time in times if time > now)
@@ -226,7 +226,7 @@ class Leases:
             held.tell = lost
         if self._scope is None:
             self._scope = trio.CancelScope()
-            trio.lowlevel.spawn_system_task(self._look_after, self._scope)
+            trio.lowlevel.spawn_system_task(self._renew_until_cancelled, self._scope)
         return held
 
     async def renewed(self, held: HeldLease) -> None:
@@ -234,11 +234,11 @@ class Leases:
         answered = trio.Event()
         with self._lock:
             self._lapsed.append(answered)
-        self._look(at_once=True)
+        self._check(at_once=True)
         await answered.wait()
         with self._lock:
             if held.lapsed and self._error is not None and held.lease in self._held:
-                self._lose(held.lease, self._not_renewed(held.lease, self._error))
+                self._drop(held.lease, self._not_renewed(held.lease, self._error))
 
     def held(self) -> list[Lease]:
         """Return the renewed leases; from any thread."""
@@ -257,15 +257,15 @@ class Leases:
 
     # --- schedule ---
 
-    async def _look_after(self, scope: trio.CancelScope) -> None:
+    async def _renew_until_cancelled(self, scope: trio.CancelScope) -> None:
         with scope:
             while True:
-                await trio.sleep_until(self._next_look())
-                self._look()
+                await trio.sleep_until(self._next_check())
+                self._check()
 
-    def _next_look(self) -> float:
+    def _next_check(self) -> float:
         with self._lock:
-            return self._times.next_look((held.until for held in self._held.values()), self._clock.current_time())
+            return self._times.next_check((held.until for held in self._held.values()), self._clock.current_time())
 
     def _set_alarm(self, after_s: float) -> None:
         """Schedule the next check, independent of a blocked loop."""
@@ -280,70 +280,70 @@ class Leases:
         if at != self._alarm_at:
             return  # an earlier timer was set meanwhile
         self._alarm_at = math.inf
-        self._look()
-        after_s = self._next_look() - self._clock.current_time()
+        self._check()
+        after_s = self._next_check() - self._clock.current_time()
         with self._lock:
             if self._held:
                 self._set_alarm(after_s)
 
     # --- renewal ---
 
-    def _look(self, *, at_once: bool = False) -> None:
+    def _check(self, *, at_once: bool = False) -> None:
         """Give up expired leases, renew due ones or all; any thread."""
         now = self._clock.current_time()
         with self._lock:
             if not self._host_lives():
                 self._held.clear()
-            self._give_up(now)
+            self._drop_expired(now)
             due = self._times.is_due(now) or (at_once and not self._times.asking)
             leases = list(self._held) if due else []
             if leases:
                 self._times.asking, self._times.asked_at, self._asked_at = True, now, seams.clock.monotonic()
             elif at_once and not self._times.asking:
-                self._wake_lapsed()  # nothing is left to ask for
+                self._wake_expired()  # nothing is left to ask for
         if leases:
-            self._ask(leases, now)
+            self._send_renewals(leases, now)
 
-    def _ask(self, leases: list[Lease], now: float) -> None:
+    def _send_renewals(self, leases: list[Lease], now: float) -> None:
         def answers() -> Answers:
             return dict(zip(leases, self._renew(leases), strict=True))
 
         asked = elapsed_s()
         try:
-            start_thread(answers, lambda got: self._take(got, now, asked))
+            start_thread(answers, lambda got: self._on_reply(got, now, asked))
         except StoreError as error:
-            self._take(Error(error), now, asked)
+            self._on_reply(Error(error), now, asked)
 
-    def _take(self, got: Outcome[Answers], asked_at: float, asked: float) -> None:
+    def _on_reply(self, got: Outcome[Answers], asked_at: float, asked: float) -> None:
         """Handle the store's reply in its thread."""
         with self._lock:
             self._error = got.error if isinstance(got, Error) else None
             self._times.failed = self._error is not None
             if isinstance(got, Value):
-                self._take_answers(got.value, asked_at, asked)
-            self._give_up(self._clock.current_time())
+                self._apply_replies(got.value, asked_at, asked)
+            self._drop_expired(self._clock.current_time())
             self._times.asking = False
-            self._wake_lapsed()
+            self._wake_expired()
 
-    def _wake_lapsed(self) -> None:
+    def _wake_expired(self) -> None:
         lapsed, self._lapsed = self._lapsed, []
         for answered in lapsed:
             with contextlib.suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(answered.set)
 
-    def _take_answers(self, answers: Answers, asked_at: float, asked: float) -> None:
+    def _apply_replies(self, answers: Answers, asked_at: float, asked: float) -> None:
         for lease, answer in answers.items():
             held = self._held.get(lease)
             if held is not None and answer is not None:
-                self._lose(lease, answer)
+                self._drop(lease, answer)
             elif held is not None:
                 held.until, held.valid_until = asked_at + self._times.lease_s, asked + self._times.lease_s
 
-    def _give_up(self, now: float) -> None:
+    def _drop_expired(self, now: float) -> None:
         silent_s = seams.clock.monotonic() - self._asked_at
         for lease, held in list(self._held.items()):
             if self._times.is_over(held.until, now, silent_s=silent_s):
-                self._lose(lease, self._not_renewed(lease, self._error or self._why_silent(silent_s)))
+                self._drop(lease, self._not_renewed(lease, self._error or self._why_silent(silent_s)))
 
     def _not_renewed(self, lease: Lease, why: object) -> LeaseLost:
         lost = LeaseLost(f"the lease of run {lease.run_id!r} expired: it could not be renewed ({why})")
@@ -357,10 +357,10 @@ class Leases:
         todo = "do what takes time before or after it, or make durability.lease_s longer"
         return f"{silent}, and step {borrower!r} has a transaction of it open: {todo}"
 
-    def _lose(self, lease: Lease, lost: LeaseLost) -> None:
+    def _drop(self, lease: Lease, lost: LeaseLost) -> None:
         held = self._held.pop(lease)
         held.lost, held.valid_until = lost, -math.inf
-        self._wake_lapsed()
+        self._wake_expired()
         with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(held.tell, lost)
 
@@ -389,9 +389,9 @@ def new_owner() -> str:
     return this_process().owner(seams.new_uuid().hex[:8])
 
 
-def fate_from_here(owner: str | None) -> Fate:
+def liveness_from_here(owner: str | None) -> Fate:
     """Return the liveness of a lease's owner, as seen from this process."""
-    return fate_of(owner, here=this_process(), started_at=_started_at)
+    return liveness_of(owner, here=this_process(), started_at=_started_at)
 
 
 def this_process() -> Process:

@@ -79,7 +79,7 @@ class LiveTexts:
         with self._lock:
             self._runs.setdefault(run, _Watched()).wakes.append(wake)
 
-    def leave(self, run: LiveKey, wake: Wake) -> None:
+    def unwatch(self, run: LiveKey, wake: Wake) -> None:
         """Watch no longer."""
         with self._lock:
             watched = self._runs.get(run)
@@ -88,9 +88,9 @@ class LiveTexts:
                 if not watched.wakes:
                     del self._runs[run]
 
-    def hear(self, run: LiveKey, path: StepPath, attempt: int, piece: object) -> None:
+    def append(self, run: LiveKey, path: StepPath, attempt: int, chunk: object) -> None:
         """Add a chunk of a watched run; ignore data without text."""
-        if not isinstance(piece, str):
+        if not isinstance(chunk, str):
             return
         with self._lock:
             watched = self._runs.get(run)
@@ -100,7 +100,7 @@ class LiveTexts:
             tail = watched.tails.get(path)
             if tail is None or tail.attempt != attempt:
                 tail = watched.tails[path] = Tail(attempt)
-            tail.text, tail.version = (tail.text + piece)[-TAIL_CHARS:], watched.version
+            tail.text, tail.version = (tail.text + chunk)[-TAIL_CHARS:], watched.version
             wakes = list(watched.wakes)
         for wake in wakes:
             wake()

@@ -103,10 +103,10 @@ class LongRun:
         return path in self._settled or any(above in self._settled for above in step_paths.within_of(path))
 
     def _take(self, rows: Sequence[ItemRow]) -> None:
-        if not self._take_alike(rows):
-            self._take_each(rows)
+        if not self._take_uniform(rows):
+            self._take_singly(rows)
 
-    def _take_alike(self, rows: Sequence[ItemRow]) -> bool:
+    def _take_uniform(self, rows: Sequence[ItemRow]) -> bool:
         """Take a page of plain successes of one map at once.
 
         A row takes 1.5 µs instead of 4.
@@ -125,7 +125,7 @@ class LongRun:
         self.progress = max(self.progress, rows[0][0])
         return True
 
-    def _take_each(self, rows: Sequence[ItemRow]) -> None:
+    def _take_singly(self, rows: Sequence[ItemRow]) -> None:
         plain: list[tuple[SettledItems, int, str, ItemRow]] = []
         for row in rows:
             _, kind, path, body, _ = row
@@ -260,7 +260,7 @@ class StoredItems:
         """Load a long run without the results of its settled items."""
         self._long = run
         if run.worked:
-            self.times.take_in(run.worked)
+            self.times.restore(run.worked)
         self.load(run.records)
         self._pauses = {path: each for path, each in self._pauses.items() if not run.leaves_out(path)}
 

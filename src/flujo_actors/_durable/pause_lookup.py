@@ -460,12 +460,12 @@ def send(
     settings: EventSettings,
 ) -> Sent:
     """Send an event once; raise `InvalidEvent` if it is refused. Blocks."""
-    required(store, "send", what="sending an event", port="Events")
+    required(store, "send", subject="sending an event", port="Events")
     if to not in ("one", "all"):
         raise DeclarationError(f"send: to must be 'one' or 'all', not {to!r}")
     try:
-        named = checked_event_name(event, what="send: event"), checked_event_name(key, what="send: key")
-        chosen = seams.random_bytes(16).hex() if id is None else checked_event_name(id, what="send: id")
+        named = checked_event_name(event, subject="send: event"), checked_event_name(key, subject="send: key")
+        chosen = seams.random_bytes(16).hex() if id is None else checked_event_name(id, subject="send: id")
     except ValueError as error:
         raise DeclarationError(str(error)) from None
     _check_data(event, data, settings.max_bytes)

@@ -181,7 +181,7 @@ class _Comparison:
                 yield from _facts_changed(path, *map(_lasting, (self._before[path], self._after[path])))
             elif path in done.begun:
                 yield from _facts_changed(path, *({"kind": each[path]["kind"]} for each in (self._before, self._after)))
-        yield from self._disturbed(done)
+        yield from self._reordered_sequences(done)
 
     def _in_both(self) -> Iterator[StepPath]:
         return (path for path in self._before if path in self._after)
@@ -207,7 +207,7 @@ class _Comparison:
             if old != new:
                 yield f"the order {_listed(old)} became {_listed(new)}"
 
-    def _disturbed(self, done: _Done) -> Iterator[str]:
+    def _reordered_sequences(self, done: _Done) -> Iterator[str]:
         """Yield sequences with new or moved steps among completed ones."""
         for parent in (ROOT, *self._in_both()):
             if parent == ROOT or self._before[parent]["kind"] in ("pipeline", "sequence"):

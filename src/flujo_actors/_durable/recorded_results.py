@@ -32,7 +32,7 @@ from ..errors import AmbiguousStep, DeclarationError, NotSteerable, StoreError, 
 from ..stores._store_port import Store
 from .fingerprint import read_fingerprint
 from .journal import Pause, PauseAnswer, Recorded
-from .remote_result_refs import read_whole
+from .remote_result_refs import read_resolved
 from .run_admission import refuse_former_format
 from .store_executor import call_store
 
@@ -87,7 +87,7 @@ def places_below(path: StepPath, recorded: RecordedResults | None) -> Place:
 @read_by("anybody")
 def nested_results(store: Store, run_id: RunId, path: StepPath) -> Sequence[StepResult]:
     """Return the nested results of a settled step from its record; blocks."""
-    outcome = project(run_id, read_whole(store, run_id)).outcomes.get(path)
+    outcome = project(run_id, read_resolved(store, run_id)).outcomes.get(path)
     result = getattr(outcome, "step_result", None)
     return () if result is None else tuple(result.step_history)
 
@@ -108,7 +108,7 @@ class TurnJournal:
         self._expected: dict[StepPath, tuple[LoopTurns, object]] = {}
         """State of a loop before the turn at a path, and its guard's history then."""
 
-    def take(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         """Take a record of an earlier session."""
         self._stored[parent_of(record.path)] = record
 
@@ -149,7 +149,7 @@ class StoredWaits:
     _answers: dict[StepPath, PauseAnswer]
 
     @abstractmethod
-    def _take_answer(self, record: Record) -> None: ...
+    def _restore_answer(self, record: Record) -> None: ...
 
     puts_away = True
 
@@ -198,7 +198,7 @@ class StoredWaits:
     async def ended_wait(self, path: StepPath, *, due: bool) -> PauseAnswer | None:
         found = await call_store(lambda: ended_wait(self._store, self.lease.run_id, path, due=due))
         if found is not None:
-            self._take_answer(found)
+            self._restore_answer(found)
         return None if found is None else self._answers[path]
 
 
@@ -235,13 +235,13 @@ class SteeringInbox:
         self._store, self._run_id, self._newest, self._seen = store, run_id, newest, 0
         self._messages: dict[str, SteeringMessage] = {}
 
-    def take(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         """Add a stored message."""
         message = _message_in(record, where=f"record {record.seq} of run {self._run_id!r}")
         self._messages.setdefault(message.id, message)
         self._seen = max(self._seen, record.seq)
 
-    async def look(self) -> None:
+    async def read_reported(self) -> None:
         """Read messages that the store has reported since the last look.
 
         Without a report nothing is read. A failed read is repeated with the next look.
@@ -251,7 +251,7 @@ class SteeringInbox:
         with contextlib.suppress(StoreError):
             for record in await call_store(lambda: self._store.read(self._run_id, after=self._seen)):
                 if record.kind == "steered":
-                    self.take(record)
+                    self.add(record)
 
     def of(self, step: StepPath) -> list[SteeringMessage]:
         """Return the messages to a step, in order."""
@@ -285,12 +285,12 @@ def steer(
     """Store a message to a granular step, once by its id. Blocks."""
     if not hasattr(store, "steer"):
         raise DeclarationError(f"store {type(store).__name__} has no 'steer': steering an agent needs it")
-    refuse_former_format(store, what="steering an agent")
+    refuse_former_format(store, subject="steering an agent")
     content, chosen = _checked(message, when, id)
     body = record_bodies.newest_body(message=record_bodies.stored_value(content), id=chosen, when=when, by=by)
     seq: int | None = 0
     while seq == 0:  # another message was faster, perhaps with the same id
-        run, records = store.get(run_id), read_whole(store, run_id)
+        run, records = store.get(run_id), read_resolved(store, run_id)
         known = list(steering_messages(run_id, records))
         if (same := next((each for each in known if each.id == chosen), None)) is not None:
             return Steered(chosen, same.seq, "duplicate")

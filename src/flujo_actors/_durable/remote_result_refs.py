@@ -91,7 +91,7 @@ class RemoteResultRef(NamedTuple):
 def referring(parts: dict[str, Any], child: RemoteResultRef, outcome: TerminalOutcome, context: object) -> str:
     """Return the record body of a remotely executed step, with its context."""
     body = record_bodies.make_body(**parts)
-    if len(body) <= LONG or not _is_the_same(outcome, child.outcome):
+    if len(body) <= LONG or not _is_same_outcome(outcome, child.outcome):
         return body
     own = {name: part for name, part in parts.items() if name != "history"}
     own["success"] = {name: part for name, part in parts["success"].items() if name != "output"}
@@ -101,7 +101,7 @@ def referring(parts: dict[str, Any], child: RemoteResultRef, outcome: TerminalOu
     return record_bodies.make_body(child=child.run_id, **own)
 
 
-def _is_the_same(outcome: TerminalOutcome, of_child: TerminalOutcome) -> bool:
+def _is_same_outcome(outcome: TerminalOutcome, of_child: TerminalOutcome) -> bool:
     """Return whether the remote outcome is unchanged."""
     if not isinstance(outcome, Success) or not isinstance(of_child, Success):
         return False
@@ -114,12 +114,12 @@ def _is(one: object, other: object) -> bool:
     return one is other
 
 
-def read_whole(store: Store, run_id: RunId, *, after: int = 0) -> list[Record]:
+def read_resolved(store: Store, run_id: RunId, *, after: int = 0) -> list[Record]:
     """Return the records of a run with referenced results resolved; blocks."""
-    return whole(store, store.read(run_id, after=after))
+    return resolved(store, store.read(run_id, after=after))
 
 
-def whole(store: Store, records: Sequence[Record]) -> list[Record]:
+def resolved(store: Store, records: Sequence[Record]) -> list[Record]:
     """Return the same of records that were read."""
     if not refers_to_runs(records):
         return list(records)
@@ -159,7 +159,7 @@ def _followed(store: Store, record: Record, known: dict[RunId, dict[StepPath, di
 
 def _settled_in(store: Store, child: RunId, *, of: Record) -> dict[StepPath, dict[str, Any]]:
     try:
-        records = read_whole(store, child)
+        records = read_resolved(store, child)
     except RunNotFound as error:
         raise CorruptRecord(f"record {of.seq} refers to the remote step {child!r}, which is not there") from error
     contexts = StoredContexts(records)

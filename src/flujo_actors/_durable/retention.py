@@ -248,7 +248,7 @@ class RetentionWorker:
 
     async def run(self, stop: Callable[[], bool]) -> None:
         """Apply the settings at their interval until cancelled."""
-        required(self.store, "take_duty", what="the setting retention")
+        required(self.store, "take_duty", subject="the setting retention")
         while not stop():
             got = await guarded(self.apply, stop)
             if isinstance(got, Error):

@@ -45,7 +45,7 @@ from ..stores._store_port import Store
 from .fingerprint import Fingerprint, form_of, read_fingerprint
 from .pipeline_diff import ResumeMode as ResumeMode
 from .pipeline_diff import changes_between, steps_done
-from .remote_result_refs import read_whole, whole
+from .remote_result_refs import read_resolved, resolved
 from .run_registry import NOTHING_CARRIED
 
 
@@ -114,7 +114,7 @@ def _has_model_agents(pipeline: Pipeline) -> bool:
     return any(is_model_agent(step.agent) for step in walk_steps(pipeline) if isinstance(step, Step))
 
 
-def given_to(
+def start_values(
     pipeline: Pipeline, run_id: RunId, records: list[Record], mode: ResumeMode, *, known: str | None = None
 ) -> tuple[object, object]:
     """Return input and context of a run's start; raise `FingerprintMismatch`.
@@ -181,11 +181,13 @@ def _given(body: dict[str, object], *, where: str) -> tuple[object, object]:
     return record_bodies.read_value(data, where=where), record_bodies.read_value(context, where=where)
 
 
-def _stored(value: object, what: str) -> object:
+def _stored(value: object, subject: str) -> object:
     try:
         return record_bodies.stored_value(value)
     except NotSerializable as error:
-        raise NotSerializable(f"the run was not started: its {what} cannot be stored; {message_of(error)}") from error
+        raise NotSerializable(
+            f"the run was not started: its {subject} cannot be stored; {message_of(error)}"
+        ) from error
 
 
 def _mismatch(run_id: RunId, changes: list[str], mode: ResumeMode) -> FingerprintMismatch:
@@ -252,7 +254,7 @@ def _hints(target: object) -> list[object]:
 @read_by("anybody")
 def projected(store: Store, run_id: RunId, *, up_to: int | None = None) -> RunState:
     """Return a run's state now or at a record; blocks."""
-    records = read_whole(store, run_id)
+    records = read_resolved(store, run_id)
     if up_to is not None:
         refuse_compacted(run_id, up_to, (record.seq for record in records))
     return project(run_id, (record for record in records if up_to is None or record.seq <= up_to))
@@ -263,14 +265,14 @@ def dropped_usage(run_id: RunId, records: Sequence[Record]) -> Usage:
     """Return the usage of attempts that retries have dropped."""
     projector = Projector(run_id)
     for record in records:
-        projector.take(record)
+        projector.apply(record)
     return projector.dropped_usage
 
 
 def whole_record(store: Store, run_id: RunId, seq: int) -> Record:
     """One record with its result; blocks."""
     try:
-        [record] = whole(store, [store.record(run_id, seq)])
+        [record] = resolved(store, [store.record(run_id, seq)])
     except RunNotFound:
         refuse_compacted(run_id, seq, (each.seq for each in store.scan(run_id, after=seq, limit=1)))
         raise
@@ -284,11 +286,11 @@ def format_of(store: Store) -> int:
     return getattr(store, "record_format", RECORD_VERSION)
 
 
-def refuse_former_format(store: Store, *, what: str) -> None:
+def refuse_former_format(store: Store, *, subject: str) -> None:
     """Raise `StoreVersionError` unless the store has the newest format."""
     found = format_of(store)
     if found < RECORD_VERSION:
         raise StoreVersionError(
-            f"{what} needs record format {RECORD_VERSION}, and the store has {found}: when no process of the former "
+            f"{subject} needs record format {RECORD_VERSION}, and the store has {found}: when no process of the former "
             "release uses it, run `flujo-actors store migrate --finalize --store …`"
         )

@@ -71,7 +71,7 @@ class StopRequest:
         self._undoes = True
 
     @property
-    def given_reason(self) -> str | None:
+    def end_reason(self) -> str | None:
         """Return the reason to end and compensate the run, or None."""
         return self._reason if self._undoes else None
 
@@ -167,7 +167,7 @@ class MemoryJournal:
 
     @property
     def units(self) -> UnitsInMemory:
-        """Return the book of units."""
+        """Return the table of units."""
         if self._units is None:
             self._units = UnitsInMemory()
         return self._units
@@ -297,8 +297,8 @@ class MemoryJournal:
 
     async def cancel(self, reason: str) -> None:
         self.cancelled = self.cancelled or reason
-        book = self.questions
-        book.pauses = {path: each for path, each in book.pauses.items() if step_paths.is_undoing(path)}
+        questions = self.questions
+        questions.pauses = {path: each for path, each in questions.pauses.items() if step_paths.is_undoing(path)}
 
     @property
     def asks(self) -> bool:
@@ -307,20 +307,20 @@ class MemoryJournal:
 
     def answer(self, path: StepPath, answer: object) -> None:
         """Keep the answer to a pause for the next session."""
-        book = self.questions
-        book.answers[path] = PauseAnswer(pause=book.pauses.pop(path), answer=answer)
-        book.raised.take(book.answers[path])
-        book.answered[path] += 1
+        questions = self.questions
+        questions.answers[path] = PauseAnswer(pause=questions.pauses.pop(path), answer=answer)
+        questions.raised.merge(questions.answers[path])
+        questions.answered[path] += 1
 
     def expire(self, now: float) -> bool:
         """End the timed-out pauses; return whether there were any."""
-        book = self.questions
-        over = [path for path, pause in book.pauses.items() if pause.due_at is not None and pause.due_at <= now]
+        questions = self.questions
+        over = [path for path, pause in questions.pauses.items() if pause.due_at is not None and pause.due_at <= now]
         for path in over:
-            book.answers[path] = PauseAnswer(pause=book.pauses.pop(path), answer=None, expired=True)
+            questions.answers[path] = PauseAnswer(pause=questions.pauses.pop(path), answer=None, expired=True)
         return bool(over)
 
-    def begin_part(self) -> None:
+    def begin_session(self) -> None:
         """Begin a session: earlier work belongs to an earlier one."""
         units = self.units
         units.done = {each: attrs.evolve(unit, counted=each in units.counted) for each, unit in units.done.items()}
@@ -396,7 +396,7 @@ class LeaseHold:
         """Stop request of the run; `None` if it cannot be stopped."""
         self._lost: LeaseLost | None = None
 
-    def lose(self, error: LeaseLost) -> None:
+    def revoke(self, error: LeaseLost) -> None:
         """Stop the run: another owner has claimed it."""
         self._lost = error
         self.scope.cancel()
@@ -441,7 +441,7 @@ class RunRegistry(Protocol):
         With a reason to `cancel`, it does not continue: its work is compensated.
         """
 
-    async def rest(self, run: OpenRun, result: PipelineResult) -> None:
+    async def put_away(self, run: OpenRun, result: PipelineResult) -> None:
         """Put away an ended or paused run, before its result is reported.
 
         A second call with another result ends a paused run, unless it was resumed meanwhile.
@@ -450,13 +450,13 @@ class RunRegistry(Protocol):
     async def put_back(self, run: OpenRun) -> None:
         """Stop working on the run; an unfinished one was interrupted."""
 
-    async def claim_left(self, run_ids: Sequence[RunId]) -> dict[RunId, Callable[[], Awaitable[OpenRun]]]:
+    async def claim_abandoned(self, run_ids: Sequence[RunId]) -> dict[RunId, Callable[[], Awaitable[OpenRun]]]:
         """Claim the available ones of these runs at once; return their openers."""
 
-    async def left_behind(self) -> list[RunId]:
+    async def abandoned(self) -> list[RunId]:
         """Return unfinished runs: those of dead processes first, held ones last."""
 
-    def holding(self, run: OpenRun) -> AbstractContextManager[LeaseHold]:
+    def lease_hold(self, run: OpenRun) -> AbstractContextManager[LeaseHold]:
         """Keep the grip on a run while it is worked on."""
 
 
@@ -469,7 +469,7 @@ class RunRelease:
         self._runs, self._run = runs, run
 
     def __call__(self, result: PipelineResult) -> Awaitable[None]:
-        return self._runs.rest(self._run, result)
+        return self._runs.put_away(self._run, result)
 
 
 def checked_id(run_id: str | None) -> RunId:
@@ -542,7 +542,7 @@ class MemoryRunRegistry:
         if not wait and run_id in self._open:
             raise RunLeased(f"run {run_id!r} is still running here: answer after its pause, or let this call wait")
         _journal_of(self._resting.get(run_id) or self._open[run_id]).answer(path, answer)
-        await self._come_to_rest(run_id)
+        await self._wait_until_settled(run_id)
         return await self.reopen(run_id, wait=wait)
 
     async def defer(self, token: str, decision: object, *, wait: bool) -> OpenRun:
@@ -551,7 +551,7 @@ class MemoryRunRegistry:
         if not wait and run_id in self._open:
             raise RunLeased(f"run {run_id!r} is still running here: answer after its pause, or let this call wait")
         await _journal_of(self._resting.get(run_id) or self._open[run_id]).paused(_requested_again(run_id, pause))
-        await self._come_to_rest(run_id)
+        await self._wait_until_settled(run_id)
         return await self.reopen(run_id, wait=wait)
 
     async def expire(self) -> None:
@@ -566,7 +566,7 @@ class MemoryRunRegistry:
         due = [pause.due_at for pause in pauses if pause.due_at is not None]
         return min(due) - seams.clock.time() if due else None
 
-    async def _come_to_rest(self, run_id: RunId) -> None:
+    async def _wait_until_settled(self, run_id: RunId) -> None:
         """Wait until the run has paused or ended, in any thread."""
         while run_id in self._open:
             rested = trio.Event()
@@ -579,7 +579,7 @@ class MemoryRunRegistry:
             raise NotPaused(f"no run {run_id!r} is waiting here: without a store, only a paused run can be resumed")
         self._expired.pop(run_id, None)
         run = attrs.evolve(self._resting.pop(run_id), resumed=True)
-        _journal_of(run).begin_part()
+        _journal_of(run).begin_session()
         if cancel is not None:
             await run.journal.cancel(cancel)
         self._open[run_id] = run
@@ -592,16 +592,16 @@ class MemoryRunRegistry:
         self._remember(run_id)
         return True
 
-    async def claim_left(self, run_ids: Sequence[RunId]) -> dict[RunId, Callable[[], Awaitable[OpenRun]]]:
+    async def claim_abandoned(self, run_ids: Sequence[RunId]) -> dict[RunId, Callable[[], Awaitable[OpenRun]]]:
         return {}  # nothing to claim: no other process has them
 
-    async def left_behind(self) -> list[RunId]:
+    async def abandoned(self) -> list[RunId]:
         return [run_id for run_id in self._expired if run_id in self._resting]
 
-    def holding(self, run: OpenRun) -> AbstractContextManager[LeaseHold]:
+    def lease_hold(self, run: OpenRun) -> AbstractContextManager[LeaseHold]:
         return _FOR_GOOD
 
-    async def rest(self, run: OpenRun, result: PipelineResult) -> None:
+    async def put_away(self, run: OpenRun, result: PipelineResult) -> None:
         if self._resting.get(run.run_id) is run:
             del self._resting[run.run_id]
             self._remember(run.run_id)

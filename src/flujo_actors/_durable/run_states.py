@@ -113,14 +113,14 @@ def queue_of(run: StoredRun) -> str:
     return run.queue or DEFAULT_QUEUE
 
 
-def standings(store: Store, runs: Sequence[StoredRun], *, within_s: float) -> list[tuple[StoredRun, StateInfo]]:
+def states_of(store: Store, runs: Sequence[StoredRun], *, within_s: float) -> list[tuple[StoredRun, StateInfo]]:
     """Return runs with their states, reading live workers once. Blocks."""
     unknown = any(_known_state(run) is None for run in runs)
     workers = live_workers(store, within_s=within_s) if unknown else []
-    return [(run, standing_of(run, workers)) for run in runs]
+    return [(run, state_info(run, workers)) for run in runs]
 
 
-def standing_of(run: StoredRun, workers: Sequence[LiveWorker]) -> StateInfo:
+def state_info(run: StoredRun, workers: Sequence[LiveWorker]) -> StateInfo:
     """Return the state of a run; see the module's rules."""
     return _known_state(run) or _claimable(run, workers)
 
@@ -265,7 +265,7 @@ def _count_runs(store: Store, labels: LabelFilter, *, within_s: float) -> tuple[
     """Return the number of labeled runs by status, bounded. Blocks."""
     queries = [RunQuery(status=each, labels=labels, limit=MOST_COUNTED) for each in get_args(StoredStatus)]
     found = [run for query in queries for run in store.find(query)]
-    counts = Counter(now.state for _, now in standings(store, found, within_s=within_s))
+    counts = Counter(now.state for _, now in states_of(store, found, within_s=within_s))
     return counts, sum(len(run.pauses) for run in found)
 
 
@@ -273,7 +273,7 @@ def count_states(store: Store, *, within_s: float) -> Counter[RunStateName]:
     """Return the number of runs by state. Blocks."""
     counts: Counter[RunStateName] = Counter()
     groups = store.groups()
-    found = standings(store, [group.run for group in groups], within_s=within_s)
+    found = states_of(store, [group.run for group in groups], within_s=within_s)
     for group, (_, now) in zip(groups, found, strict=True):
         counts[now.state] += group.count
     return counts
@@ -300,7 +300,7 @@ def measure(store: Store, *, within_s: float) -> StoreGauges:
     depth, runs = Counter(dict.fromkeys(serving, 0)), Counter[str](dict.fromkeys(RUN_STATES, 0))
     oldest_s = dict.fromkeys(serving, 0.0)
     for group in store.groups():
-        state, queue = standing_of(group.run, workers).state, queue_of(group.run)
+        state, queue = state_info(group.run, workers).state, queue_of(group.run)
         runs[state] += group.count
         if state in ("queued", "blocked"):
             depth[queue] += group.count

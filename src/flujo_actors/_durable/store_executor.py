@@ -57,10 +57,10 @@ class StoreExecutor:
         self._raise = raise_cancel
         token = trio.lowlevel.current_trio_token()
         with contextlib.suppress(StoreError):  # without a timer thread, the store's own timeout must do
-            alarms.set(self._since() + PATIENCE_S - seams.clock.monotonic(), lambda: post(token, self._leave))
+            alarms.set(self._since() + PATIENCE_S - seams.clock.monotonic(), lambda: post(token, self._abort))
         return trio.lowlevel.Abort.FAILED
 
-    def _leave(self) -> None:
+    def _abort(self) -> None:
         assert self._raise is not None
         self.give(capture(self._raise))
 

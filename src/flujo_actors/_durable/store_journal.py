@@ -56,7 +56,7 @@ from .group_commit import CommitWaiter, JournalWriter
 from .journal import CountedUnits, ElapsedTime, KeptUnit, LeaseHolder, Pause, PauseAnswer, RaisedLimits, Recorded
 from .long_runs import StoredItems
 from .recorded_results import RecordedResults, StoredWaits, TurnJournal, is_wait, nested_results, places_below
-from .remote_result_refs import RemoteResultRef, read_whole, referring, whole
+from .remote_result_refs import RemoteResultRef, read_resolved, referring, resolved
 from .run_admission import format_of
 from .store_executor import call_store
 from .store_transaction import StoreTransaction, written_once
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 def pause_body(pause: Pause, contexts: ContextWriter) -> str:
     """Return the record body of a pause; raise `NotSerializable` for its context."""
     kept = None if pause.context is None else contexts.part(pause.path, pause.context)
-    body = record_bodies.make_body(**_asked(pause))
+    body = record_bodies.make_body(**_pause_data(pause))
     return body if kept is None else kept.added_to(body)
 
 
@@ -82,14 +82,14 @@ def open_pause(pause: Pause) -> OpenPause:
         path=pause.path,
         token=pause.paused.state_token or "",
         message=pause.paused.message,
-        body=record_bodies.make_body(**_asked(pause)),
+        body=record_bodies.make_body(**_pause_data(pause)),
         timeout_s=None if pause.question is None else pause.question.timeout_s,
         due_at=None if pause.question is None else pause.question.facts.get("due_at"),
         **addressed(pause.question, pause.path),
     )
 
 
-def _asked(pause: Pause) -> dict[str, Any]:
+def _pause_data(pause: Pause) -> dict[str, Any]:
     return {
         "step_name": pause.step_name,
         "message": pause.paused.message,
@@ -136,7 +136,7 @@ def _due_at(spec: QuestionSpec | None, at: float | None) -> float | None:
     return at + spec.timeout_s
 
 
-def as_asked(answered: PauseAnswer) -> PauseAnswer:
+def in_pause_type(answered: PauseAnswer) -> PauseAnswer:
     """Return an answer validated by JSON Schema alone in the pipeline's `input_schema`."""
     if answered.pause.input_schema is None:
         return answered
@@ -233,10 +233,10 @@ class StoreJournal(StoredWaits, StoredItems, LeaseHolder):
     def load(self, records: Iterable[Record]) -> None:
         """Load the records of earlier sessions."""
         contexts = StoredContexts()
-        for record in whole(self._store, list(records)):
+        for record in resolved(self._store, list(records)):
             with record_bodies.reading(self._where(record)):
                 contexts.take_record(record)
-                self._take_in(record, contexts)
+                self._restore(record, contexts)
         self._read_settled(contexts)
         with record_bodies.reading(f"run {self.lease.run_id!r}"):
             self._contexts.resume(contexts.last())
@@ -245,43 +245,43 @@ class StoreJournal(StoredWaits, StoredItems, LeaseHolder):
             if recorded.undo and self._own_at(path) is not None:
                 self._note_compensable([path])
 
-    def _take_in(self, record: Record, contexts: StoredContexts) -> None:
+    def _restore(self, record: Record, contexts: StoredContexts) -> None:
         worked = record_bodies.worked_in(record.body)
         if worked:
-            self.times.take_in(worked)
+            self.times.restore(worked)
         match record.kind:
             case "settled":
-                self._take_settled(record)
+                self._restore_settled(record)
                 self._withdraw(record.path)
             case "paused":
                 self._pauses[record.path] = self._pause_from(record, contexts)
                 self._answers.pop(record.path, None)
             case "answered":
-                self._take_answer(record)
+                self._restore_answer(record)
             case "chosen":
                 self._chosen[record.path] = record_bodies.read_body(record.body, where=self._where(record))["choice"]
             case "intent":
                 self._intents[record.path] = record
                 self._answers.pop(record.path, None)
             case "cancelled":
-                self._take_cancelled(record)
+                self._restore_cancelled(record)
             case "compacted":
                 self._turns = self._turns or TurnJournal()
-                self._turns.take(record)
+                self._turns.add(record)
             case "steered" if self.steering is not None:
-                self.steering.take(record)
+                self.steering.add(record)
             case "unit":
                 self._units[record.path] = record
                 self._counted = self._counted or CountedUnits()
                 self._counted.done(record.path)
 
-    def _take_cancelled(self, record: Record) -> None:
+    def _restore_cancelled(self, record: Record) -> None:
         self.cancelled = record_bodies.text_in(
             record_bodies.read_body(record.body, where=self._where(record)), "reason"
         )
         self._pauses = {path: each for path, each in self._pauses.items() if is_undoing(path)}
 
-    def _take_settled(self, record: Record) -> None:
+    def _restore_settled(self, record: Record) -> None:
         self._settled[record.path] = record
         if self._counted is not None:
             self._counted.settled(record.path)
@@ -368,7 +368,7 @@ class StoreJournal(StoredWaits, StoredItems, LeaseHolder):
     def _pause_from(self, record: Record, contexts: StoredContexts) -> Pause:
         return read_pause(record, self._schema_of(record.path), contexts, where=self._where(record))
 
-    def _take_answer(self, record: Record) -> None:
+    def _restore_answer(self, record: Record) -> None:
         where = self._where(record)
         pause = self._pauses.pop(record.path, None)
         if pause is None:
@@ -377,9 +377,9 @@ class StoreJournal(StoredWaits, StoredItems, LeaseHolder):
         answer = record_bodies.read_value(body.get("answer"), where=where)
         late_s = 0.0 if pause.due_at is None or record.at is None else max(0.0, record.at - pause.due_at)
         given = PauseAnswer(pause=pause, answer=answer, expired=bool(body.get("timeout")), late_s=late_s)
-        self._answers[record.path] = as_asked(given) if body.get("as_given") else given
+        self._answers[record.path] = in_pause_type(given) if body.get("as_given") else given
         self._raised = self._raised or RaisedLimits()
-        self._raised.take(self._answers[record.path])
+        self._raised.merge(self._answers[record.path])
         self._told[record.path] = self._told.get(record.path, 0) + 1
 
     def chosen(self, path: StepPath) -> str | None:
@@ -399,7 +399,7 @@ class StoreJournal(StoredWaits, StoredItems, LeaseHolder):
         self._times = self._times or ElapsedTime()
         return self._times
 
-    def _worked(self) -> Mapping[str, float]:
+    def _elapsed(self) -> Mapping[str, float]:
         return NOTHING_WORKED if self._times is None else self._times.now()
 
     def _where(self, record: Record) -> str:
@@ -482,7 +482,7 @@ class StoreJournal(StoredWaits, StoredItems, LeaseHolder):
         start = self._started.get(path)
         of = 0 if start is None else start.of
         self._contexts.discard(path)
-        body = record_bodies.with_worked(self._settled_body(path, record, of), self._worked())
+        body = record_bodies.with_worked(self._settled_body(path, record, of), self._elapsed())
         self._started.pop(path, None)
         gist = settled_gist(record.outcome, of=of) if len(body) > SHORT_BODY else None
         return Record(kind="settled", path=path, body=body, gist=gist)
@@ -581,10 +581,10 @@ class StoreJournal(StoredWaits, StoredItems, LeaseHolder):
 
         An exception stays the original: this is the process that raised it.
         """
-        records = await call_store(lambda: read_whole(self._store, self.lease.run_id))
+        records = await call_store(lambda: read_resolved(self._store, self.lease.run_id))
         for each in records:
             if each.kind == "settled":
-                self._take_settled(each)
+                self._restore_settled(each)
         self._read_settled(StoredContexts(records))
         stored = self._read.pop(path)
         context = record.context if stored.same_context else stored.context
@@ -599,7 +599,11 @@ class StoreJournal(StoredWaits, StoredItems, LeaseHolder):
 
     async def paused(self, pause: Pause) -> None:
         self._contexts.discard(pause.path)
-        asked = {} if self.outbox is None else {"outbox": self.outbox.asked(pause, _json_schema(pause.input_schema))}
+        asked = (
+            {}
+            if self.outbox is None
+            else {"outbox": self.outbox.pause_messages(pause, _json_schema(pause.input_schema))}
+        )
         body = pause_body(pause, self._contexts)
         await self._write("paused", pause.path, body, pauses=(open_pause(pause),), **asked)
         self._contexts.confirm(pause.path)
@@ -659,7 +663,7 @@ class StoreJournal(StoredWaits, StoredItems, LeaseHolder):
         await self._writer.write(append, self, None)
 
     def _record(self, kind: RecordKind, path: StepPath, body: str) -> Record:
-        return Record(kind=kind, path=path, body=record_bodies.with_worked(body, self._worked()))
+        return Record(kind=kind, path=path, body=record_bodies.with_worked(body, self._elapsed()))
 
 
 def _with_original(stored: TerminalOutcome, outcome: TerminalOutcome) -> TerminalOutcome:

@@ -43,9 +43,9 @@ class StoreTransaction:
         turn = await queue_for(store).turn(step_name)
         try:
             block = store.transaction()
-            opened = await call_at_once(block.__enter__, if_left=lambda _: _leave(block, _Cancelled()))
+            opened = await call_at_once(block.__enter__, if_left=lambda _: _exit_block(block, _Cancelled()))
         except BaseException:
-            turn.give_back()
+            turn.release()
             raise
         return cls(turn, block, opened, append, done)
 
@@ -65,7 +65,7 @@ class StoreTransaction:
             await call_at_once(lambda: self._finish(append))
             self._done(path)
         finally:
-            self._turn.give_back()
+            self._turn.release()
 
     def _finish(self, append: Append) -> None:
         try:
@@ -78,17 +78,17 @@ class StoreTransaction:
 
     async def rollback(self, reason: object = None) -> TransactionLost | None:
         """Roll back the step's writes; return the store's own loss, if any."""
-        return await self._left_by(reason if isinstance(reason, Exception) else _RolledBack())
+        return await self._roll_back(reason if isinstance(reason, Exception) else _RolledBack())
 
     async def abandon(self) -> None:
         """Roll back a cancelled step's writes; its thread may still write."""
-        await self._left_by(_Cancelled())
+        await self._roll_back(_Cancelled())
 
-    async def _left_by(self, error: BaseException) -> TransactionLost | None:
+    async def _roll_back(self, error: BaseException) -> TransactionLost | None:
         try:
-            return await call_at_once(lambda: _leave(self._block, error))
+            return await call_at_once(lambda: _exit_block(self._block, error))
         finally:
-            self._turn.give_back()
+            self._turn.release()
 
 
 class _RolledBack(Exception):
@@ -99,7 +99,7 @@ class _Cancelled(BaseException):
     """Leaves a transaction's block as a cancellation would."""
 
 
-def _leave(block: _Block, error: BaseException) -> TransactionLost | None:
+def _exit_block(block: _Block, error: BaseException) -> TransactionLost | None:
     try:
         block.__exit__(type(error), error, error.__traceback__)
     except TransactionLost as lost:

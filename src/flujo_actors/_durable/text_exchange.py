@@ -70,7 +70,7 @@ class _OwnedRuns:
     def _leave(self, run: LiveKey) -> None:
         if run in self._watched:
             self._watched.discard(run)
-            live_texts.leave(run, _wake_nothing)
+            live_texts.unwatch(run, _wake_nothing)
 
 
 def _wake_nothing() -> None:
@@ -80,7 +80,7 @@ def _wake_nothing() -> None:
 _owned = _OwnedRuns()
 
 
-def begin_texts(store: Store | None, lease: Lease) -> None:
+def own_texts(store: Store | None, lease: Lease) -> None:
     """Owner, before the first step: keep text for a watcher."""
     if store is not None:
         _owned.begin(live_key(store, lease.run_id), watched=lease.watched)
@@ -92,17 +92,17 @@ def forget_texts(store: Store | None, lease: Lease) -> None:
         _owned.forget(live_key(store, lease.run_id))
 
 
-def leave_texts(store: Store, run_ids: Sequence[RunId]) -> None:
+def publish_texts(store: Store, run_ids: Sequence[RunId]) -> None:
     """Owner: publish watched runs' text and find new watchers; blocks."""
     if hasattr(store, "swap_texts"):
         with contextlib.suppress(StoreError):
             keys = {run_id: live_key(store, run_id) for run_id in run_ids}
-            said = {run_id: live_texts.since(key, -1)[0] for run_id, key in keys.items()}
-            wanted = cast(RunTexts, store).swap_texts(said)
+            texts = {run_id: live_texts.since(key, -1)[0] for run_id, key in keys.items()}
+            wanted = cast(RunTexts, store).swap_texts(texts)
             _owned.update(keys.values(), {keys[run_id] for run_id in wanted})
 
 
-def take_texts(store: Store, run_ids: Sequence[RunId]) -> None:
+def fetch_texts(store: Store, run_ids: Sequence[RunId]) -> None:
     """Watcher: register for remote runs and read their text; blocks."""
     keys = {run_id: live_key(store, run_id) for run_id in run_ids}
     wanted = [run_id for run_id, key in keys.items() if live_texts.is_watched(key) and key not in _owned]

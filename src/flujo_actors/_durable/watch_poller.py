@@ -5,7 +5,7 @@ Rules:
 1. There is one thread per store and process while there are watches. It queries the store once for all watched
    runs, and again:
 
-   - at once after a commit of this process (`poke`);
+   - at once after a commit of this process (`wake`);
    - at once after a commit of another process, where the store can `listen` (Postgres). It listens from the second
      query on, and queries once more when it has begun, so that no change is missed. It also polls a few times
      a second;
@@ -53,7 +53,7 @@ from ..stores._store_port import ChangeListener, RunChanges, Store
 from ..stores._store_port import required as required
 from .live_text import live_key, live_texts, place_of
 from .store_executor import store_reply
-from .text_exchange import EVERY_S, take_texts
+from .text_exchange import EVERY_S, fetch_texts
 
 POLL_S = 0.15
 """Longest time between two queries of a store that cannot notify."""
@@ -116,7 +116,7 @@ class WatchPoller:
         self._store, self._forget = store, forget
         self._changed = threading.Condition()
         self._runs: dict[RunId, WatchedRun] = {}
-        self._poked = False
+        self._woken = False
         self._at_work = False
         self._reads_texts_at = 0.0
         self._looks = 0
@@ -133,22 +133,22 @@ class WatchPoller:
             self._reads_texts_at = 0.0  # its owner must learn of the watcher before the next claim
             if not self._at_work:
                 self._begin()
-            self._poke()
+            self._wake()
         return watched
 
-    def leave(self, watched: WatchedRun, wake: Wake) -> None:
+    def unwatch(self, watched: WatchedRun, wake: Wake) -> None:
         """Watch no longer."""
         with self._changed:
             if wake in watched.wakes:
                 watched.wakes.remove(wake)
             if not watched.wakes and self._runs.get(watched.run_id) is watched:
                 del self._runs[watched.run_id]
-            self._poke()
+            self._wake()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Query at once: a commit was made."""
         with self._changed:
-            self._poke()
+            self._wake()
 
     def records(self, watched: WatchedRun, seq: int) -> list[RecordSummary]:
         """Return records from the window, or read the store."""
@@ -165,10 +165,10 @@ class WatchPoller:
         with self._changed:
             return watched.error is not None or watched.after(seq) is not None
 
-    def _poke(self) -> None:
-        if not self._poked and self._interrupt is not None:
+    def _wake(self) -> None:
+        if not self._woken and self._interrupt is not None:
             self._interrupt()
-        self._poked = True
+        self._woken = True
         self._changed.notify()
 
     def _begin(self) -> None:
@@ -181,10 +181,10 @@ class WatchPoller:
     def _work(self) -> None:
         listener: ChangeListener | None = None
         while (runs := self._watched()) is not None:
-            wakes = self._look(runs)
+            wakes = self._poll(runs)
             for wake in wakes:
                 wake()
-            listener = self._rested(listener, [each.run_id for each in runs], news=bool(wakes))
+            listener = self._wait_for_next(listener, [each.run_id for each in runs], news=bool(wakes))
             del runs, wakes
         if listener is not None:
             listener.release()
@@ -192,24 +192,24 @@ class WatchPoller:
     def _watched(self) -> list[WatchedRun] | None:
         """Return the watched runs; `None` to end the thread."""
         with self._changed:
-            self._poked = False
+            self._woken = False
             if not self._runs:
                 self._at_work, self._interrupt = False, None
                 self._forget()
                 return None
             return list(self._runs.values())
 
-    def _rested(
+    def _wait_for_next(
         self, listener: ChangeListener | None, run_ids: Sequence[RunId], *, news: bool
     ) -> ChangeListener | None:
         """Wait until the next query; return the listener to use then."""
         if listener is not None:
-            return self._heard(listener, run_ids)
+            return self._wait_for_change(listener, run_ids)
         with self._changed:
             looks = min(self._looks, _AFTER_NEWS) if news else self._looks
             self._looks = looks + 1
             rest_s = min(POLL_S, FIRST_LOOKS_S[looks]) if looks < len(FIRST_LOOKS_S) else POLL_S
-            if self._changed.wait_for(lambda: self._poked, rest_s):
+            if self._changed.wait_for(lambda: self._woken, rest_s):
                 return None
         return self._listening()
 
@@ -226,10 +226,10 @@ class WatchPoller:
             self._interrupt = None if got.value is None else got.value.interrupt
         return got.value
 
-    def _heard(self, listener: ChangeListener, run_ids: Sequence[RunId]) -> ChangeListener | None:
+    def _wait_for_change(self, listener: ChangeListener, run_ids: Sequence[RunId]) -> ChangeListener | None:
         """Wait for a change; return `None` if the subscription was lost."""
         with self._changed:
-            if self._poked:
+            if self._woken:
                 return listener
         if isinstance(store_reply(lambda: listener.wait(run_ids, _LISTENING_POLL_S)), Error):
             with self._changed:
@@ -238,11 +238,11 @@ class WatchPoller:
             return None
         return listener
 
-    def _look(self, runs: Sequence[WatchedRun]) -> list[Wake]:
+    def _poll(self, runs: Sequence[WatchedRun]) -> list[Wake]:
         """Query the store; return the callbacks to wake."""
         got = store_reply(lambda: self._queried([each.run_id for each in runs]))
         if isinstance(got, Error):
-            return self._told(runs, got.error)
+            return self._failed(runs, got.error)
         return [wake for each in runs for wake in self._advanced(each, got.value.get(each.run_id))]
 
     def _queried(self, run_ids: Sequence[RunId]) -> Mapping[RunId, StoredRun]:
@@ -251,10 +251,10 @@ class WatchPoller:
         now = time.monotonic()
         if now >= self._reads_texts_at:
             self._reads_texts_at = now + EVERY_S
-            take_texts(self._store, run_ids)
+            fetch_texts(self._store, run_ids)
         return stored
 
-    def _told(self, runs: Iterable[WatchedRun], error: BaseException) -> list[Wake]:
+    def _failed(self, runs: Iterable[WatchedRun], error: BaseException) -> list[Wake]:
         """Pass an error to all watches once; later ones start anew."""
         with self._changed:
             for each in runs:
@@ -265,19 +265,19 @@ class WatchPoller:
 
     def _advanced(self, watched: WatchedRun, run: StoredRun | None) -> Sequence[Wake]:
         if run is None:
-            return self._told([watched], not_found(watched.run_id))
+            return self._failed([watched], not_found(watched.run_id))
         if watched.run is not None and run.created_at != watched.run.created_at:  # deleted, and its id used again
-            return self._told([watched], not_found(watched.run_id))
+            return self._failed([watched], not_found(watched.run_id))
         if watched.run is not None and _as_seen(run) == _as_seen(watched.run):
             return ()
         got = store_reply(lambda: self._new_in(watched, run))
         if isinstance(got, Error):
-            return self._told([watched], got.error)
+            return self._failed([watched], got.error)
         new = got.value
         with self._changed:
             watched.window.extend(new)
             watched.read_to = new[-1].seq if new else max(watched.read_to, run.records if watched.run is None else 0)
-            watched.run = run if watched.read_to >= run.records else _still_at_work(run)
+            watched.run = run if watched.read_to >= run.records else _as_running(run)
             return list(watched.wakes)
 
     def _new_in(self, watched: WatchedRun, run: StoredRun) -> Sequence[RecordSummary]:
@@ -292,7 +292,7 @@ def _as_seen(run: StoredRun) -> tuple[object, ...]:
     return run.records, run.status, run.leased, run.pauses, run.tokens, run.cost_usd
 
 
-def _still_at_work(run: StoredRun) -> StoredRun:
+def _as_running(run: StoredRun) -> StoredRun:
     """Return a run as running while its last records are unread."""
     return attrs.evolve(run, status="running", records=-1)
 
@@ -319,12 +319,12 @@ class _Watchers:
             self._by_place[key] = watcher  # its thread may have ended, and forgotten it, a moment ago
             return watcher, watched
 
-    def poke(self, store: Store | None) -> None:
+    def wake(self, store: Store | None) -> None:
         """This process has written to a store."""
         if self._by_place and store is not None:
             watcher = self._by_place.get(place_of(store))
             if watcher is not None:
-                watcher.poke()
+                watcher.wake()
 
     def before_fork(self) -> None:
         """Do nothing: the thread stays with the parent."""
@@ -352,16 +352,16 @@ class RunWatch:
     def __init__(
         self, store: Store, run_id: RunId, *, after: int = 0, texts: bool = False, reconnect_s: float = 0.0
     ) -> None:
-        self._seat: _WatchRegistration | None = None
+        self._registration: _WatchRegistration | None = None
         self._reconnect_s = _checked_patience(reconnect_s)
         self._lost_at: float | None = None
         self._failures = 0
-        required(store, "look", what="watching a run")
+        required(store, "look", subject="watching a run")
         self._store, self._run_id, self._after = store, run_id, max(after, 0)
         self._given: deque[RecordSummary] = deque()
         self.run: StoredRun | None = None
         """State of the run at the last records."""
-        self._live, self._texts, self._heard = live_key(store, run_id), texts, 0
+        self._live, self._texts, self._wait_for_change = live_key(store, run_id), texts, 0
 
     def __aiter__(self) -> RunWatch:
         return self
@@ -388,7 +388,7 @@ class RunWatch:
         """Read on from the last record after an error that may pass."""
         while True:
             try:
-                return await self._batch(self._seat or self._take_seat())
+                return await self._batch(self._registration or self._register())
             except StoreError as error:
                 self.close()
                 await anyio.sleep(self._delay_s(error))
@@ -404,59 +404,61 @@ class RunWatch:
         logger.warning("the watch of run %r lost its store (%s); trying again", self._run_id, error)
         return min(left_s, _RECONNECT.delay(self._failures, random.random))
 
-    async def _batch(self, seat: _WatchRegistration) -> list[RecordSummary] | None:
+    async def _batch(self, registration: _WatchRegistration) -> list[RecordSummary] | None:
         while True:
-            seat.change.begin()
-            if seat.watched.run is None and seat.watched.error is None:
-                await seat.change.wait()  # the first poll registers the watch and identifies the run
+            registration.change.begin()
+            if registration.watched.run is None and registration.watched.error is None:
+                await registration.change.wait()  # the first poll registers the watch and identifies the run
                 continue
-            batch, run = await self._read(seat), seat.watched.run
+            batch, run = await self._read(registration), registration.watched.run
             if run is not None:  # the store answers
                 self._lost_at, self._failures = None, 0
-            if batch or self._stands_otherwise(run) or self._is_heard():
+            if batch or self._has_changed(run) or self._has_text():
                 self.run = run
                 self._after = batch[-1].seq if batch else self._after
                 return batch
-            if seat.watched.is_over and self._after >= seat.watched.read_to:
+            if registration.watched.is_over and self._after >= registration.watched.read_to:
                 return None
-            await seat.change.wait()
+            await registration.change.wait()
 
-    async def _read(self, seat: _WatchRegistration) -> list[RecordSummary]:
-        if seat.watcher.is_at_hand(seat.watched, self._after):
-            return seat.watcher.records(seat.watched, self._after)
-        return await anyio.to_thread.run_sync(seat.watcher.records, seat.watched, self._after, abandon_on_cancel=True)
+    async def _read(self, registration: _WatchRegistration) -> list[RecordSummary]:
+        if registration.watcher.is_at_hand(registration.watched, self._after):
+            return registration.watcher.records(registration.watched, self._after)
+        return await anyio.to_thread.run_sync(
+            registration.watcher.records, registration.watched, self._after, abandon_on_cancel=True
+        )
 
-    def _take_seat(self) -> _WatchRegistration:
+    def _register(self) -> _WatchRegistration:
         change = _Change()
         if self._texts:  # before the watcher's first poll, which registers the run with its owner
-            live_texts.join(self._live, change.tell)
+            live_texts.join(self._live, change.notify)
         try:
-            watcher, watched = watchers.join(self._store, self._run_id, change.tell)
+            watcher, watched = watchers.join(self._store, self._run_id, change.notify)
         except StoreError:
-            live_texts.leave(self._live, change.tell)
+            live_texts.unwatch(self._live, change.notify)
             raise
-        self._seat = _WatchRegistration(watcher=watcher, watched=watched, change=change)
-        return self._seat
+        self._registration = _WatchRegistration(watcher=watcher, watched=watched, change=change)
+        return self._registration
 
-    def _is_heard(self) -> bool:
-        return self._texts and live_texts.since(self._live, self._heard)[1] != self._heard
+    def _has_text(self) -> bool:
+        return self._texts and live_texts.since(self._live, self._wait_for_change)[1] != self._wait_for_change
 
     def new_texts(self) -> dict[StepPath, str]:
         """Return the running steps' new text by path."""
-        texts, self._heard = live_texts.since(self._live, self._heard)
+        texts, self._wait_for_change = live_texts.since(self._live, self._wait_for_change)
         return texts
 
-    def _stands_otherwise(self, run: StoredRun | None) -> bool:
+    def _has_changed(self, run: StoredRun | None) -> bool:
         if run is None or self.run is None:
             return run is not self.run
         return (run.status, run.leased, run.pauses) != (self.run.status, self.run.leased, self.run.pauses)
 
     def close(self) -> None:
         """End the watch."""
-        seat, self._seat = self._seat, None
-        if seat is not None:
-            seat.watcher.leave(seat.watched, seat.change.tell)
-            live_texts.leave(self._live, seat.change.tell)
+        registration, self._registration = self._registration, None
+        if registration is not None:
+            registration.watcher.unwatch(registration.watched, registration.change.notify)
+            live_texts.unwatch(self._live, registration.change.notify)
 
     async def aclose(self) -> None:
         """End the watch."""
@@ -486,45 +488,45 @@ class _Change:
 
     def __init__(self) -> None:
         self._event = anyio.Event()
-        self._ring = ringer()
+        self._call_in_loop = loop_callback()
 
     def begin(self) -> None:
         """From now on, whatever happens is not missed."""
         self._event = anyio.Event()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """From any thread: something has changed."""
-        self._ring(lambda: self._event.set())
+        self._call_in_loop(lambda: self._event.set())
 
     async def wait(self) -> None:
         """Until something has changed."""
         await self._event.wait()
 
 
-def ringer() -> Callable[[Callable[[], object]], None]:
+def loop_callback() -> Callable[[Callable[[], object]], None]:
     """Return a thread-safe function that calls back in this loop."""
     if sniffio.current_async_library() == "trio":
         import trio
 
-        return _quiet(trio.lowlevel.current_trio_token().run_sync_soon, trio.RunFinishedError)
+        return _ignoring(trio.lowlevel.current_trio_token().run_sync_soon, trio.RunFinishedError)
     import asyncio
 
-    return _quiet(asyncio.get_running_loop().call_soon_threadsafe, RuntimeError)
+    return _ignoring(asyncio.get_running_loop().call_soon_threadsafe, RuntimeError)
 
 
-def _quiet(call: Callable[..., object], gone: type[Exception]) -> Callable[[Callable[[], object]], None]:
-    def ring(do: Callable[[], object]) -> None:
+def _ignoring(call: Callable[..., object], gone: type[Exception]) -> Callable[[Callable[[], object]], None]:
+    def call_unless_gone(do: Callable[[], object]) -> None:
         try:
             call(do)
         except gone:
             return
 
-    return ring
+    return call_unless_gone
 
 
 def wait_until(store: Store, run_id: RunId, done: Callable[[StoredRun], bool], *, timeout: float | None) -> StoredRun:
     """Return the run in the requested state; raise `TimeoutError` or `RunNotFound`. Blocks."""
-    required(store, "look", what="waiting for a run")
+    required(store, "look", subject="waiting for a run")
     deadline = None if timeout is None else time.monotonic() + timeout
     changed = threading.Event()
     watcher, watched = watchers.join(store, run_id, changed.set)
@@ -541,4 +543,4 @@ def wait_until(store: Store, run_id: RunId, done: Callable[[StoredRun], bool], *
                 raise TimeoutError(f"run {run_id!r} has not ended within {timeout:g} s; it is {status}")
             changed.wait(left)
     finally:
-        watcher.leave(watched, changed.set)
+        watcher.unwatch(watched, changed.set)

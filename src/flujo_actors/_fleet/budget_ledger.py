@@ -133,12 +133,14 @@ class BudgetLedger:
 
     # --- quota interface; see `Shared` ---
 
-    def take(self, quotas: Sequence[Quota], caller: str, sure: Amount) -> tuple[Amount, ...] | None:
+    def reserve_all(self, quotas: Sequence[Quota], caller: str, sure: Amount) -> tuple[Amount, ...] | None:
         return self._draw(
-            quotas, lambda quota: quota.wanted(caller, sure), lambda quota, wanted: quota.set_aside(wanted.reserves)
+            quotas,
+            lambda quota: quota.reservation_request(caller, sure),
+            lambda quota, wanted: quota.reserve_amount(wanted.reserves),
         )
 
-    def take_one(self, quotas: Sequence[Quota], one: Amount) -> Quota | None:
+    def spend_one(self, quotas: Sequence[Quota], one: Amount) -> Quota | None:
         taken = self._draw(
             quotas, lambda quota: ReservationRequest(spends=one), lambda quota, wanted: quota.begin(wanted.spends)
         )
@@ -152,7 +154,7 @@ class BudgetLedger:
 
     # --- dispatcher interface ---
 
-    def take_in(self, quotas: Sequence[Quota], paths: Sequence[StepPath], used: Amount = NOTHING) -> None:
+    def absorb(self, quotas: Sequence[Quota], paths: Sequence[StepPath], used: Amount = NOTHING) -> None:
         """Absorb remote steps' usage; their shares end with the next write.
 
         The caller counts it under the same lock of the quotas, or it would count twice for a moment.
@@ -224,10 +226,10 @@ class BudgetLedger:
                     late = entry.taken - taken  # it is on this side's account by now
                     others = attrs.evolve(each.others, spent=each.others.spent.less(late))
                     if isinstance(quota, WindowQuota):
-                        quota.see(others, each.limits)
+                        quota.update_others(others, each.limits)
                         self._note_warning(quota, entry, claim, each)
                     else:
-                        quota.see(others, None if entry.home else each.limits)
+                        quota.update_others(others, None if entry.home else each.limits)
                     if not claim.reads:
                         entry.absorbs, entry.taken = entry.absorbs[len(claim.share.absorbs) :], late
                         entry.written = _held_in(claim)
@@ -332,10 +334,10 @@ class SharingWriter:
     writer: JournalWriter
     book: BudgetLedger
 
-    async def write(self, append: Append, speaker: CommitWaiter | None, then: T) -> T:
+    async def write(self, append: Append, journal: CommitWaiter | None, then: T) -> T:
         """Write the append with the changed shares."""
         shares = await self._shares()
-        return await self.writer.write(attrs.evolve(append, shares=shares) if shares else append, speaker, then)
+        return await self.writer.write(attrs.evolve(append, shares=shares) if shares else append, journal, then)
 
     async def _shares(self) -> tuple[BudgetShare, ...]:
         with trio.CancelScope(shield=True):  # as short as a write, which a cancelled caller also waits for
@@ -356,7 +358,7 @@ class SharingWriter:
 
 
 def ledger_of(journal: StoreJournal) -> BudgetLedger | None:
-    """Return the book of a run, if one was opened."""
+    """Return the ledger of a run, if one was opened."""
     return getattr(journal._writer, "book", None)
 
 
@@ -388,7 +390,7 @@ async def shared(
         is_new = not book.knows(quotas)
         if is_new or counted:
             book.enter_own(quotas)
-            book.take_in(quotas, [*(earlier if is_new else ()), *counted])
+            book.absorb(quotas, [*(earlier if is_new else ()), *counted])
             await call_store(functools.partial(book.open, quotas))
 
 

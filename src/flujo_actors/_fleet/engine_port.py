@@ -36,15 +36,15 @@ QUEUE_CHARACTERS = 100
 """Maximum length of a queue name, in columns and channels."""
 
 
-def checked_queue(queue: str, *, what: str) -> str:
+def checked_queue(queue: str, *, subject: str) -> str:
     """Return the name of a queue, if every engine accepts it."""
     if not isinstance(queue, str) or not 0 < len(queue) <= QUEUE_CHARACTERS or not queue.isprintable():
         raise DeclarationError(
-            f"{what} must be the name of a queue, 1 to {QUEUE_CHARACTERS} printable characters, not {queue!r:.120}"
+            f"{subject} must be the name of a queue, 1 to {QUEUE_CHARACTERS} printable characters, not {queue!r:.120}"
         )
     if "," in queue or queue != queue.strip():
         raise DeclarationError(
-            f"{what} names one queue, without commas and outer spaces, not {queue!r}: write --queue a --queue b, or "
+            f"{subject} names one queue, without commas and outer spaces, not {queue!r}: write --queue a --queue b, or "
             'queues=["a", "b"]'
         )
     return queue
@@ -95,14 +95,14 @@ class Ticket:
             )
 
 
-Play: TypeAlias = Callable[[str], None]
+ExecuteTicket: TypeAlias = Callable[[str], None]
 """Callback that executes a claimable run; blocks, never raises.
 
-That of a worker is a `BatchPlay`.
+That of a worker is a `BatchExecutor`.
 """
 
 
-class BatchPlay(Protocol):
+class BatchExecutor(Protocol):
     """Callback of a worker that accepts several tickets without blocking."""
 
     def __call__(self, run_id: str) -> None:
@@ -112,7 +112,7 @@ class BatchPlay(Protocol):
         """Execute a run per ticket; call `done` from any thread."""
 
 
-class TicketPlay:
+class TicketExecutor:
     """Callback of an engine for the tickets of one worker."""
 
     def __init__(
@@ -154,7 +154,7 @@ class Engine(Protocol):
     def again(self, tickets: Sequence[Ticket]) -> None:
         """Deliver tickets of abandoned runs, unless they are queued already."""
 
-    def serve(self, queues: Sequence[str], slots: int, play: Play, stopping: threading.Event) -> None:
+    def serve(self, queues: Sequence[str], slots: int, play: ExecuteTicket, stopping: threading.Event) -> None:
         """Call the callback per ticket in engine threads, at most `slots` concurrently.
 
         Return after `stopping` is set and running calls have ended; nothing new is claimed from then on. Survives a

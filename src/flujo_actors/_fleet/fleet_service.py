@@ -125,17 +125,17 @@ class Fleet:
         once: SubmitOnce | None = None,
     ) -> Callable[[], RunId]:
         queue, priority, key = place
-        named = checked_queue(queue, what="queue")
+        named = checked_queue(queue, subject="queue")
         queue_key, first = checked_key(key), checked_priority(priority)
         carried = carried_now(each for each in self.player.carry if each is not SCHEDULED_AT)
         admitted = self.runs.admission(run_id, data, context, queue=named, carried=carried, labels=labels)
         admission = attrs.evolve(admitted, key=queue_key, priority=first) if queue_key or first else admitted
         start_at, delay_s = _checked_start(start)
         if start_at is not None or delay_s is not None:
-            required(self.runs.store, "due", what="a delayed start", port="Wakes")
+            required(self.runs.store, "due", subject="a delayed start", port="Wakes")
             admission = attrs.evolve(admission, start_at=start_at, delay_s=delay_s)
         if once is not None and once.singleton is not None:
-            required(self.runs.store, "holder_of", what="a singleton key", port="RunLabels")
+            required(self.runs.store, "holder_of", subject="a singleton key", port="RunLabels")
             replaces = once.when_busy == "replace"
             admission = attrs.evolve(admission, singleton=once.singleton, replaces=replaces)
         fingerprint = Fingerprint.of(self.runs.pipeline).digest()
@@ -164,18 +164,18 @@ class Fleet:
                 pipeline=self.runs.pipeline.title,
                 fingerprint=fingerprint,
                 mode=self.runs.mode,
-                play=self.play,
+                play=self.execute,
                 take_next=self._in_order(checked_per_key(per_key)),
                 per_key=per_key,
                 queues=named,
                 slots=_checked_slots(slots),
                 engine=self.engine,
                 grace_s=_checked_grace(grace_s),
-                look_s=by_setting if look_s is None else checked_seconds(look_s, what="look_s"),
+                look_s=by_setting if look_s is None else checked_seconds(look_s, subject="look_s"),
                 unclaimed_s=self.settings.unclaimed_s,
                 redact=self.runs.redact,
                 expire=self.runs.expire,
-                fire=self._schedules(fingerprint, named).look,
+                fire=self._schedules(fingerprint, named).fire_due,
                 adopts=DEFAULT_QUEUE in named,
                 once=once,
                 health=health_place(health),
@@ -238,16 +238,16 @@ class Fleet:
         if self.telemetry.enabled:
             self.telemetry.report("retention.deleted", run_id="", at=trio.current_time(), **attrs.asdict(deleted))
 
-    async def play(
+    async def execute(
         self, run_id: RunId, host: Host, claimed: ClaimedRun | None = None, per_key: int | None = None
     ) -> None:
         """Execute a run, claimed or not, unless it exhausted its deliveries."""
         found = [claimed.run] if claimed else await call_store(lambda: self.runs.store.standing([run_id]))
         for run in found:
             if self.telemetry.enabled:
-                self._tell(run)
+                self._report_claim(run)
             if run.parent is not None:
-                await self.player.play(run_id, host, claimed=claimed, per_key=per_key)
+                await self.player.execute(run_id, host, claimed=claimed, per_key=per_key)
                 return
         opened = await (self.runs.open_claimed(claimed) if claimed else self.runs.take(run_id, per_key=per_key))
         why = poisonous(opened.deaths, max_deliveries=self.settings.max_deliveries)
@@ -257,7 +257,7 @@ class Fleet:
         else:
             await self.runs.end_as_failed(opened, why)
 
-    def _tell(self, run: StoredRun) -> None:
+    def _report_claim(self, run: StoredRun) -> None:
         since = run.created_at if run.unclaimed else run.updated_at
         self.telemetry.report(
             "run.taken",
@@ -277,8 +277,8 @@ def _checked_start(start: Start) -> tuple[float | None, float | None]:
         raise DeclarationError("submit: give either at or delay_s")
     try:
         if delay_s is not None:
-            return None, checked_delay_s(delay_s, what="submit: delay_s") or None
-        begins = None if at is None else epoch_of(at, what="submit: at")
+            return None, checked_delay_s(delay_s, subject="submit: delay_s") or None
+        begins = None if at is None else epoch_of(at, subject="submit: at")
     except ValueError as error:
         raise DeclarationError(str(error)) from None
     return (None if begins is None or begins <= time.time() else begins), None
@@ -288,7 +288,7 @@ def _checked_queues(queues: str | Iterable[str]) -> tuple[str, ...]:
     named = names_of(queues)
     if not named:
         raise DeclarationError("a worker needs at least one queue, and got none")
-    return tuple(checked_queue(queue, what="queues") for queue in named)
+    return tuple(checked_queue(queue, subject="queues") for queue in named)
 
 
 def _checked_slots(slots: int) -> int:

@@ -103,11 +103,11 @@ async def show_health(
 
 async def _write_file(worker: Worker, path: Path, task_status: trio.TaskStatus[None]) -> None:
     try:
-        _replace(path, _told(worker))
+        _replace(path, _state_json(worker))
         task_status.started()
         while True:
             await trio.sleep(FILE_EVERY_S)
-            _replace(path, _told(worker))
+            _replace(path, _state_json(worker))
     finally:
         _remove(path)
 
@@ -123,7 +123,7 @@ def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _told(worker: Worker) -> str:
+def _state_json(worker: Worker) -> str:
     return json.dumps({"state": worker.state, "ready": worker.is_ready, "busy": len(worker.busy), "name": worker.name})
 
 
@@ -162,7 +162,7 @@ def _response(worker: Worker, path: str) -> bytes:
             status = "200 OK" if worker.is_ready else "503 Service Unavailable"
         case _:
             status = "404 Not Found"
-    body = _told(worker).encode()
+    body = _state_json(worker).encode()
     said = (f"HTTP/1.1 {status}", "Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close")
     return "\r\n".join((*said, "", "")).encode() + body
 

@@ -91,68 +91,68 @@ class WorkerSlot:
     def __init__(self, places: trio.CapacityLimiter, left: Callable[[], None] = lambda: None) -> None:
         self._places, self._left = places, left
         self._away = 0
-        self._seated = False
+        self._acquired = False
 
     def reserve(self) -> bool:
         """Take the slot if it is free; return whether it is held."""
         with contextlib.suppress(trio.WouldBlock):
-            if self._seated:
+            if self._acquired:
                 return True
             self._places.acquire_on_behalf_of_nowait(self)
-            self._seated = True
-        return self._seated
+            self._acquired = True
+        return self._acquired
 
     async def wait(self) -> None:
         """Take the slot as soon as it is free."""
-        await self._sit()
+        await self._acquire()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Release the slot for good; call `left` once."""
-        self._stand()
+        self._release()
         left, self._left = self._left, lambda: None
         left()
 
     @contextlib.asynccontextmanager
-    async def taken(self) -> AsyncIterator[None]:
+    async def held(self) -> AsyncIterator[None]:
         """Hold the slot, except while the run waits for remote steps."""
-        if not self._seated:
-            await self._sit()
-        token = SEAT.set(self)
+        if not self._acquired:
+            await self._acquire()
+        token = SLOT.set(self)
         try:
             yield
         finally:
-            SEAT.reset(token)
-            self._stand()
+            SLOT.reset(token)
+            self._release()
 
     @contextlib.asynccontextmanager
-    async def away(self) -> AsyncIterator[None]:
+    async def released(self) -> AsyncIterator[None]:
         """Release the slot while the whole run waits for remote steps."""
         self._away += 1
-        self.leave()
+        self.close()
         try:
             yield
         finally:
             self._away -= 1
         if not self._away:
-            await self._sit()
+            await self._acquire()
 
-    async def _sit(self) -> None:
+    async def _acquire(self) -> None:
         await self._places.acquire_on_behalf_of(self)
-        self._seated = True
+        self._acquired = True
 
-    def _stand(self) -> None:
-        if self._seated:
-            self._seated = False
+    def _release(self) -> None:
+        if self._acquired:
+            self._acquired = False
             self._places.release_on_behalf_of(self)
 
 
-SEAT: ContextVar[WorkerSlot | None] = ContextVar("flujo seat", default=None)
+SLOT: ContextVar[WorkerSlot | None] = ContextVar("flujo seat", default=None)
 """Slot of the current task's run, in a worker."""
 
 
 @contextlib.asynccontextmanager
-async def away_from_slot() -> AsyncIterator[None]:
+async def without_slot() -> AsyncIterator[None]:
     """Run the block without the run's slot, if it has one."""
-    seat = SEAT.get()
-    async with contextlib.nullcontext() if seat is None else seat.away():
+    slot = SLOT.get()
+    async with contextlib.nullcontext() if slot is None else slot.released():
         yield

@@ -41,7 +41,7 @@ from psycopg import sql
 
 from ..errors import StoreError
 from ..stores.postgres._session import PostgresSession
-from .engine_port import Play, Ticket, run_named
+from .engine_port import ExecuteTicket, Ticket, run_named
 
 TASK = "flujo.play"
 
@@ -57,7 +57,7 @@ _CHANNEL = "procrastinate_queue_v1#"
 """Start of the channel of a queue."""
 
 _STOP_POLL_S = 0.2
-"""Interval of looks at the worker's stop."""
+"""Polling interval of the worker's stop."""
 
 _TOGETHER_S = 0.005
 """Shortest interval of looks after notices, in which tickets gather."""
@@ -169,7 +169,7 @@ class ProcrastinateEngine:
 
     # --- the worker's side ---
 
-    def serve(self, queues: Sequence[str], slots: int, play: Play, stopping: threading.Event) -> None:
+    def serve(self, queues: Sequence[str], slots: int, play: ExecuteTicket, stopping: threading.Event) -> None:
         with _Deliveries(slots, play) as deliveries:
             while not stopping.is_set():
                 try:
@@ -188,7 +188,7 @@ class ProcrastinateEngine:
                 tickets.requeue_lost(self._stalled_s)
                 requeues_at = now + self._stalled_s / 2
             if now >= polls_at:
-                tickets.look_by(now)
+                tickets.poll_by(now)
                 polls_at = now + self._polling_s
             tickets.deliver()
             tickets.wait(min(_STOP_POLL_S, max(0.0, polls_at - time.monotonic())))
@@ -197,7 +197,7 @@ class ProcrastinateEngine:
 class _Deliveries:
     """Tickets that a worker executes, at most `slots` at once."""
 
-    def __init__(self, slots: int, play: Play) -> None:
+    def __init__(self, slots: int, play: ExecuteTicket) -> None:
         self._slots, self._play = slots, play
         self._begin: Callable[[Sequence[str], Callable[[], None]], None] | None = getattr(play, "begin", None)
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="flujo-play")  # of callbacks that block
@@ -245,7 +245,7 @@ class _TicketQueue:
 
     def __init__(self, url: str, queues: Sequence[str], deliveries: _Deliveries) -> None:
         self._queues, self._deliveries = list(queues), deliveries
-        self._looks_at = 0.0
+        self._poll_at = 0.0
         self._looked_at = -math.inf
         self._peers: dict[str, list[int]] = {}
         """Server processes of the workers of each queue, in order."""
@@ -269,35 +269,35 @@ class _TicketQueue:
 
     def listen(self) -> None:
         """Receive notices of later tickets."""
-        [(table,)] = self._ask("SELECT to_regclass('procrastinate_jobs')::oid::text")
+        [(table,)] = self._query("SELECT to_regclass('procrastinate_jobs')::oid::text")
         self._group = f"flujo worker {table} "
         named = self._group + ",".join(map(_mark, self._queues))
-        self._ask("SELECT set_config('application_name', %s, false)", (named[:63],))
+        self._query("SELECT set_config('application_name', %s, false)", (named[:63],))
         for queue in self._queues:
             self._db.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"{_CHANNEL}{queue}")))
 
     def deliver(self) -> None:
         """Deliver waiting tickets to free slots, if it is time to look."""
-        while self._deliveries.free > 0 and time.monotonic() >= self._looks_at:
-            self._looks_at = math.inf  # a later notice sets it again
+        while self._deliveries.free > 0 and time.monotonic() >= self._poll_at:
+            self._poll_at = math.inf  # a later notice sets it again
             self._looked_at = time.monotonic()
             self._find_peers()
             wanted = self._deliveries.free
-            rows = self._ask(_FETCH, {"queues": self._queues, "task": TASK, "limit": wanted})
+            rows = self._query(_FETCH, {"queues": self._queues, "task": TASK, "limit": wanted})
             named = [run_id for (arguments,) in rows if (run_id := run_named(_run_in(arguments))) is not None]
             if named:
                 self._deliveries.add(named)
             if len(rows) == wanted:
-                self.look_by(time.monotonic())
+                self.poll_by(time.monotonic())
 
-    def look_by(self, at: float) -> None:
-        """Look at the queue at that monotonic time, or before."""
-        self._looks_at = min(self._looks_at, at)
+    def poll_by(self, at: float) -> None:
+        """Poll the queue at that monotonic time, or before."""
+        self._poll_at = min(self._poll_at, at)
 
     def wait(self, timeout_s: float) -> None:
         """Wait for a notice, a run's end, or a timeout."""
         if self._deliveries.free > 0:
-            timeout_s = min(timeout_s, max(0.0, self._looks_at - time.monotonic()))
+            timeout_s = min(timeout_s, max(0.0, self._poll_at - time.monotonic()))
         ready = {key.fileobj for key, _ in self._ready.select(timeout_s)}
         if self._near in ready:
             with contextlib.suppress(OSError):
@@ -309,27 +309,27 @@ class _TicketQueue:
 
     def requeue_lost(self, stalled_s: float) -> None:
         """Put the jobs of dead workers of former versions back."""
-        self._ask(_REQUEUE, {"queues": self._queues, "task": TASK, "stalled_s": stalled_s})
+        self._query(_REQUEUE, {"queues": self._queues, "task": TASK, "stalled_s": stalled_s})
 
     def _noticed(self, channel: str, payload: str) -> None:
-        """Look at once, or later if the ticket selects another worker."""
+        """Poll at once, or later if the ticket selects another worker."""
         peers = self._peers.get(channel.removeprefix(_CHANNEL), [])
         mine = len(peers) < 2 or peers[_number(payload) // _SUCCESSIVE % len(peers)] == self._db.pgconn.backend_pid
         now = time.monotonic()
-        self.look_by(max(now, self._looked_at + _TOGETHER_S) if mine else now + _OTHERS_S)
+        self.poll_by(max(now, self._looked_at + _TOGETHER_S) if mine else now + _OTHERS_S)
 
     def _find_peers(self) -> None:
         """Read the connections of each queue's workers, once a second."""
         now = time.monotonic()
         if now >= self._peers_until:
             self._peers_until = now + _PEERS_S
-            rows = self._ask(_PEERS, (self._group,))
+            rows = self._query(_PEERS, (self._group,))
             self._peers = {
                 queue: sorted(pid for pid, name in rows if _mark(queue) in name.removeprefix(self._group))
                 for queue in self._queues
             }
 
-    def _ask(self, statement: Any, parameters: Any = None) -> list[tuple[Any, ...]]:
+    def _query(self, statement: Any, parameters: Any = None) -> list[tuple[Any, ...]]:
         self._db.deadline = time.monotonic() + _SILENT_S
         cursor = self._db.execute(statement, parameters)
         return cursor.fetchall() if cursor.description else []

@@ -38,7 +38,7 @@ from .remote_stream import StreamReader
 from .run_queue import Counter
 
 
-class SeenJournal(StoreJournal):
+class ReplayedJournal(StoreJournal):
     """Journal of a remote step; writes are kept in memory."""
 
     def started(self, path: StepPath, name: str, of: int = 0) -> None:
@@ -61,9 +61,9 @@ class SeenJournal(StoreJournal):
         self._units[path] = KeptUnit(result=result, usage=usage)
 
 
-def seen_journal(runs: DurableRunRegistry, child: RunId) -> SeenJournal:
+def replayed_journal(runs: DurableRunRegistry, child: RunId) -> ReplayedJournal:
     """Return a journal to read a remote step with."""
-    return SeenJournal(
+    return ReplayedJournal(
         runs.store,
         writer_for(runs.store, lease_s=runs.settings.lease_s),
         Lease(run_id=child, owner="", epoch=0),
@@ -108,7 +108,7 @@ class RemoteCall:
     child: RunId
     ticket: Ticket
     admission: Admission | None = None
-    """`None` until it is handed over."""
+    """`None` until it is submitted."""
     answers: list[Answer] = attrs.field(factory=list)
     notices: int = 0
     """Number of times that there was something to read."""
@@ -124,7 +124,7 @@ class RemoteCall:
     reading: trio.Lock = attrs.field(factory=trio.Lock)
     begun: bool = False
     """Whether a worker had started it when stopped."""
-    journal: SeenJournal | None = None
+    journal: ReplayedJournal | None = None
     end: End | None = None
 
     reader: StreamReader | None = None
@@ -142,12 +142,12 @@ class RemoteCall:
             await self.notified.wait()
         return self.notices
 
-    def heard(self, kind: str, rest: Any) -> None:
+    def on_signal(self, kind: str, rest: Any) -> None:
         """Handle a signal of the worker."""
         if kind == ENDED:
             self.notify()
         if self.reader is not None:
-            self.reader.end() if kind == ENDED else self.reader.hear(rest)
+            self.reader.end() if kind == ENDED else self.reader.receive(rest)
 
 
 ENDED = "ended"
@@ -156,7 +156,7 @@ ENDED = "ended"
 # --- blocking calls -----------------------------------------------------------------------------------------
 
 
-def handed_in(store: Store, counter: Counter, calls: Sequence[RemoteCall], reply: str | None) -> list[RemoteCall]:
+def submitted(store: Store, counter: Counter, calls: Sequence[RemoteCall], reply: str | None) -> list[RemoteCall]:
     """Admit and submit remote steps; return those already completed."""
     done: list[RemoteCall] = []
     for start in range(0, len(calls), _TOGETHER):
@@ -166,7 +166,7 @@ def handed_in(store: Store, counter: Counter, calls: Sequence[RemoteCall], reply
         known = [call for call in part if call not in new]
         if known and reply is not None and hasattr(store, "readdress"):  # another process has requested them
             store.readdress([call.child for call in known], reply)
-        done.extend(_taken_up(store, counter, known))
+        done.extend(_resumed(store, counter, known))
     for call in calls:
         call.sure = True
     return done
@@ -177,17 +177,17 @@ def _admission(call: RemoteCall) -> Admission:
     return call.admission
 
 
-def _taken_up(store: Store, counter: Counter, calls: Sequence[RemoteCall]) -> list[RemoteCall]:
+def _resumed(store: Store, counter: Counter, calls: Sequence[RemoteCall]) -> list[RemoteCall]:
     """Resume existing remote steps; return those at rest."""
     for call in calls:
         for answer in call.answers:
             with contextlib.suppress(errors.NotPaused):  # it was passed on before
                 store.answer(call.child, answer.path, token=answer.token, record=answer.record)
-    stood = {run.run_id: run for run in store.standing([call.child for call in calls])}
-    resting = [call for call in calls if _rests(stood[call.child])]
+    found = {run.run_id: run for run in store.standing([call.child for call in calls])}
+    resting = [call for call in calls if _rests(found[call.child])]
     if resting:
         requested_again(store, counter, resting)
-    return [call for call in calls if _is_told(stood[call.child]) and call not in resting]
+    return [call for call in calls if _is_settled(found[call.child]) and call not in resting]
 
 
 def _rests(run: StoredRun) -> bool:
@@ -200,7 +200,7 @@ def _is_about_limits(pause: OpenPause) -> bool:
     return question is not None and question["kind"] == "limits"
 
 
-def _is_told(run: StoredRun) -> bool:
+def _is_settled(run: StoredRun) -> bool:
     return has_ended(run.status) or (run.status == "paused" and bool(run.pauses))
 
 
@@ -273,7 +273,7 @@ _READ_TOGETHER = 50
 class _PendingRead:
     """Pending read of a remote step, and its result."""
 
-    journal: SeenJournal
+    journal: ReplayedJournal
     got: Outcome[End | None] | None = None
     done: trio.Event = attrs.field(factory=trio.Event)
 
@@ -290,9 +290,9 @@ class ResultBatchReader:
     _wanted: list[_PendingRead] = attrs.field(factory=list, init=False)
     _reads: bool = attrs.field(default=False, init=False)
 
-    async def read(self, child: RunId) -> tuple[SeenJournal, End | None]:
+    async def read(self, child: RunId) -> tuple[ReplayedJournal, End | None]:
         """Return a remote step's journal, and its end if it has one."""
-        wanted = _PendingRead(seen_journal(self.runs, child))
+        wanted = _PendingRead(replayed_journal(self.runs, child))
         self._wanted.append(wanted)
         if not self._reads:
             self._reads = True
@@ -326,7 +326,7 @@ def _records_of(store: Store, children: Sequence[RunId]) -> Mapping[RunId, Seque
     return found
 
 
-def _load(journal: SeenJournal, records: Sequence[Record] | None) -> End | None:
+def _load(journal: ReplayedJournal, records: Sequence[Record] | None) -> End | None:
     child = journal.lease.run_id
     if records is None:
         raise record_rows.not_found(child)

@@ -40,9 +40,9 @@ from .._runtime.run.messages import StepRequest, StepState
 from ..errors import NotSerializable, StoreError
 from . import remote_call
 from .engine_port import Ticket
-from .map_batches import Batch, Batches, away_from_slot, place_of, queue_of, spread
+from .map_batches import Batch, Batches, place_of, queue_of, spread, without_slot
 from .remote_call import RemoteCall, ResultBatchReader
-from .remote_request import asked_body, carried_now, trace_headers
+from .remote_request import carried_now, request_body, trace_headers
 from .remote_result import ViewOptions, answers_for, attempt_in, is_undoable, share_budgets
 from .remote_stream import Listener, StreamReader, passed_on, read_signal
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .._durable.durable_run_registry import DurableRunRegistry
     from .._runtime.run.run_environment import Run
     from ..stores.postgres._session import Signals
-    from .remote_call import SeenJournal
+    from .remote_call import ReplayedJournal
     from .run_queue import Counter
 
 logger = logging.getLogger("flujo_actors")
@@ -109,11 +109,11 @@ class RemoteDispatcher:
         if state.quotas:
             await share_budgets(self.runs.store, run, state)
         if run.stopping is not None and (state.aside is None or state.aside.undo is None):
-            return await self._left(run, state, run.stopping)
+            return await self._end_of_stopped(run, state, run.stopping)
         if run.journal.lapsed:
             await run.journal.confirm()
         call = self._call(run, state)
-        async with away_from_slot():
+        async with without_slot():
             found = await self._ended(run, state, call)
             while found is None:  # its batch went without it, in an earlier session of the run
                 found = await self._ended(run, state, self._sent(run, [state], child_id(run.run_id, state.path)))
@@ -133,7 +133,7 @@ class RemoteDispatcher:
                     return None
         except trio.Cancelled:
             await self._stop(call)
-            await self._leave_cancelled(run, state, call)
+            await self._keep_compensable(run, state, call)
             raise
         finally:
             call.readers -= 1
@@ -151,7 +151,7 @@ class RemoteDispatcher:
         call = self._waiting.get(child)
         if call is None:
             call = self._waiting[child] = self._call_for(state, child)
-            self._soon(MANY, self._send_late, run, batch, call)
+            self._spawn(MANY, self._send_late, run, batch, call)
         if len(batch.states) == batch.size:
             self._send_batch(run, batch, call)
         return call
@@ -171,11 +171,11 @@ class RemoteDispatcher:
         if not batch.sent:
             batch.sent = True
             states, batch.states = batch.states, []
-            self._hand_over(run, states, call)
+            self._prepare_submission(run, states, call)
 
     def _sent(self, run: Run, states: Sequence[StepState], child: RunId) -> RemoteCall:
         call = self._waiting[child] = self._call_for(states[0], child)
-        self._hand_over(run, states, call)
+        self._prepare_submission(run, states, call)
         return call
 
     def _call_for(self, state: StepState, child: RunId) -> RemoteCall:
@@ -187,9 +187,9 @@ class RemoteDispatcher:
         pipeline = self.runs.pipeline.title[:100]
         return Ticket(run_id=child, queue=queue, pipeline=pipeline, fingerprint=self.version, trace=trace_headers())
 
-    def _hand_over(self, run: Run, states: Sequence[StepState], call: RemoteCall) -> None:
+    def _prepare_submission(self, run: Run, states: Sequence[StepState], call: RemoteCall) -> None:
         try:
-            body = asked_body(
+            body = request_body(
                 run.run_id,
                 [state.request for state in states],
                 version=self.version,
@@ -214,9 +214,9 @@ class RemoteDispatcher:
         if run.event_stream is not None and self.signals is not None:
             call.reader = StreamReader(call.child, run.event_stream, self.signals)
         self._outbox.append(call)
-        self._soon("outbox", self._flush)
+        self._spawn("outbox", self._flush)
 
-    def _soon(self, name: str, work: object, *args: object) -> None:
+    def _spawn(self, name: str, work: object, *args: object) -> None:
         """Start a task beyond its caller, one per name except `MANY`."""
         if name != MANY:
             if name in self._busy:
@@ -234,7 +234,7 @@ class RemoteDispatcher:
         await trio.lowlevel.checkpoint()  # for company: the items of a map come in one round
         while self._outbox:
             sent, self._outbox = self._outbox, []
-            got = await guarded(call_store, lambda sent=sent: self._handed_in(sent))
+            got = await guarded(call_store, lambda sent=sent: self._submitted(sent))
             if isinstance(got, Error):
                 for call in sent:
                     call.error = _store_error(got.error)
@@ -242,43 +242,43 @@ class RemoteDispatcher:
             else:
                 for call in got.value:
                     call.notify()
-            self._soon("looks", self._look_after)
+            self._spawn("looks", self._poll_all)
 
-    def _handed_in(self, sent: list[RemoteCall]) -> list[RemoteCall]:
+    def _submitted(self, sent: list[RemoteCall]) -> list[RemoteCall]:
         reply = None if self._listener is None else self._channel
-        return remote_call.handed_in(self.runs.store, self.counter, sent, reply)
+        return remote_call.submitted(self.runs.store, self.counter, sent, reply)
 
     # --- waiting ---
 
-    async def _look_after(self) -> None:
+    async def _poll_all(self) -> None:
         while self._waiting:
             await trio.sleep(self.settings.look_s)
-            got = await guarded(self._look)
+            got = await guarded(self._poll)
             if isinstance(got, Error):
-                logger.warning("remote steps cannot be looked at: %s", self.runs.redact(message_of(got.error)))
+                logger.warning("remote steps cannot be polled: %s", self.runs.redact(message_of(got.error)))
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         waiting = [each for each in self._waiting.values() if each.admission is not None and each.stopped is None]
         for start in range(0, len(waiting), 500):
             part = waiting[start : start + 500]
             ids = [call.child for call in part]
-            found = await call_store(functools.partial(self.runs.store.standing, ids))
-            stood = {run.run_id: run for run in found}
-            await self._judge([(call, stood.get(call.child)) for call in part])
+            runs = await call_store(functools.partial(self.runs.store.standing, ids))
+            found = {run.run_id: run for run in runs}
+            await self._apply([(call, found.get(call.child)) for call in part])
 
-    async def _judge(self, found: list[tuple[RemoteCall, StoredRun | None]]) -> None:
+    async def _apply(self, found: list[tuple[RemoteCall, StoredRun | None]]) -> None:
         left: list[RemoteCall] = []
         for call, run in found:
             if call.stopped is not None:
                 continue  # it is parked, and must not be requested again
             if call.sure and (run is None or has_ended(run.status) or (run.status == "paused" and run.pauses)):
                 call.notify()
-            elif call.sure and run is not None and self._is_left(call, run):
+            elif call.sure and run is not None and self._is_abandoned(call, run):
                 left.append(call)
         if left:
             await call_store(lambda: remote_call.requested_again(self.runs.store, self.counter, left))
 
-    def _is_left(self, call: RemoteCall, run: StoredRun) -> bool:
+    def _is_abandoned(self, call: RemoteCall, run: StoredRun) -> bool:
         """Return whether an abandoned request is due for repetition."""
         now = time.monotonic()
         if run.leased and not can_be_had(self.runs.store, run):
@@ -297,18 +297,18 @@ class RemoteDispatcher:
             return None
         if self._listener is None:
             token = trio.lowlevel.current_trio_token()
-            self._listener = Listener(url, self._channel, lambda message: passed_on(token, self._heard, message))
+            self._listener = Listener(url, self._channel, lambda message: passed_on(token, self._on_signal, message))
         return self._channel
 
-    def _heard(self, message: str) -> None:
+    def _on_signal(self, message: str) -> None:
         if not message and not self._listens:
             self._listens = True
-            self._soon("first look", self._look)  # events from before the subscription
+            self._spawn("first look", self._poll)  # events from before the subscription
         if message:
             kind, child, rest = read_signal(message)
             call = self._waiting.get(RunId(child))
             if call is not None:
-                call.heard(kind, rest)
+                call.on_signal(kind, rest)
 
     # --- results ---
 
@@ -325,12 +325,12 @@ class RemoteDispatcher:
             if attempt is None:
                 call.journal = None
         if attempt is not None and run.handles_failures and is_undoable(state.step):
-            await self._look_at(run, state, journal).after(attempt)
+            await self._view(run, state, journal).after(attempt)
         if attempt is not None and call.reader is not None:
             await call.reader.rest()
         return attempt
 
-    async def _read(self, call: RemoteCall) -> SeenJournal:
+    async def _read(self, call: RemoteCall) -> ReplayedJournal:
         """Return the remote step's journal, read once for all waiters."""
         if call.journal is None:
             call.journal, call.end = await self._reading.read(call.child)
@@ -339,41 +339,41 @@ class RemoteDispatcher:
 
     # --- compensation ---
 
-    def _look_at(self, run: Run, state: StepState, journal: SeenJournal) -> ViewOptions:
+    def _view(self, run: Run, state: StepState, journal: ReplayedJournal) -> ViewOptions:
         return ViewOptions(run=run, state=state, journal=journal, pipeline=self.runs.pipeline, remote=self)
 
-    async def _left(self, run: Run, state: StepState, closing: str) -> Attempt:
+    async def _end_of_stopped(self, run: Run, state: StepState, closing: str) -> Attempt:
         """Return a remote step's end and entries, for a stopped run."""
         call = self._call_for(state, child_id(run.run_id, place_of(state.request)))
         await guarded(call_store, lambda: remote_call.parked(self.runs.store, self.counter, [call.child]))
         with trio.move_on_after(STOP_S):
-            await self._at_rest([call])
+            await self._wait_until_released([call])
         if not call.begun:
             return AttemptStopped(outcome=Aborted(reason=closing))
         journal = await self._read(call)
         found = await attempt_in(run, state, journal, None)
-        look = self._look_at(run, state, journal)
-        await look.take_in()
+        view = self._view(run, state, journal)
+        await view.merge()
         if found is None:
-            await look.leave_to_compensate(closing)
+            await view.leave_to_compensate(closing)
         return AttemptStopped(outcome=Aborted(reason=closing)) if found is None else found
 
-    async def _leave_cancelled(self, run: Run, state: StepState, call: RemoteCall) -> None:
+    async def _keep_compensable(self, run: Run, state: StepState, call: RemoteCall) -> None:
         """Leave a cancelled remote step's entries for compensation, if readable."""
         if not call.begun or not run.handles_failures or not is_undoable(state.step):
             return
         with trio.move_on_after(STOP_S, shield=True):
-            got = await guarded(self._look_into, run, state, call)
+            got = await guarded(self._merge_cancelled, run, state, call)
             if isinstance(got, Error):
                 why = self.runs.redact(message_of(got.error))
                 logger.error("the effects of the remote step %r are unknown and not compensated: %s", call.child, why)
 
-    async def _look_into(self, run: Run, state: StepState, call: RemoteCall) -> None:
+    async def _merge_cancelled(self, run: Run, state: StepState, call: RemoteCall) -> None:
         async with call.reading:
             journal = await self._read(call)
-        look = self._look_at(run, state, journal)
-        await look.take_in()
-        await look.leave_to_compensate(f"step {state.name!r} was cancelled")
+        view = self._view(run, state, journal)
+        await view.merge()
+        await view.leave_to_compensate(f"step {state.name!r} was cancelled")
 
     # --- being cancelled ---
 
@@ -384,7 +384,7 @@ class RemoteDispatcher:
         if call.stopped is None:  # the items of a batch are cancelled one by one
             call.stopped = trio.Event()
             self._to_stop.append(call)
-            self._soon("stops", self._stop_all)
+            self._spawn("stops", self._stop_all)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_S + 1):
             await call.stopped.wait()
 
@@ -395,26 +395,26 @@ class RemoteDispatcher:
             self._outbox = [call for call in self._outbox if call not in stopping]
             ids = [call.child for call in stopping]
             await guarded(call_store, lambda ids=ids: remote_call.parked(self.runs.store, self.counter, ids))
-            self._soon(MANY, self._stopped, stopping)  # not here: these may wait for others that are to be stopped
+            self._spawn(MANY, self._stopped, stopping)  # not here: these may wait for others that are to be stopped
 
     async def _stopped(self, stopping: list[RemoteCall]) -> None:
         try:
             with trio.move_on_after(STOP_S):
-                await self._at_rest(stopping)
+                await self._wait_until_released(stopping)
         finally:
             for call in stopping:
                 assert call.stopped is not None
                 call.stopped.set()
 
-    async def _at_rest(self, stopping: list[RemoteCall]) -> None:
+    async def _wait_until_released(self, stopping: list[RemoteCall]) -> None:
         """Wait until these are unowned; learn whether one was started."""
         ids = [call.child for call in stopping]
         while True:
-            stood = {run.run_id: run for run in await call_store(lambda: self.runs.store.standing(ids))}
+            found = {run.run_id: run for run in await call_store(lambda: self.runs.store.standing(ids))}
             for call in stopping:
-                call.begun = call.child in stood and not stood[call.child].unclaimed
+                call.begun = call.child in found and not found[call.child].unclaimed
                 call.journal = None  # the earlier read is incomplete
-            if not any(run.leased for run in stood.values()):
+            if not any(run.leased for run in found.values()):
                 return
             await trio.sleep(0.1)
 

@@ -46,7 +46,7 @@ from .._runtime.tree.step_actor import RunSupervisor
 from ..errors import ControlError, CorruptRecord, FingerprintMismatch
 from .budget_ledger import drawn_on, warning
 from .remote_call import ENDED, PARKED, control_data
-from .remote_request import RemoteItem, RemoteRequest, event_stream_of, in_trace, quota_of, read_asked, set_carried
+from .remote_request import RemoteItem, RemoteRequest, event_stream_of, in_trace, quota_of, read_request, set_carried
 from .remote_result import NestedRemoteSteps
 from .remote_stream import ChunkPublisher, listener_of, signal_of
 
@@ -107,7 +107,7 @@ class RemoteRuns(DurableRunRegistry):
         if not records or records[0].kind != "admitted":
             raise CorruptRecord(f"{where}: it is not its admission")
         body = record_bodies.read_body(records[0].body, where=where)
-        self.asked = read_asked(body, where=where)
+        self.asked = read_request(body, where=where)
         if self.asked.version != self.version and self.mode == "strict":
             raise FingerprintMismatch(
                 f"{run_id!r} is a step of another version of the pipeline: it was requested by {self.asked.version}, "
@@ -180,7 +180,7 @@ class RemoteExecutor:
     """Estimate of a first call under limits."""
     _sizes: KnownSizes = attrs.field(factory=lambda: KnownSizes(), init=False)
 
-    async def play(
+    async def execute(
         self, child: RunId, host: Host, *, claimed: ClaimedRun | None = None, per_key: int | None = None
     ) -> None:
         """Claim a remote step if needed; execute it from its last record."""
@@ -198,7 +198,7 @@ class RemoteExecutor:
         assert asked is not None
         assert isinstance(journal, RemoteJournal)
         try:
-            with runs.holding(opened) as hold:
+            with runs.lease_hold(opened) as hold:
                 assert hold.halt is not None
                 outcomes = await hold.halt.unless_requested(
                     functools.partial(self._outcomes, opened, asked, journal, host)
@@ -207,60 +207,62 @@ class RemoteExecutor:
             hold.check()
         finally:
             await runs.put_back(opened)
-            self._tell(asked, child)
+            self._notify_caller(asked, child)
 
-    def _tell(self, asked: RemoteRequest, child: RunId) -> None:
-        if self.signals is not None and asked.reply is not None:
-            self.signals.send(asked.reply, signal_of(ENDED, child), about=child)
+    def _notify_caller(self, request: RemoteRequest, child: RunId) -> None:
+        if self.signals is not None and request.reply is not None:
+            self.signals.send(request.reply, signal_of(ENDED, child), about=child)
 
     async def _outcomes(
-        self, opened: OpenRun, asked: RemoteRequest, journal: RemoteJournal, host: Host
+        self, opened: OpenRun, request: RemoteRequest, journal: RemoteJournal, host: Host
     ) -> list[TerminalOutcome]:
         why = poisonous(opened.deaths, max_deliveries=self.settings.max_deliveries)
         if why is not None:
             await journal.end("failed", feedback=why)
             return []
-        set_carried(self.carry, asked.carried)
-        with in_trace(asked.trace, asked.labels):
-            now = await self._now(asked)
-            requests = [self._request(asked, item, now) for item in asked.items]
-            await drawn_on(self.runs.store, asked.run, journal, requests)
+        set_carried(self.carry, request.carried)
+        with in_trace(request.trace, request.labels):
+            now = await self._now(request)
+            requests = [self._request(request, item, now) for item in request.items]
+            await drawn_on(self.runs.store, request.run, journal, requests)
             journal.top = requests[0].path if len(requests) == 1 else None
-            async with self._told(opened, asked, journal.lease.epoch) as event_stream:
-                run = self._run(opened, asked, host, event_stream)
+            async with self._event_stream(opened, request, journal.lease.epoch) as event_stream:
+                run = self._run(opened, request, host, event_stream)
                 async with warning(run, journal):
                     return await _all_executed(run, requests)
 
-    async def _now(self, asked: RemoteRequest) -> float:
+    async def _now(self, request: RemoteRequest) -> float:
         """Return the store's clock, if the step draws on budgets of windows."""
-        has_windows = any("window" in limit for item in asked.items for limit in item.limits)
+        has_windows = any("window" in limit for item in request.items for limit in item.limits)
         return await call_store(self.runs.store.now) if has_windows else 0.0
 
     @contextlib.asynccontextmanager
-    async def _told(self, opened: OpenRun, asked: RemoteRequest, epoch: int) -> AsyncIterator[EventStream | None]:
+    async def _event_stream(
+        self, opened: OpenRun, request: RemoteRequest, epoch: int
+    ) -> AsyncIterator[EventStream | None]:
         """Yield the steps' event stream for a reader; flush it finally."""
-        if self.signals is None or asked.reply is None or asked.streams is None:
+        if self.signals is None or request.reply is None or request.streams is None:
             yield None
             return
-        event_stream = event_stream_of(asked.streams, self.runs.pipeline)
-        speaker = ChunkPublisher(self.signals, asked.reply, opened.run_id, epoch, listener_of(self.signals.url))
+        event_stream = event_stream_of(request.streams, self.runs.pipeline)
+        publisher = ChunkPublisher(self.signals, request.reply, opened.run_id, epoch, listener_of(self.signals.url))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(speaker.pass_on, event_stream)
+            nursery.start_soon(publisher.pass_on, event_stream)
             yield event_stream
             event_stream.close()
 
-    def _run(self, opened: OpenRun, asked: RemoteRequest, host: Host, event_stream: EventStream | None) -> Run:
+    def _run(self, opened: OpenRun, request: RemoteRequest, host: Host, event_stream: EventStream | None) -> Run:
         remote = self.remote()
-        here = frozenset(item.path for item in asked.items)
+        here = frozenset(item.path for item in request.items)
         away = None if remote is None else NestedRemoteSteps(remote=remote, here=here)
-        labelled = attrs.evolve(opened, labels=asked.labels)
-        return self.make_run(labelled, host, root=asked.run, event_stream=event_stream, remote=away)
+        labelled = attrs.evolve(opened, labels=request.labels)
+        return self.make_run(labelled, host, root=request.run, event_stream=event_stream, remote=away)
 
-    def _quotas(self, asked: RemoteRequest, item: RemoteItem, now: float) -> tuple[Quota, ...]:
-        known = self._sizes.of(asked.run) if item.limits else {}
+    def _quotas(self, request: RemoteRequest, item: RemoteItem, now: float) -> tuple[Quota, ...]:
+        known = self._sizes.of(request.run) if item.limits else {}
         return tuple(quota_of(data, guess=self.guess, known=known, now=now) for data in item.limits)
 
-    def _request(self, asked: RemoteRequest, item: RemoteItem, now: float) -> StepRequest:
+    def _request(self, request: RemoteRequest, item: RemoteItem, now: float) -> StepRequest:
         step = find_step(self.runs.pipeline, item.path)
         if step is None:
             raise FingerprintMismatch(f"there is no step at {item.path!r} of this worker's pipeline")
@@ -270,8 +272,8 @@ class RemoteExecutor:
             path=item.path,
             parent=None,
             data=item.data,
-            context=asked.context,
-            around=InheritedScope(quotas=self._quotas(asked, item, now), scope=item.scope),
+            context=request.context,
+            around=InheritedScope(quotas=self._quotas(request, item, now), scope=item.scope),
             served=True,
         )
 

@@ -67,7 +67,7 @@ class RemoteRequest:
     """Labels of the root run."""
 
 
-def asked_body(
+def request_body(
     root: RunId,
     requests: Sequence[StepRequest],
     *,
@@ -137,7 +137,7 @@ def quota_of(data: Mapping[str, Any], *, guess: Amount, known: dict[str, Amount]
 
 
 @read_by("a fresh process")
-def read_asked(body: Mapping[str, object], *, where: str) -> RemoteRequest:
+def read_request(body: Mapping[str, object], *, where: str) -> RemoteRequest:
     """Return the request of a remote step; raise `CorruptRecord` if unreadable."""
     asked = body.get("asked")
     if not isinstance(asked, dict):

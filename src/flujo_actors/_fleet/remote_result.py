@@ -30,7 +30,7 @@ from .._durable.journal import Pause, PauseAnswer, Recorded
 from .._durable.remote_result_refs import RemoteResultRef
 from .._durable.store_executor import call_store
 from .._durable.store_journal import StoreJournal
-from .._runtime.run.messages import StepRequest, StepState, UsageTotal, spelled_out
+from .._runtime.run.messages import StepRequest, StepState, UsageTotal, expanded
 from .._runtime.run.run_environment import RemoteSteps, Run
 from .._runtime.run.step_results import charge
 from .._runtime.tree.step_actor import RunSupervisor
@@ -39,7 +39,7 @@ from ..stores._store_port import Store
 from ..telemetry._null_telemetry import SILENT
 from . import remote_call
 from .budget_ledger import BudgetLedger, shared
-from .remote_call import SeenJournal
+from .remote_call import ReplayedJournal
 
 
 async def attempt_in(run: Run, state: StepState, journal: StoreJournal, end: remote_call.End | None) -> Attempt | None:
@@ -63,7 +63,7 @@ async def attempt_in(run: Run, state: StepState, journal: StoreJournal, end: rem
     match end.status:
         case "failed":
             state.attempts, state.usage = 1, state.usage + end.usage
-            await _take_in(state, end.usage)
+            await _charge(state, end.usage)
             return AttemptFailed(error=end.error, feedback=end.feedback)
         case "aborted":
             return AttemptStopped(outcome=Aborted(reason=end.feedback or "the remote step was aborted"))
@@ -77,7 +77,7 @@ async def _attempt_of(state: StepState, outcome: object, context: object) -> Att
     if result is not None:
         state.attempts, state.usage = result.attempts, state.usage + result.usage
         state.history = [*state.history, *result.step_history]
-        await _take_in(state, result.usage, result.step_history)
+        await _charge(state, result.usage, result.step_history)
     if isinstance(outcome, Success):
         return AttemptSucceeded(
             output=outcome.step_result.output, context=context, metadata=outcome.step_result.metadata
@@ -86,7 +86,7 @@ async def _attempt_of(state: StepState, outcome: object, context: object) -> Att
     return AttemptFailed(error=outcome.error, feedback=outcome.feedback or "", output=output, metadata=metadata)
 
 
-async def _take_in(state: StepState, usage: Usage, history: Sequence[StepResult] = ()) -> None:
+async def _charge(state: StepState, usage: Usage, history: Sequence[StepResult] = ()) -> None:
     """Move the remote step's usage to the waiting caller's account."""
     quotas = state.quotas
     if not quotas or usage is NO_USAGE:
@@ -96,8 +96,8 @@ async def _take_in(state: StepState, usage: Usage, history: Sequence[StepResult]
     with QUOTA_LOCK:
         charge(state, usage, history)
         for quota in quotas:
-            quota.take_in(usage)
-        book.take_in(quotas, [state.path], amount_of(usage))
+            quota.absorb(usage)
+        book.absorb(quotas, [state.path], amount_of(usage))
     await call_store(functools.partial(book.write, quotas))
 
 
@@ -189,26 +189,26 @@ class ViewOptions:
 
     run: Run
     state: StepState
-    journal: SeenJournal
+    journal: ReplayedJournal
     pipeline: Pipeline
     remote: RemoteSteps
 
     async def after(self, attempt: Attempt) -> None:
         """Take in compensations and remaining entries after the end of the step."""
-        await self.take_in()
+        await self.merge()
         paused = isinstance(attempt, AttemptStopped) and isinstance(attempt.outcome, Paused)
         if self.journal.recall(self.state.path) is None and not paused:
             await self.leave_to_compensate("the remote step was cut short")
 
-    async def take_in(self) -> None:
+    async def merge(self) -> None:
         """Merge compensations and tool calls of the step's worker into the run."""
         run, state = self.run, self.state
         undone = compensated_in(self.journal, self.pipeline)
-        run.undone.update({path: undone[path] for path in at_or_below(state.path, undone)})
-        await _bring_compensations(run, state, self.journal)
+        run.compensated.update({path: undone[path] for path in at_or_below(state.path, undone)})
+        await _record_compensations(run, state, self.journal)
         recorded = self.journal.recall(state.path)
         if recorded is not None:
-            await _bring_tool_calls(run, self.journal, tuple(recorded.undo))
+            await _copy_tool_calls(run, self.journal, tuple(recorded.undo))
 
     async def leave_to_compensate(self, reason: str) -> None:
         """Leave the step's entries to its parent; see the module's rules."""
@@ -218,7 +218,7 @@ class ViewOptions:
         else:
             found = tuple(recorded.undo)  # it ended, and no caller waited for it
         undo = tuple(each for each in found if not self._is_known(each))
-        await _bring_tool_calls(self.run, self.journal, undo)
+        await _copy_tool_calls(self.run, self.journal, undo)
         if undo:
             state.leave(0, undo)
 
@@ -227,37 +227,37 @@ class ViewOptions:
         if isinstance(entry, CompensationStop):
             return False
         own = entry.path == self.state.path and self.state.attempts > 0
-        return own or entry.path in self.run.undone
+        return own or entry.path in self.run.compensated
 
     async def _cut_short(self, reason: str) -> tuple[ToUndo, ...]:
         state = self.state
         around = attrs.evolve(state.around, quotas=())
         request = attrs.evolve(state.request, parent=None, around=around, served=True)
-        settled = await of_one_child(RunSupervisor(self._looking(reason)), UsageTotal(), request)
+        settled = await of_one_child(RunSupervisor(self._read_only_run(reason)), UsageTotal(), request)
         if settled.result is not None:
             state.usage += settled.result.usage
             state.history = [*state.history, *settled.result.step_history]
-        return tuple(map(spelled_out, settled.undo))
+        return tuple(map(expanded, settled.undo))
 
-    def _looking(self, reason: str) -> Run:
+    def _read_only_run(self, reason: str) -> Run:
         """Return the run in read-only form."""
         return attrs.evolve(
             self.run,
             journal=self.journal,
             remote=NestedRemoteSteps(remote=self.remote, here=frozenset({self.state.path})),
             stopping=reason,
-            only_looks=True,
+            read_only=True,
             resumed=True,
             hooks=None,
             event_stream=None,
             telemetry=SILENT,
             ledger=Ledger(),
-            untold=deque(),
+            pending=deque(),
             pausing=[],
         )
 
 
-async def _bring_compensations(run: Run, state: StepState, journal: SeenJournal) -> None:
+async def _record_compensations(run: Run, state: StepState, journal: ReplayedJournal) -> None:
     """Record the compensations inside the settled step for the next owner."""
     done = dict(journal.compensations())
     for path in at_or_below(state.path, done):
@@ -265,7 +265,7 @@ async def _bring_compensations(run: Run, state: StepState, journal: SeenJournal)
             await run.journal.settled(path, Recorded(outcome=done[path], context=None, same_context=True))
 
 
-async def _bring_tool_calls(run: Run, journal: SeenJournal, undo: tuple[ToUndo, ...]) -> None:
+async def _copy_tool_calls(run: Run, journal: ReplayedJournal, undo: tuple[ToUndo, ...]) -> None:
     """Copy a granular step's tool calls into its run, for compensation."""
     for entry in undo:
         if isinstance(entry, CompensationStop) or not isinstance(getattr(entry.step, "compensate", None), Mapping):
@@ -273,10 +273,10 @@ async def _bring_tool_calls(run: Run, journal: SeenJournal, undo: tuple[ToUndo, 
         known = {path for path, _ in run.journal.intents(entry.path)}
         for path, intent in journal.intents(entry.path):
             if path not in known:
-                await _bring(run, journal, path, intent)
+                await _copy_unit(run, journal, path, intent)
 
 
-async def _bring(run: Run, journal: SeenJournal, path: StepPath, intent: str) -> None:
+async def _copy_unit(run: Run, journal: ReplayedJournal, path: StepPath, intent: str) -> None:
     await run.journal.intend(path, intent)
     unit = journal.unit(path)
     if unit is not None:

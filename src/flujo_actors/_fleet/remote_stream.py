@@ -46,10 +46,10 @@ def read_signal(message: str) -> tuple[str, str, object]:
     return kind, child, rest
 
 
-def passed_on(token: trio.lowlevel.TrioToken, hear: Callable[[str], None], message: str) -> bool:
+def passed_on(token: trio.lowlevel.TrioToken, receive: Callable[[str], None], message: str) -> bool:
     """Pass a message to a trio run; return whether it exists."""
     try:
-        token.run_sync_soon(hear, message)
+        token.run_sync_soon(receive, message)
     except trio.RunFinishedError:
         return False
     return True
@@ -58,17 +58,17 @@ def passed_on(token: trio.lowlevel.TrioToken, hear: Callable[[str], None], messa
 class Listener:
     """Listener on one channel in its own thread, until closed or unreferenced."""
 
-    def __init__(self, url: str, channel: str, hear: Callable[[str], bool]) -> None:
-        """Call `hear` with each message, and with `""` periodically; `False` ends listening."""
+    def __init__(self, url: str, channel: str, receive: Callable[[str], bool]) -> None:
+        """Call `receive` with each message, and with `""` periodically; `False` ends listening."""
         self._closed = threading.Event()
         self.listening = threading.Event()
-        threading.Thread(target=self._listen, args=(url, channel, hear), daemon=True).start()
+        threading.Thread(target=self._listen, args=(url, channel, receive), daemon=True).start()
 
     def close(self) -> None:
         """Hear nothing more."""
         self._closed.set()
 
-    def _listen(self, url: str, channel: str, hear: Callable[[str], bool]) -> None:
+    def _listen(self, url: str, channel: str, receive: Callable[[str], bool]) -> None:
         import psycopg  # the driver, which only stores in Postgres need
 
         while not self._closed.is_set():
@@ -76,18 +76,18 @@ class Listener:
                 with psycopg.connect(url, autocommit=True, application_name="flujo listener") as db:
                     db.execute(f'LISTEN "{channel}"')  # it is made of letters and digits
                     self.listening.set()
-                    if not hear("") or not self._hear_all(db, hear):  # earlier messages were not received
+                    if not receive("") or not self._receive_all(db, receive):  # earlier messages were not received
                         return
             except psycopg.Error as error:
                 logger.debug("signals cannot be received (%s); waiters poll", type(error).__name__)
                 self._closed.wait(1.0)
 
-    def _hear_all(self, db: Any, hear: Callable[[str], bool]) -> bool:
+    def _receive_all(self, db: Any, receive: Callable[[str], bool]) -> bool:
         while not self._closed.is_set():
             for note in db.notifies(timeout=1.0):
-                if not hear(note.payload):
+                if not receive(note.payload):
                     return False
-            if not hear(""):
+            if not receive(""):
                 return False
         return False
 
@@ -118,18 +118,18 @@ class ChunkPublisher:
 
     async def pass_on(self, event_stream: EventStream) -> None:
         """Send all items of an event stream until it is closed."""
-        with self._listener.listening(self._child, self._heard):
+        with self._listener.acknowledgments(self._child, self._on_acknowledged):
             async for outcome in event_stream:
-                await self._say(to_json(outcome).encode())
+                await self._send(to_json(outcome).encode())
 
-    async def _say(self, text: bytes) -> None:
+    async def _send(self, text: bytes) -> None:
         for start in range(0, len(text), FRAME_BYTES):
-            piece = text[start : start + FRAME_BYTES]
+            chunk = text[start : start + FRAME_BYTES]
             await self._window()
             last = start + FRAME_BYTES >= len(text)
-            frame = [self._epoch, self._seq, last, base64.b64encode(piece).decode(), self._listener.channel]
+            frame = [self._epoch, self._seq, last, base64.b64encode(chunk).decode(), self._listener.channel]
             self._signals.send(self._channel, signal_of(TOLD, self._child, frame))
-            self._seq, self._sent = self._seq + 1, self._sent + len(piece)
+            self._seq, self._sent = self._seq + 1, self._sent + len(chunk)
 
     async def _window(self) -> None:
         while self._sent - self._read >= WINDOW_BYTES:
@@ -138,7 +138,7 @@ class ChunkPublisher:
             if scope.cancelled_caught:
                 self._read = self._sent
 
-    def _heard(self, read: int) -> None:
+    def _on_acknowledged(self, read: int) -> None:
         self._read = max(self._read, read)
         self._changed.set()
         self._changed = trio.Event()
@@ -149,19 +149,19 @@ class SignalListener:
 
     def __init__(self, url: str) -> None:
         self.channel = f"flujo_{os.urandom(12).hex()}"
-        self._hear: dict[str, Any] = {}
+        self._receivers: dict[str, Any] = {}
         token = trio.lowlevel.current_trio_token()
-        self._listener = Listener(url, self.channel, lambda message: passed_on(token, self._heard, message))
+        self._listener = Listener(url, self.channel, lambda message: passed_on(token, self._on_signal, message))
 
-    def listening(self, child: str, hear: object) -> _Subscription:
+    def acknowledgments(self, child: str, receive: object) -> _Subscription:
         """Pass acknowledgments of a remote step to the callback during the block."""
-        return _Subscription(self._hear, child, hear)
+        return _Subscription(self._receivers, child, receive)
 
-    def _heard(self, message: str) -> None:
+    def _on_signal(self, message: str) -> None:
         if message:
             kind, child, read = read_signal(message)
-            if kind == READ and child in self._hear:
-                self._hear[child](read)
+            if kind == READ and child in self._receivers:
+                self._receivers[child](read)
 
 
 _listeners: trio.lowlevel.RunVar[dict[str, SignalListener]] = trio.lowlevel.RunVar("flujo_actors listeners")
@@ -185,10 +185,10 @@ class _Subscription:
 
     told: dict[str, object]
     child: str
-    hear: object
+    receive: object
 
     def __enter__(self) -> None:
-        self.told[self.child] = self.hear
+        self.told[self.child] = self.receive
 
     def __exit__(self, *error: object) -> None:
         self.told.pop(self.child, None)
@@ -200,7 +200,7 @@ class StreamReader:
     def __init__(self, child: str, event_stream: EventStream, signals: Signals) -> None:
         self._child, self._event_stream, self._signals = child, event_stream, signals
         self._epoch, self._next = 0, 0
-        self._pieces: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._waiting: deque[tuple[bytes, int, str]] = deque()
         self._seen: dict[tuple[str, int], int] = {}
         self._read = 0
@@ -210,20 +210,20 @@ class StreamReader:
         self._idle.set()
         self._ended = trio.Event()
 
-    def hear(self, frame: list[Any]) -> None:
+    def receive(self, frame: list[Any]) -> None:
         """Accept a frame; an earlier number means another worker, which starts anew."""
-        epoch, seq, last, piece, channel = frame
+        epoch, seq, last, chunk, channel = frame
         if epoch > self._epoch:
-            self._epoch, self._next, self._pieces, self._read = epoch, 0, [], 0
+            self._epoch, self._next, self._chunks, self._read = epoch, 0, [], 0
         if epoch < self._epoch or seq != self._next:
             return  # the rest of a dead worker's message, or a lost frame
         self._next += 1
-        self._pieces.append(base64.b64decode(piece))
+        self._chunks.append(base64.b64decode(chunk))
         if not last:  # a reassembled message may be longer than a window
-            self._note(len(self._pieces[-1]), channel)
+            self._note(len(self._chunks[-1]), channel)
         else:
-            self._waiting.append((b"".join(self._pieces), len(self._pieces[-1]), channel))
-            self._pieces = []
+            self._waiting.append((b"".join(self._chunks), len(self._chunks[-1]), channel))
+            self._chunks = []
             self._idle = trio.Event() if self._idle.is_set() else self._idle
             if not self._busy:
                 self._busy = True

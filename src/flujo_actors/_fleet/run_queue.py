@@ -152,7 +152,7 @@ class Counter:
             )
         answers = self.store.admit_all(admissions, owner=None, lease_s=0.0)
         pairs = zip(tickets, answers, strict=True)
-        self.tell([ticket for ticket, answer in pairs if isinstance(answer, Lease)])
+        self.notify([ticket for ticket, answer in pairs if isinstance(answer, Lease)])
         return answers
 
     def _admitted_and_notified(
@@ -179,20 +179,20 @@ class Counter:
         self.prepare()
         named = {ticket.run_id: ticket for ticket in tickets}
 
-        def tell(connection: Any, new: Sequence[RunId]) -> None:
+        def notify(connection: Any, new: Sequence[RunId]) -> None:
             if new:
                 engine.submit([named[run_id] for run_id in new], connection=connection)
 
-        answers: list[Lease | RunExists] = getattr(store, "admit_and_notify")(admissions, tell)  # noqa: B009 (few stores have it)
+        answers: list[Lease | RunExists] = getattr(store, "admit_and_notify")(admissions, notify)  # noqa: B009 (few stores have it)
         return answers
 
-    def tell(self, tickets: list[Ticket]) -> None:
+    def notify(self, tickets: list[Ticket]) -> None:
         """Submit tickets; an engine that is down only delays them."""
         if self.engine is not None:
-            got = capture(self._tell, self.engine, tickets)
+            got = capture(self._submit_tickets, self.engine, tickets)
             if isinstance(got, Error):
                 logger.warning(
-                    "the engine took no ticket (%s); %d runs begin when a worker looks at the store",
+                    "the engine accepted no ticket (%s); %d runs begin when a worker polls the store",
                     type(got.error).__name__,
                     len(tickets),
                 )
@@ -202,14 +202,14 @@ class Counter:
         if self.engine is not None:
             got = capture(self.engine.again, tickets)
             if isinstance(got, Error):
-                logger.warning("the engine was asked again in vain (%s)", type(got.error).__name__)
+                logger.warning("the engine failed again (%s)", type(got.error).__name__)
 
     def withdraw(self, run_ids: Sequence[str]) -> None:
         """Drop the tickets of these runs; best effort."""
         if self.engine is not None:
             capture(self.engine.withdraw, run_ids)
 
-    def _tell(self, engine: Engine, tickets: list[Ticket]) -> None:
+    def _submit_tickets(self, engine: Engine, tickets: list[Ticket]) -> None:
         self.prepare()
         engine.submit(tickets)
 

@@ -166,11 +166,11 @@ def checked_schedule(
     return schedule
 
 
-def _stored(value: object, what: str) -> str:
+def _stored(value: object, subject: str) -> str:
     try:
         return record_bodies.as_text(record_bodies.stored_value(value))
     except TypeError as error:
-        raise DeclarationError(f"{what} cannot be stored: {error}") from error
+        raise DeclarationError(f"{subject} cannot be stored: {error}") from error
 
 
 def _epoch(time: dt.datetime | float | None, where: str) -> float | None:
@@ -246,7 +246,7 @@ def _updated(before: StoredSchedule, schedule: Schedule) -> StoredSchedule:
             "another name, or delete it with RunClient.delete_schedule"
         )
     progress = progress_of(before)
-    if progress.watermark is None or schedule_of(before).rhythm != schedule.rhythm:
+    if progress.watermark is None or schedule_of(before).timing != schedule.timing:
         progress = attrs.evolve(progress, watermark=max(progress.watermark or before.now, before.now))
     return row_of(schedule, progress, instants_of(schedule), version=before.version)
 
@@ -413,7 +413,7 @@ def given_context(schedule: Schedule) -> Mapping[str, object] | None:
 logger = logging.getLogger("flujo_actors")
 
 LOOK_EVERY_S = 1.0
-"""Interval of looks at due schedules: a run can be requested at any time."""
+"""Polling interval of due schedules: a run can be requested at any time."""
 
 IDLE_EVERY_S = 10.0
 """Interval of looks for a pipeline without schedules: another program may declare one."""
@@ -444,14 +444,14 @@ class ScheduleRunner:
     """Whether the pipeline had no schedule at the last look."""
     _has_reported: bool = attrs.field(default=False, init=False)
 
-    async def look(self) -> None:
+    async def fire_due(self) -> None:
         """Fire what is due, unless the last look was a moment ago."""
         now = trio.current_time()
         if now < self._next_look or not hasattr(self.runs.store, "fire"):
             return
         self._next_look = now + LOOK_EVERY_S  # also if the store fails
         if self._idle:
-            await self._look_for_any()
+            await self._log_undeclared()
         if self._idle:
             self._next_look = now + IDLE_EVERY_S
             return
@@ -460,7 +460,7 @@ class ScheduleRunner:
             if row.queue in self.queues:
                 await self._fire(row)
 
-    async def _look_for_any(self) -> None:
+    async def _log_undeclared(self) -> None:
         """Look for schedules; log those that this program does not declare."""
         rows = await call_store(lambda: self.runs.store.get_all(pipeline=self.runs.pipeline.title))
         self._idle = not rows and not self.declared
@@ -565,7 +565,7 @@ class ScheduleRunner:
         schedule = firing.schedule
         self._cancel_earlier(firing)
         new = [each for each, answer in zip(firing.admissions, answers, strict=True) if isinstance(answer, Lease)]
-        self.counter.tell([self._ticket(schedule, each) for each in new if each.start_at is None])
+        self.counter.notify([self._ticket(schedule, each) for each in new if each.start_at is None])
 
     def _cancel_earlier(self, firing: _Firing) -> None:
         schedule = firing.schedule
@@ -600,7 +600,7 @@ class ScheduleRunner:
 
 @attrs.define(eq=False)
 class _Firing:
-    """One look at a schedule, until it is committed."""
+    """One poll of a schedule, until it is committed."""
 
     schedule: Schedule
     progress: Progress

@@ -26,7 +26,7 @@ from typing import IO, Any, TypeAlias
 
 from outcome import Error, capture
 
-from .engine_port import Play, Ticket, run_named
+from .engine_port import ExecuteTicket, Ticket, run_named
 
 END_S = 5.0
 """Timeout of a sidecar's own end."""
@@ -44,9 +44,9 @@ class Sidecar:
     """A process that was started; see the module's rules."""
 
     def __init__(self, module: str, config: Mapping[str, object], *, hear: Hear | None = None) -> None:
-        self._hear = hear
+        self._on_execute = hear
         self._numbers = itertools.count()
-        self._asked: dict[int, Future[None]] = {}
+        self._requests: dict[int, Future[None]] = {}
         self._lock = threading.Lock()
         self.why = "its process ended"
         """Reason of its end, if it reports one."""
@@ -66,28 +66,28 @@ class Sidecar:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._to: IO[str] = self._process.stdin
-        self.tell(**config)
+        self.send(**config)
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
         weakref.finalize(self, _end, self._process)
 
-    def tell(self, **message: object) -> None:
+    def send(self, **message: object) -> None:
         """Send a message; ignored if the process is gone."""
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._to.write(json.dumps(message) + "\n")
             self._to.flush()
 
-    def ask(self, do: str, what: Sequence[object], *, within_s: float) -> None:
+    def request(self, do: str, arguments: Sequence[object], *, within_s: float) -> None:
         """Have something done; `SidecarGone` or `TimeoutError` if it was not."""
         self.ready.result(within_s)
         number, answer = next(self._numbers), Future[None]()
-        self._asked[number] = answer
+        self._requests[number] = answer
         if self.gone.is_set():
             self._fail_all()
-        self.tell(ask=number, do=do, what=what)
+        self.send(ask=number, do=do, what=arguments)
         try:
             answer.result(within_s)
         finally:
-            self._asked.pop(number, None)
+            self._requests.pop(number, None)
 
     def close(self) -> None:
         """End it."""
@@ -96,24 +96,24 @@ class Sidecar:
     def _listen(self, lines: IO[str]) -> None:
         with lines:
             for line in lines:
-                self._heard(json.loads(line))
+                self._on_message(json.loads(line))
         self._process.wait()
         self.gone.set()
         self._fail_all()
 
-    def _heard(self, message: Mapping[str, Any]) -> None:
+    def _on_message(self, message: Mapping[str, Any]) -> None:
         match message:
             case {"ready": True}:
                 self.ready.set_result(None)
-            case {"play": key, "run": run, "queue": queue} if self._hear is not None:
-                self._hear(key, run, queue)
-            case {"answer": number, "error": error} if number in self._asked:
-                _settle(self._asked[number], error)
+            case {"play": key, "run": run, "queue": queue} if self._on_execute is not None:
+                self._on_execute(key, run, queue)
+            case {"answer": number, "error": error} if number in self._requests:
+                _settle(self._requests[number], error)
             case {"failed": why}:
                 self.why = why
 
     def _fail_all(self) -> None:
-        for future in (self.ready, *list(self._asked.values())):
+        for future in (self.ready, *list(self._requests.values())):
             _settle(future, self.why)
 
 
@@ -135,7 +135,13 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def serve_in_sidecar(
-    module: str, config: Mapping[str, object], slots: int, play: Play, stopping: threading.Event, *, start_s: float
+    module: str,
+    config: Mapping[str, object],
+    slots: int,
+    play: ExecuteTicket,
+    stopping: threading.Event,
+    *,
+    start_s: float,
 ) -> list[Ticket]:
     """Execute the sidecar's tickets until `stopping` or its end; return unexecuted ones."""
     left: list[Ticket] = []
@@ -144,7 +150,7 @@ def serve_in_sidecar(
     def begin(key: int, run: str, queue: str) -> None:
         named = run_named(run)
         if named is None:
-            sidecar.tell(delivered=key)
+            sidecar.send(delivered=key)
             return
         playing.add(key)
         threads.submit(one, key, Ticket(run_id=named, queue=queue))
@@ -152,14 +158,14 @@ def serve_in_sidecar(
     def one(key: int, ticket: Ticket) -> None:
         left.append(ticket) if stopping.is_set() else play(ticket.run_id)
         playing.discard(key)
-        sidecar.tell(delivered=key)
+        sidecar.send(delivered=key)
 
     with ThreadPoolExecutor(slots, thread_name_prefix="flujo-play") as threads:
         sidecar = Sidecar(module, config, hear=begin)
         try:
             _serve(sidecar, stopping, start_s)
         finally:
-            sidecar.tell(stop=True)
+            sidecar.send(stop=True)
             _wait_for_end(sidecar, playing)
     return left
 
@@ -199,13 +205,13 @@ class SidecarHost:
         """Report readiness and process messages; `do` handles requests in threads."""
         self._do = do
         threading.Thread(target=self._listen, daemon=True).start()
-        self._tell(ready=True)
+        self._send(ready=True)
 
     def play(self, run: str, queue: str, then: Callable[[], None]) -> None:
         """Request the execution of a run; `then` is called at its end."""
         number = next(self._numbers)
         self._playing[number] = then
-        self._tell(play=number, run=run, queue=queue)
+        self._send(play=number, run=run, queue=queue)
 
     def playing(self) -> int:
         """Return the number of running executions."""
@@ -213,10 +219,10 @@ class SidecarHost:
 
     def failed(self, error: BaseException) -> None:
         """Report the error and end this process, regardless of its library."""
-        self._tell(failed=_said(error))
+        self._send(failed=_described_error(error))
         os._exit(1)
 
-    def _tell(self, **message: object) -> None:
+    def _send(self, **message: object) -> None:
         with self._lock:
             self._out.write(json.dumps(message) + "\n")
             self._out.flush()
@@ -228,15 +234,15 @@ class SidecarHost:
                     self._playing.pop(number)()
                 case {"stop": True}:
                     self.stopping.set()
-                case {"ask": number, "do": do, "what": what}:
-                    threading.Thread(target=self._answer, args=(number, do, what), daemon=True).start()
+                case {"ask": number, "do": do, "what": arguments}:
+                    threading.Thread(target=self._answer, args=(number, do, arguments), daemon=True).start()
         os._exit(0)  # the program has ended, or wants nothing more
 
-    def _answer(self, number: int, do: str, what: Sequence[object]) -> None:
+    def _answer(self, number: int, do: str, arguments: Sequence[object]) -> None:
         assert self._do is not None
-        got = capture(self._do, do, what)
-        self._tell(answer=number, error=_said(got.error) if isinstance(got, Error) else None)
+        got = capture(self._do, do, arguments)
+        self._send(answer=number, error=_described_error(got.error) if isinstance(got, Error) else None)
 
 
-def _said(error: BaseException) -> str:
+def _described_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:1000]

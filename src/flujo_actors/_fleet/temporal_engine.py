@@ -27,7 +27,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from ..errors import DeclarationError
-from .engine_port import Play, Ticket, run_named
+from .engine_port import ExecuteTicket, Ticket, run_named
 
 ACTIVITY = "flujo_play"
 
@@ -104,7 +104,7 @@ class TemporalEngine:
 
     # --- the worker's side ---
 
-    def serve(self, queues: Sequence[str], slots: int, play: Play, stopping: threading.Event) -> None:
+    def serve(self, queues: Sequence[str], slots: int, play: ExecuteTicket, stopping: threading.Event) -> None:
         with ThreadPoolExecutor(slots, thread_name_prefix="flujo-play") as threads:
             while not stopping.is_set():
                 try:
@@ -113,7 +113,12 @@ class TemporalEngine:
                     stopping.wait(1.0)
 
     async def _serve(
-        self, queues: Sequence[str], slots: int, play: Play, stopping: threading.Event, threads: ThreadPoolExecutor
+        self,
+        queues: Sequence[str],
+        slots: int,
+        play: ExecuteTicket,
+        stopping: threading.Event,
+        threads: ThreadPoolExecutor,
     ) -> None:
         client = await Client.connect(self._address, namespace=self._namespace)
         workers = [
@@ -132,7 +137,7 @@ class TemporalEngine:
         await asyncio.gather(*(worker.shutdown() for worker in workers))
         await asyncio.gather(*running)
 
-    def _activity(self, play: Play, threads: ThreadPoolExecutor) -> Any:
+    def _activity(self, play: ExecuteTicket, threads: ThreadPoolExecutor) -> Any:
         @activity.defn(name=ACTIVITY)
         async def flujo_play(run: str) -> None:
             named = run_named(run)

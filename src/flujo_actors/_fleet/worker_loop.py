@@ -57,7 +57,7 @@ from ..errors import (
     StoreVersionError,
 )
 from ..stores._store_port import Notices, Store
-from .engine_port import Engine, Ticket, TicketPlay
+from .engine_port import Engine, Ticket, TicketExecutor
 from .health_probe import HealthPort, Heartbeat, show_health
 from .map_batches import WorkerSlot
 
@@ -65,7 +65,7 @@ logger = logging.getLogger("flujo_actors")
 
 State: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
 
-LEFT_ALONE_S = 5.0
+SKIPPED_S = 5.0
 """Time to leave an unexecutable run to other workers."""
 
 TRY_AGAIN_S = 1.0
@@ -80,10 +80,10 @@ _AGAIN = Backoff(first=0.25, ceiling=5.0)
 STOP_S = 10.0
 """Timeout of the engine's stop after the last run."""
 
-LOOKS_AGAIN, AGAIN_S = 2, 0.05
+EXTRA_POLLS, AGAIN_S = 2, 0.05
 """Number and interval of looks after a ticket without a run."""
 
-HEARD_S = (0.002, 0.004, 0.014)
+COMMIT_DELAYS_S = (0.002, 0.004, 0.014)
 """Delays of claims after a write of another process.
 
 The write is noticed before it is synced and visible.
@@ -156,18 +156,18 @@ class Worker:
     def __init__(self, post: Post) -> None:
         self._post = post
         self._ready, self._stop, self._stop_now, self._ended = (trio.Event() for _ in range(4))
-        self._looked, self._changed = trio.Event(), trio.Event()
+        self._polled, self._changed = trio.Event(), trio.Event()
         self._free = trio.CapacityLimiter(post.slots)
-        self._playing: dict[RunId, float] = {}
-        self._left_alone: dict[RunId, float] = {}
-        self._looks_left = 0
+        self._executing: dict[RunId, float] = {}
+        self._skipped: dict[RunId, float] = {}
+        self._polls_left = 0
         """Number of looks for runs without a ticket, in quick succession."""
         self._last_keys: dict[str, str] = {}
         """Last claimed key by queue, behind which the round robin continues."""
         self._adopts_at = self._purges_at = -math.inf
         self._wakes_s: float | None = None
         """Seconds from the last poll to the next wake, if known."""
-        self._stopping, self._hearing = threading.Event(), trio.CancelScope()
+        self._stopping, self._claiming = threading.Event(), trio.CancelScope()
         self._result: Outcome[object] | None = None
         self._signs = Heartbeat(post.store, post)
         self.executed: int = 0
@@ -182,7 +182,7 @@ class Worker:
         self._host = await current_host()
         self.backend = "trio" if isinstance(self._host, TrioHost) else "asyncio"
         self._host.spawn(self._run)
-        await self._host.enter(self._begun)
+        await self._host.enter(self._wait_until_ready)
         return self
 
     async def __aexit__(
@@ -223,17 +223,17 @@ class Worker:
     @property
     def busy(self) -> tuple[str, ...]:
         """Return the runs being executed."""
-        return tuple(self._playing)
+        return tuple(self._executing)
 
     def _stop_requested(self, now: bool) -> None:
         if now or self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
-        self._hearing.cancel()
+        self._claiming.cancel()
         self._stopping.set()
-        self._looked.set()
+        self._polled.set()
 
-    async def _begun(self) -> None:
+    async def _wait_until_ready(self) -> None:
         try:
             await self._ready.wait()
         except trio.Cancelled:
@@ -305,8 +305,8 @@ class Worker:
 
     async def _execute_until_stopped(self) -> None:
         async with trio.open_nursery() as beside, trio.open_nursery() as self._plays:
-            beside.start_soon(self._look_after)
-            beside.start_soon(self._hear_commits)
+            beside.start_soon(self._poll_until_stopped)
+            beside.start_soon(self._claim_on_commits)
             if self._post.engine is not None:
                 beside.start_soon(self._serve_engine, self._post.engine)
             self._ready.set()
@@ -317,22 +317,22 @@ class Worker:
             beside.cancel_scope.deadline = trio.current_time() + STOP_S
 
     async def _drain(self) -> None:
-        logger.info("worker %s stops: it executes %d runs", self.name, len(self._playing))
+        logger.info("worker %s stops: it executes %d runs", self.name, len(self._executing))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(guarded, self._signs.write, self)
             nursery.start_soon(self._cancel_on_stop, nursery.cancel_scope)
             with trio.move_on_after(self._post.grace_s):
                 await self._idle()
             nursery.cancel_scope.cancel()
-        if self._playing:
-            logger.warning("worker %s gives up %d runs that were not finished in time", self.name, len(self._playing))
+        if self._executing:
+            logger.warning("worker %s releases %d runs that were not finished in time", self.name, len(self._executing))
 
     async def _cancel_on_stop(self, scope: trio.CancelScope) -> None:
         await self._stop_now.wait()
         scope.cancel()
 
     async def _idle(self) -> None:
-        while self._playing:
+        while self._executing:
             self._changed = trio.Event()
             await self._changed.wait()
 
@@ -351,7 +351,7 @@ class Worker:
 
     async def _serve_engine(self, engine: Engine) -> None:
         def serve() -> None:
-            play = TicketPlay(self._deliver, self._ended.is_set)
+            play = TicketExecutor(self._deliver, self._ended.is_set)
             engine.serve(self._post.queues, self._post.slots, play, self._stopping)
 
         while not self._stopping.is_set():
@@ -384,11 +384,11 @@ class Worker:
             got = await guarded(functools.partial(self._claimed_for, free, tickets=tuple(run_ids)))
         except trio.Cancelled:
             for slot in slots:
-                slot.leave()
+                slot.close()
             raise
         taken = [] if isinstance(got, Error) else got.value  # the ticket's own run meets the same error, and reports it
         if len(taken) < len(free):
-            self._look_again()
+            self._poll_again()
         found = {each.run.run_id for each in taken}
         left = [run_id for run_id in run_ids if run_id not in found]
         for run_id, slot in zip(left, free[len(taken) :], strict=False):  # resumed runs, say, which are not next
@@ -396,22 +396,22 @@ class Worker:
         for run_id, slot in zip(left[len(free) - len(taken) :], late, strict=False):
             self._plays.start_soon(self._serve_late, run_id, slot)
         for slot in [*free[len(taken) :], *late][len(left) :]:
-            slot.leave()
+            slot.close()
 
-    def _look_again(self) -> None:
+    def _poll_again(self) -> None:
         """Look for runs whose tickets were used for other runs.
 
         Of two workers that claim at the same time, one may see only the run that the other one is about to get, and not
         the run of the other one's ticket, which was committed a moment later.
         """
-        self._looks_left = LOOKS_AGAIN
-        self._looked.set()
+        self._polls_left = EXTRA_POLLS
+        self._polled.set()
 
     async def _serve_late(self, run_id: RunId, slot: WorkerSlot) -> None:
         try:
             await slot.wait()
         except trio.Cancelled:
-            slot.leave()
+            slot.close()
             raise
         await self._serve_tickets([run_id], [slot])
 
@@ -427,7 +427,7 @@ class Worker:
             fingerprint=self._post.fingerprint if self._post.mode == "strict" else None,
             after=dict(self._last_keys),
             per_key=self._post.per_key,
-            without=(*self._playing, *(run_id for run_id, until in self._left_alone.items() if until > now)),
+            without=(*self._executing, *(run_id for run_id, until in self._skipped.items() if until > now)),
             **wanted,
         )
         taken = await take_next(order)
@@ -437,28 +437,28 @@ class Worker:
         return taken
 
     def _begin(self, run_id: RunId, slot: WorkerSlot, claimed: ClaimedRun | None = None) -> None:
-        if claimed is None and (run_id in self._playing or self._stop.is_set()):
-            slot.leave()
+        if claimed is None and (run_id in self._executing or self._stop.is_set()):
+            slot.close()
         else:
-            self._playing[run_id] = trio.current_time()
-            self._plays.start_soon(self._play, run_id, slot, claimed)
+            self._executing[run_id] = trio.current_time()
+            self._plays.start_soon(self._execute, run_id, slot, claimed)
 
-    async def _play(self, run_id: RunId, slot: WorkerSlot, claimed: ClaimedRun | None) -> None:
+    async def _execute(self, run_id: RunId, slot: WorkerSlot, claimed: ClaimedRun | None) -> None:
         try:
-            async with slot.taken():
+            async with slot.held():
                 got = await guarded(self._post.play, run_id, self._host, claimed, self._post.per_key)
                 if isinstance(got, Error):
                     await self._note(run_id, got.error)
                 self.executed += 1
         except trio.Cancelled:
-            await self._hand_back(run_id, 0.0)
+            await self._redeliver(run_id, 0.0)
             raise
         finally:
-            self._playing.pop(run_id, None)
+            self._executing.pop(run_id, None)
             self._changed.set()
             if self._post.engine is None or self._post.once or self._post.per_key is not None:
-                self._looked.set()  # else the engine delivers the next ticket by itself
-            slot.leave()
+                self._polled.set()  # else the engine delivers the next ticket by itself
+            slot.close()
 
     async def _note(self, run_id: RunId, error: BaseException) -> None:
         """Whatever a run raises, the worker lives on: rule 6."""
@@ -469,86 +469,86 @@ class Worker:
             case ControlError():
                 logger.info("run %r was ended by a %s: %s", run_id, type(error).__name__, text)
             case FingerprintMismatch():
-                await self._leave_alone(run_id, text)
+                await self._skip(run_id, text)
             case CorruptRecord() | StoreVersionError():
-                await self._leave_alone(run_id, text)
+                await self._skip(run_id, text)
             case FlujoError():
                 logger.warning("run %r was not finished here: %s", run_id, text)
-                self._left_alone[run_id] = trio.current_time() + TRY_AGAIN_S
+                self._skipped[run_id] = trio.current_time() + TRY_AGAIN_S
             case _:
-                await self._leave_alone(run_id, f"{type(error).__name__}: {text}")
+                await self._skip(run_id, f"{type(error).__name__}: {text}")
 
-    async def _leave_alone(self, run_id: RunId, why: str) -> None:
+    async def _skip(self, run_id: RunId, why: str) -> None:
         """Leave a run to other workers, possibly of another version."""
-        first = run_id not in self._left_alone
+        first = run_id not in self._skipped
         logger.log(logging.WARNING if first else logging.DEBUG, "run %r is left to others: %s", run_id, why)
-        self._left_alone[run_id] = trio.current_time() + LEFT_ALONE_S
+        self._skipped[run_id] = trio.current_time() + SKIPPED_S
         self._signs.refused[run_id] = why
         if first:
             await guarded(self._signs.write, self)  # clients show why the run is blocked
-        await self._hand_back(run_id, LEFT_ALONE_S)
+        await self._redeliver(run_id, SKIPPED_S)
 
-    async def _hand_back(self, run_id: RunId, after_s: float) -> None:
+    async def _redeliver(self, run_id: RunId, after_s: float) -> None:
         """Redeliver the run's ticket to other workers, now or later."""
         engine = self._post.engine
         if engine is not None:
             with trio.move_on_after(STOP_S, shield=True):
-                got = await guarded(call_store, lambda: _handed_back(self._post.store, engine, run_id, after_s))
+                got = await guarded(call_store, lambda: _redeliver_ticket(self._post.store, engine, run_id, after_s))
                 if isinstance(got, Error):
-                    logger.debug("the ticket of run %r was not handed back: %r", run_id, got.error)
+                    logger.debug("the ticket of run %r was not redelivered: %r", run_id, got.error)
 
     # --- polling ---
 
-    async def _look_after(self) -> None:
+    async def _poll_until_stopped(self) -> None:
         while not self._stop.is_set():
-            self._looked = trio.Event()  # before the look: a run that ends meanwhile causes another one
+            self._polled = trio.Event()  # before the look: a run that ends meanwhile causes another one
             fired = await guarded(self._post.fire)
             if isinstance(fired, Error):
                 logger.warning("the schedules cannot be fired: %s", self._post.redact(message_of(fired.error)))
             self._wakes_s = None
             if self._free.available_tokens > 0:
-                got = await guarded(self._look)
+                got = await guarded(self._poll)
                 if isinstance(got, Error):
-                    logger.warning("the store cannot be looked at: %s", self._post.redact(message_of(got.error)))
-                elif self._post.once and not self._playing:
+                    logger.warning("the store cannot be polled: %s", self._post.redact(message_of(got.error)))
+                elif self._post.once and not self._executing:
                     self._stop_requested(now=False)
-            with trio.move_on_after(AGAIN_S if self._looks_left else self._rest_s()):
-                await self._looked.wait()
+            with trio.move_on_after(AGAIN_S if self._polls_left else self._idle_s()):
+                await self._polled.wait()
 
-    async def _hear_commits(self) -> None:
+    async def _claim_on_commits(self) -> None:
         """Claim runs soon after commits of other processes."""
         listen = getattr(self._post.store, "commit_notices", None)
         notices: Notices | None = listen() if listen is not None and self._post.engine is None else None
         if notices is None or self._post.take_next is None:
             return
-        with self._hearing, contextlib.closing(notices):  # no commit may come after the stop
+        with self._claiming, contextlib.closing(notices):  # no commit may come after the stop
             while not self._stop.is_set():
                 await trio.lowlevel.wait_readable(notices)
                 notices.drain()
-                for delay_s in HEARD_S:
+                for delay_s in COMMIT_DELAYS_S:
                     await trio.sleep(delay_s)
                     await guarded(self._claim_next, self._slots_left())  # errors are reported by the next poll
 
     def _slots_left(self) -> int:
         return max(0, int(self._free.available_tokens) - self._free.statistics().tasks_waiting)
 
-    def _rest_s(self) -> float:
+    def _idle_s(self) -> float:
         """Return the seconds until the next poll or due sleeper."""
         look_s = self._post.look_s
         return look_s if self._wakes_s is None else min(look_s, max(self._wakes_s, SHORTEST_S))
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         post, store = self._post, self._post.store
         free = self._slots_left()
         host = f"{this_process().host}:"
-        limit = free + len(self._playing) + len(self._left_alone) + 50
+        limit = free + len(self._executing) + len(self._skipped) + 50
         if hasattr(store, "due"):
             await call_store(lambda: self._promote(store))
         free -= await self._claim_next(free)
         ask = lambda: store.wanting(pipeline=post.pipeline, queues=post.queues, host=host, limit=limit)  # noqa: E731
-        found = [*await call_store(ask), *await self._left(host, limit)] if free else []
+        found = [*await call_store(ask), *await self._orphans(host, limit)] if free else []
         now = trio.current_time()
-        self._left_alone = {run_id: until for run_id, until in self._left_alone.items() if until > now - 60}
+        self._skipped = {run_id: until for run_id, until in self._skipped.items() if until > now - 60}
         for run in [run for run in found if self._is_for_me(run, now)][:free]:
             self._begin(run.run_id, WorkerSlot(self._free))
 
@@ -558,14 +558,14 @@ class Worker:
         An engine has a while to deliver the tickets of new runs, unless a full key may have used them up.
         """
         waits = self._post.engine is not None and not self._post.once and self._post.per_key is None
-        waits, self._looks_left = waits and not self._looks_left, max(0, self._looks_left - 1)
+        waits, self._polls_left = waits and not self._polls_left, max(0, self._polls_left - 1)
         slots = [slot for slot in (WorkerSlot(self._free) for _ in range(free)) if slot.reserve()]
         taken: list[ClaimedRun] = []
         try:
             taken = await self._claimed_for(slots, waiting_s=self._post.unclaimed_s if waits else 0.0)
         finally:
             for slot in slots[len(taken) :]:
-                slot.leave()
+                slot.close()
         return len(taken)
 
     def _promote(self, store: Store) -> None:
@@ -575,7 +575,7 @@ class Worker:
             while store.due() and self._post.once:  # else the next poll promotes the others
                 pass
 
-    async def _left(self, host: str, limit: int) -> list[StoredRun]:
+    async def _orphans(self, host: str, limit: int) -> list[StoredRun]:
         """Return orphans without a recent change, after ending timed-out pauses.
 
         A recent change may belong to a process that answered a pause and is about to resume.
@@ -598,7 +598,7 @@ class Worker:
         return await call_store(lambda: asked(updated_before=before, limit=limit))
 
     def _is_for_me(self, run: StoredRun, now: float) -> bool:
-        if run.run_id in self._playing or self._left_alone.get(run.run_id, -math.inf) > now:
+        if run.run_id in self._executing or self._skipped.get(run.run_id, -math.inf) > now:
             return False
         return can_be_had(self._post.store, run) and not self._is_on_its_way(run) and not self._is_in_order(run)
 
@@ -645,7 +645,7 @@ async def _in_thread(serve: Callable[[], None]) -> None:
     got.unwrap()
 
 
-def _handed_back(store: Store, engine: Engine, run_id: RunId, after_s: float) -> None:
+def _redeliver_ticket(store: Store, engine: Engine, run_id: RunId, after_s: float) -> None:
     for run in store.standing([run_id]):
         if run.queue is not None and run.status == "running":
             at = time.time() + after_s if after_s else None

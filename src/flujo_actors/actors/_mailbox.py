@@ -12,8 +12,8 @@ services. A hand-over that is ready costs no scheduling round.
    `LONGEST_RUN` of them; it gives way before it touches an item, so a cancelled call has done nothing.
 5. `close` is the sender's end: queued items can still be received, then `EndOfChannel`; no further put.
 6. `break_off` is the receiver's end: queued items are returned to the caller; no further put or get.
-7. `hand_next_to` is `get` for a receiver that is no task of this trio run: a callback that gets the item.
-   `put_when_room` is `put` for a sender that is none: a callback that is called when its item was accepted.
+7. `deliver_next` is `get` for a receiver that is no task of this trio run: a callback that gets the item.
+   `put_or_wait` is `put` for a sender that is none: a callback that is called when its item was accepted.
 8. `suspend` ends receiving for now and leaves sending alone: a reader's loop ends, the queue stays
    for the next reader.
 """
@@ -128,10 +128,10 @@ class Mailbox(Generic[T]):
             await _park(self._senders, item)
             self._put_limit = self._accepted + LONGEST_RUN
 
-    def put_when_room(self, item: T, accepted: Deliver) -> None:
+    def put_or_wait(self, item: T, accepted: Deliver) -> None:
         """Add the item as soon as there is room; notify `accepted`.
 
-        For a sender on the host's loop, as `hand_next_to` is for a receiver there.
+        For a sender on the host's loop, as `deliver_next` is for a receiver there.
         """
         try:
             if self.offer(item):
@@ -166,7 +166,7 @@ class Mailbox(Generic[T]):
             _give(sender, Value(None))
         return item
 
-    def hand_next_to(self, deliver: Deliver) -> None:
+    def deliver_next(self, deliver: Deliver) -> None:
         """Pass the next item or the end to `deliver`, immediately if available.
 
         For a receiver on the host's loop, which would need a task of this run to wait in its place.

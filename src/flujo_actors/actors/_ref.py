@@ -235,14 +235,14 @@ class ActorAddress(Generic[M]):
         self._refused += 1
         self._lose(message, "refused")
 
-    def disown_taken(self, cause: Exception | None) -> None:
+    def fail_taken(self, cause: Exception | None) -> None:
         """Fail the taken, unanswered requests; queued ones wait for the next incarnation."""
         waiting = {id(message) for message in self.mailbox.untaken()}
         for question, message in list(self.questions.items()):
             if id(message) not in waiting:
                 question.withdraw(ActorDied(self.name, cause))
 
-    def bury(self, cause: Exception | None) -> None:
+    def terminate(self, cause: Exception | None) -> None:
         """End the actor for good: dead letters, and failed requests."""
         if not self.alive:
             return

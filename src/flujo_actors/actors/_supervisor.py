@@ -75,7 +75,7 @@ class ChildProcess:
         incarnation.begun.set()
         result = await outcome.acapture(self._act_within, incarnation.scope)
         self.cause = _crash(result)
-        self.addressee.disown_taken(self.cause)
+        self.addressee.fail_taken(self.cause)
         incarnation.ended.set()
         if self.cause is None:
             result.unwrap()
@@ -251,7 +251,7 @@ class Supervisor:
                     await self._control()
         finally:
             self._stopping = True
-            self._bury_all()
+            self._terminate_all()
             self._done.set()
         if self._escalation is not None:
             give_up()
@@ -307,7 +307,7 @@ class Supervisor:
         )
         match decision:
             case NoAction():
-                self._bury_if_gone(child)
+                self._terminate_if_ended(child)
             case Restart():
                 await self._restart(decision)
             case Escalate():
@@ -320,7 +320,7 @@ class Supervisor:
         for name in restart.stop:
             child = self._running[name]
             await child.end(for_good=name in restart.ended)
-            self._bury_if_gone(child)
+            self._terminate_if_ended(child)
 
     async def _escalate(self, escalate: Escalate, cause: Exception | None) -> None:
         self._escalation = Escalated(escalate.child, escalate.crashes, cause, str(self._family.intensity))
@@ -335,19 +335,19 @@ class Supervisor:
         if child.addressee.alive:
             await child.end(for_good=True)
             self._family = dismiss(self._family, child.spec.name)
-            self._bury_if_gone(child)
+            self._terminate_if_ended(child)
 
     # --- ends ---------------------------------------------------------------------------------------------
 
-    def _bury_if_gone(self, child: ChildProcess) -> None:
+    def _terminate_if_ended(self, child: ChildProcess) -> None:
         if child.spec.name not in self._family.children:
             del self._running[child.spec.name]
-            child.addressee.bury(child.cause)
+            child.addressee.terminate(child.cause)
 
-    def _bury_all(self) -> None:
+    def _terminate_all(self) -> None:
         while self._running:
             _, child = self._running.popitem()
-            child.addressee.bury(child.cause)
+            child.addressee.terminate(child.cause)
 
     def _show(self, end: ChildExit) -> None:
         if self._exits is None:

@@ -28,7 +28,7 @@ from .._core.records.records import QuestionQuery, RunQuery, StoredRun
 from .._core.step_paths import StepPath
 from .._durable.live_text import place_of
 from .._durable.pause_lookup import Question, open_questions, question_at
-from .._durable.run_states import RUN_STATES, RunStateName, StateCounts, standings
+from .._durable.run_states import RUN_STATES, RunStateName, StateCounts, states_of
 from .._fleet.health_probe import KNOWN_FOR_S
 from ..errors import (
     DeclarationError,
@@ -90,7 +90,7 @@ from ._record_view import (
     outputs_of,
     prompts_at,
     rows_of,
-    standing,
+    run_state,
     two_texts,
 )
 
@@ -285,12 +285,12 @@ class _Page:
         tabs = ["events", "schedules", "limits"] if self.scope is None else []
         return {**facts, "user": user_of(request), "scope": scope, "pipelines": pipelines, "tabs": tabs}
 
-    def standing(self, run: StoredRun) -> dict[str, object]:
+    def run_state(self, run: StoredRun) -> dict[str, object]:
         """Return the state of a run. Blocks."""
-        [(_, now)] = standings(self.store, [run], within_s=KNOWN_FOR_S)
+        [(_, now)] = states_of(self.store, [run], within_s=KNOWN_FOR_S)
         can_resume = self._flujo_of(run) is not None and not self.read_only
         asked = questions_of_run(run, self.hide, self.clean, content=self.content)
-        facts = {**standing(run, now, self.hide, can_resume=can_resume), "questions": asked}
+        facts = {**run_state(run, now, self.hide, can_resume=can_resume), "questions": asked}
         return {**facts, "labels": self.clean(dict(run.labels))}
 
     # --- looking ---
@@ -326,7 +326,7 @@ class _Page:
         light = await _in_thread(partial(self.store.scan, run_id, after=after, limit=limit))
         following = light[-1].seq if len(light) == limit else None
         rows = rows_of(light, self.hide)
-        facts = await _in_thread(self.standing, run)
+        facts = await _in_thread(self.run_state, run)
         return JsonAnswer({**self.about(request), "rows": rows, "next": following, "run": facts})
 
     async def record(self, request: Request) -> Response:
@@ -351,7 +351,7 @@ class _Page:
         def facts(run: StoredRun) -> dict[str, object]:
             if labels:
                 check_in_scope(self.store, run, labels)
-            return self.standing(run)
+            return self.run_state(run)
 
         return run_events(self.store, run_id, _number(after, 0), hide=self.hide, standing=facts)
 
@@ -368,7 +368,7 @@ class _Page:
         sides = [await _in_thread(self.store.scan, each) for each in ids]
         outputs = [await _in_thread(outputs_of, self.store, each) for each in ids]
         steps = compared(sides, outputs)
-        runs = [await _in_thread(lambda each=each: self.standing(self.store.get(each))) for each in ids]
+        runs = [await _in_thread(lambda each=each: self.run_state(self.store.get(each))) for each in ids]
         return JsonAnswer(
             {
                 **self.about(request),

@@ -183,10 +183,10 @@ def refused_by_machine(request: Request) -> Response | None:
     """Return the refusal of a request from another machine, or None."""
     if any(name in request.headers for name in FORWARDED):
         return _no(403, _FORWARDED)
-    return None if _is_here(request) else _no(403, _ONLY_HERE)
+    return None if _is_local(request) else _no(403, _ONLY_HERE)
 
 
-def _is_here(request: Request) -> bool:
+def _is_local(request: Request) -> bool:
     peer = request.client.host if request.client else ""
     return _is_loopback(peer) and _hostname(request.headers.get("host", "")) in _LOOPBACK_NAMES
 
@@ -365,7 +365,7 @@ def checked_scope(scope: object, store: Store) -> AskScope | None:
     """Return the scope of a page; `DeclarationError` if it is no function."""
     if scope is None:
         return None
-    required(store, "set_labels", what="a page with a scope", port="RunLabels")
+    required(store, "set_labels", subject="a page with a scope", port="RunLabels")
     if callable(scope):
         return scope
     raise DeclarationError(f"scope must be a function of request and user that returns labels, not {scope!r:.100}")
@@ -373,7 +373,7 @@ def checked_scope(scope: object, store: Store) -> AskScope | None:
 
 async def scope_of(ask: AskScope, request: Request) -> LabelFilter | None:
     """Return the labels of the user's runs; `None` shows nothing (rule 2)."""
-    got = await acapture(_asked, ask, request)
+    got = await acapture(_scope_of, ask, request)
     if isinstance(got, Error):
         if not isinstance(got.error, Exception):
             raise got.error
@@ -382,7 +382,7 @@ async def scope_of(ask: AskScope, request: Request) -> LabelFilter | None:
     return got.value
 
 
-async def _asked(ask: AskScope, request: Request) -> LabelFilter | None:
+async def _scope_of(ask: AskScope, request: Request) -> LabelFilter | None:
     found = ask(request, request.scope.get("flujo_user_object"))
     labels = await found if inspect.isawaitable(found) else found
     return None if labels is None else tuple(checked_labels(labels).items())
@@ -397,7 +397,7 @@ def checked_may_answer(given: object) -> AskAnswer | None:
 
 async def is_allowed(ask: AskAnswer, request: Request, question: Question) -> bool:
     """Return whether a user may answer a question (rule 6)."""
-    got = await acapture(_judged, ask, request.scope.get("flujo_user_object"), question)
+    got = await acapture(_may_answer, ask, request.scope.get("flujo_user_object"), question)
     if isinstance(got, Error):
         if not isinstance(got.error, Exception):
             raise got.error
@@ -406,7 +406,7 @@ async def is_allowed(ask: AskAnswer, request: Request, question: Question) -> bo
     return got.value
 
 
-async def _judged(ask: AskAnswer, user: object, question: Question) -> bool:
+async def _may_answer(ask: AskAnswer, user: object, question: Question) -> bool:
     found = ask(user, question)
     return (await found if inspect.isawaitable(found) else found) is True
 

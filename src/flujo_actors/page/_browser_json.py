@@ -24,16 +24,16 @@ def json_text(data: object, *, indent: int | None = None) -> str:
         text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=separators, indent=indent)
         text.encode()
     except ValueError:  # of which UnicodeEncodeError is one
-        text = json.dumps(_spelled(data), allow_nan=False, separators=separators, indent=indent)
+        text = json.dumps(_json_safe(data), allow_nan=False, separators=separators, indent=indent)
     return text
 
 
-def _spelled(data: object) -> object:
+def _json_safe(data: object) -> object:
     if isinstance(data, float) and not math.isfinite(data):
         return str(data)
     if isinstance(data, dict):
-        return {name: _spelled(each) for name, each in data.items()}
-    return [_spelled(each) for each in data] if isinstance(data, list | tuple) else data
+        return {name: _json_safe(each) for name, each in data.items()}
+    return [_json_safe(each) for each in data] if isinstance(data, list | tuple) else data
 
 
 def bounded(shown: dict[str, object]) -> dict[str, object]:

@@ -211,7 +211,7 @@ def _committed(body: Fields, record: RecordSummary, message: Message) -> Message
     result = _parsed(body.get("result"))
     reply = _fields(result)
     if isinstance(reply.get("parts"), list):
-        return {"role": "assistant", "turn": _turn(record.path), **_said(reply), **spent}
+        return {"role": "assistant", "turn": _turn(record.path), **_model_reply(reply), **spent}
     value = reply.get("value", result)
     return {"role": "tool", "tool": message.get("tool") or "tool", "result": value, **spent}
 
@@ -261,7 +261,13 @@ def _transcript_messages(transcript: list[object], settled: RecordSummary | None
         usage = _fields(each.get("usage"))
         tokens = _count(usage.get("input_tokens")) + _count(usage.get("output_tokens"))
         whole = {"cost_usd": settled.cost_usd, "latency_ms": round(settled.latency_s * 1000)} if settled else {}
-        yield {"role": "assistant", "turn": turn, **_said(each), "tokens": tokens, **(whole if responses == 1 else {})}
+        yield {
+            "role": "assistant",
+            "turn": turn,
+            **_model_reply(each),
+            "tokens": tokens,
+            **(whole if responses == 1 else {}),
+        }
         for call in _calls(each):
             message = {"role": "tool", **call}
             calls[str(call["id"])] = message
@@ -283,7 +289,7 @@ def _request_messages(request: Fields, calls: Mapping[str, Message] | None = Non
                 yield {"role": "user", "text": _text(part.get("content"))}
 
 
-def _said(response: Fields) -> Message:
+def _model_reply(response: Fields) -> Message:
     """Return the text and the tool calls of a model's reply."""
     parts = [_fields(each) for each in _items(response.get("parts"))]
     texts = [str(each.get("content")) for each in parts if each.get("part_kind") in ("text", "thinking")]

@@ -66,7 +66,7 @@ def event_app(
     if isinstance(events, str) or (events is not None and not all(isinstance(each, str) for each in (*events,))):
         raise DeclarationError(f"event_app: events must be a list of names, not {events!r:.100}")
     opened = open_store(store, reader=True)
-    required(opened, "send", what="event_app", port="Events")
+    required(opened, "send", subject="event_app", port="Events")
     names = None if events is None else frozenset(events)
     receiver = _Receiver(store=opened, auth=auth, names=names, signature=signature)
     return Starlette(routes=[Route("/{event}", receiver.receive, methods=["POST"])])

@@ -437,7 +437,7 @@ def _answer_view(
 
 
 def _tool_call(body: Mapping[str, object]) -> Mapping[str, object]:
-    """Return tool and arguments of an asked tool call."""
+    """Return tool and arguments of a tool call to approve."""
     found = body
     for name in ("question", "facts", "metadata"):
         inner = found.get(name)
@@ -455,7 +455,7 @@ def _decision(answer: object, given: Mapping[str, object]) -> str:
 
 
 def _argument_changes(asked: object, given: object) -> list[tuple[str, object, object]]:
-    """Return name, asked value and given value of changed arguments."""
+    """Return name, requested value and given value of changed arguments."""
     if not isinstance(asked, dict) or not isinstance(given, dict):
         return []
     return [(name, asked.get(name), value) for name, value in given.items() if value != asked.get(name)]

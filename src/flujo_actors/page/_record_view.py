@@ -41,7 +41,7 @@ from .._dsl.pipeline import Pipeline
 from .._durable.fingerprint import read_fingerprint, system_texts
 from .._durable.forks import RECORDED, REHEARSED
 from .._durable.pipeline_diff import declared_at
-from .._durable.remote_result_refs import read_whole
+from .._durable.remote_result_refs import read_resolved
 from .._durable.run_admission import step_at, whole_record
 from .._durable.run_states import StateInfo
 from ..errors import RunNotFound
@@ -141,7 +141,7 @@ class Bodies:
                 found = each
         return found
 
-    def _around(self, record: RecordSummary) -> RecordSummary | None:
+    def _enclosing(self, record: RecordSummary) -> RecordSummary | None:
         """Return a record of the enclosing step, settled or not."""
         around = step_around(record.path)
         if around == ROOT:
@@ -156,7 +156,7 @@ class Bodies:
         before = self._before(record)
         if before is not None:
             return _known(outcome_of(self.raw(before.seq)).get("output"))
-        around = self._around(record)
+        around = self._enclosing(record)
         if around is None:
             return _known(untagged(self.raw(1).get("input")))
         given = self.input_of(around._replace(seq=min(around.seq, record.seq)))
@@ -186,7 +186,7 @@ class Bodies:
             if "context" in left:
                 return left["context"]
             before = self._before(before)
-        around = self._around(record)
+        around = self._enclosing(record)
         return self.raw(1).get("context") if around is None else self._context_before(around)
 
 
@@ -282,7 +282,7 @@ def _condition(facts: Mapping[str, object]) -> str:
 
 def as_lines(store: Store, run_id: RunId, clean: Any) -> Iterable[str]:
     """Yield the records of a run as JSON lines, freed of secrets."""
-    for record in read_whole(store, run_id):
+    for record in read_resolved(store, run_id):
         facts = {"seq": record.seq, "at": record.at, "kind": record.kind, "path": record.path}
         yield json_text({**facts, "body": clean(untagged(json.loads(record.body)))}) + "\n"
 
@@ -458,7 +458,7 @@ def outputs_of(store: Store, run_id: RunId) -> dict[StepPath, object]:
     """Return the output of every step as plain JSON. Blocks."""
     return {
         record.path: outcome_of(json.loads(record.body)).get("output")
-        for record in read_whole(store, run_id)
+        for record in read_resolved(store, run_id)
         if record.kind == "settled" and not is_tried(record.path)
     }
 
@@ -528,11 +528,11 @@ def _metrics_of(found: Evaluation) -> dict[str, _Metric]:
         "Cost": _Metric(lambda case: case.cost_usd, dollars_text),
         "Time": _Metric(lambda case: case.duration_s, seconds_text),
     }
-    judged = {name: _Metric(partial(_judged, name), _judged_text) for name in names}
+    judged = {name: _Metric(partial(_score, name), _judged_text) for name in names}
     return {**judged, **{name: metric for name, metric in of_runs.items() if name not in judged}}
 
 
-def _judged(name: str, case: CaseResult) -> float | None:
+def _score(name: str, case: CaseResult) -> float | None:
     return case.assertions.get(name, case.scores.get(name))
 
 
@@ -659,7 +659,7 @@ def listed(run: StoredRun, now: StateInfo, hide: Hide) -> dict[str, object]:
     }
 
 
-def standing(run: StoredRun, now: StateInfo, hide: Hide, *, can_resume: bool) -> dict[str, object]:
+def run_state(run: StoredRun, now: StateInfo, hide: Hide, *, can_resume: bool) -> dict[str, object]:
     """Return a run with its open pauses for its own page."""
     return {
         **listed(run, now, hide),

@@ -102,7 +102,7 @@ class EventTranslator:
         yield TextMessageContentEvent(message_id=name, delta=text)
         yield TextMessageEndEvent(message_id=name)
 
-    def rest(self) -> Iterator[BaseEvent]:
+    def close_open(self) -> Iterator[BaseEvent]:
         """Whatever is open is over."""
         for path in [*self._messages, *self._steps]:
             yield from self._over(path)

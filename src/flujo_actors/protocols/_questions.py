@@ -57,13 +57,15 @@ async def asked_at(flujo: Flujo, token: str) -> OpenQuestion:
     """Return a token's open pause; raise `NotPaused` without one."""
     if flujo.store is None:
         pause = await flujo._runs("strict").pause_at(token)
-        return _asked(token, pause.path, pause.paused.message, pause.question, pause.input_schema)
+        return _question(token, pause.path, pause.paused.message, pause.question, pause.input_schema)
     stored = await anyio.to_thread.run_sync(waiting_pause, flujo.store, token)
     body = record_bodies.read_body(stored.body, where=f"the pause at {token!r}")
-    return _asked(token, stored.path, stored.message, read_question(body.get("question")), body.get("schema"))
+    return _question(token, stored.path, stored.message, read_question(body.get("question")), body.get("schema"))
 
 
-def _asked(token: str, path: StepPath, message: str, spec: QuestionSpec | None, input_schema: object) -> OpenQuestion:
+def _question(
+    token: str, path: StepPath, message: str, spec: QuestionSpec | None, input_schema: object
+) -> OpenQuestion:
     kind = kind_of(spec, path)
     return OpenQuestion(
         token=token,
@@ -111,7 +113,7 @@ class ElicitedAnswer:
     value: Any
 
 
-def asks_with(schema: JsonObject) -> ElicitationForm | None:
+def form_schema(schema: JsonObject) -> ElicitationForm | None:
     """Return a pause's form schema; `None` if no form fits."""
     if not schema:
         return _form({_ONLY: {"type": "string"}}, [_ONLY])
@@ -225,7 +227,7 @@ def _behind(reference: str, root: JsonObject) -> JsonObject:
 
 def form_of(asked: OpenQuestion) -> ElicitationForm | None:
     """Return the form of a question; requested arguments are prefilled."""
-    form = asks_with(asked.schema)
+    form = form_schema(asked.schema)
     given = None if asked.tool is None else asked.tool["arguments"]
     if form is None or not isinstance(given, Mapping):
         return form

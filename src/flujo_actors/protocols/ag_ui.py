@@ -257,7 +257,7 @@ class _Agent:
             asked = RunAgentInput.model_validate_json(await request.body())
         except ValidationError as error:
             return JSONResponse({"error": f"that is no AG-UI request: {error}"}, status_code=422)
-        translator = EventTranslator(self._run_of(asked), said=_said(asked))
+        translator = EventTranslator(self._run_of(asked), said=_last_message_digest(asked))
         return EventSourceResponse(self._sent(self._events(request, asked, translator), translator), sep="\n")
 
     async def _sent(
@@ -271,14 +271,14 @@ class _Agent:
                 )
                 yield ServerSentEvent(data=sent, id=name, sep="\n")
 
-    def _event_id(self, run_id: str, seq: int, said: str) -> str | None:
+    def _event_id(self, run_id: str, seq: int, last: str) -> str | None:
         """Return an event's signed position in the records; `None` without store.
 
         It contains the last user message of its request, if any (rule 7).
         """
         if self.flujo.store is None:
             return None
-        return f"{seq}.{self._signed(run_id, said)}" + (f".{said}" if said else "")
+        return f"{seq}.{self._signed(run_id, last)}" + (f".{last}" if last else "")
 
     def _signed(self, run_id: str, about: str) -> str:
         """Return the signature of a run id for a purpose."""
@@ -290,10 +290,10 @@ class _Agent:
         number, _, rest = (given := request.headers.get("last-event-id", "")).partition(".")
         if not number.isdecimal() or len(number) > 15:
             return None
-        said = rest.partition(".")[2]
-        expected = self._event_id(run_id, int(number), said)
+        last = rest.partition(".")[2]
+        expected = self._event_id(run_id, int(number), last)
         is_ours = expected is not None and hmac.compare_digest(given.encode(), expected.encode())
-        return (int(number), said) if is_ours else None
+        return (int(number), last) if is_ours else None
 
     def _sleeper(self, token: str) -> str | None:
         """Return the run of a sleep's token, or None (rule 8)."""
@@ -318,15 +318,15 @@ class _Agent:
         for event in self._ignored(asked):
             yield event
         try:
-            async with aclosing(self._told(request, asked, translator)) as events:
+            async with aclosing(self._run_events(request, asked, translator)) as events:
                 async for event in events:
                     yield event
         except FlujoError as error:
-            for event in translator.rest():
+            for event in translator.close_open():
                 yield event
             yield RunErrorEvent(message=str(error), code=type(error).__name__)
 
-    async def _told(
+    async def _run_events(
         self, request: Request, asked: RunAgentInput, translator: EventTranslator
     ) -> AsyncGenerator[BaseEvent, None]:
         """Yield the run's events, continuing a paused run per answer."""
@@ -350,7 +350,7 @@ class _Agent:
                     for event in translator.events(outcome):
                         yield event
                 result = await run
-        for event in translator.rest():
+        for event in translator.close_open():
             yield event
         if result is not None:
             for event in await self._end(asked, translator, result):
@@ -359,8 +359,8 @@ class _Agent:
     async def _parts(self, request: Request, asked: RunAgentInput, translator: EventTranslator) -> list[_Begin]:
         seen = self._seen(request, translator.run_id)
         if seen is not None:
-            translator.seq, said = seen
-            return [functools.partial(self._reconnect, translator.run_id, _later(asked, said))]
+            translator.seq, last = seen
+            return [functools.partial(self._reconnect, translator.run_id, _later_messages(asked, last))]
         if not asked.resume:
             given = {"context": await self._first_context(request, asked), "labels": await self._labels(request, asked)}
             return [functools.partial(self._begin, asked, given)]
@@ -385,10 +385,10 @@ class _Agent:
             return await self.flujo.submit(data, run_id=asked.run_id, **given)
         return self.flujo.run_async(data, run_id=asked.run_id, started=True, tools=True, chunks=self.chunks, **given)
 
-    async def _reconnect(self, run_id: str, said: Iterable[UserMessage] = ()) -> _Begun:
+    async def _reconnect(self, run_id: str, last: Iterable[UserMessage] = ()) -> _Begun:
         """Continue a returning client's run, here or from its records."""
         await refuse_foreign(self.flujo, run_id)
-        for message in said:
+        for message in last:
             await _in_thread(functools.partial(self._client().steer, run_id, _text_of(message), id=message.id))
         assert self.flujo.store is not None  # only events of stored runs have ids
         run = await _in_thread(self.flujo.store.get, RunId(run_id))
@@ -509,7 +509,7 @@ async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
     return await anyio.to_thread.run_sync(call, *arguments, abandon_on_cancel=True)
 
 
-def _said(asked: RunAgentInput) -> str:
+def _last_message_digest(asked: RunAgentInput) -> str:
     """Return a digest of a request's last user message, if any."""
     ids = [message.id for message in asked.messages if isinstance(message, UserMessage)]
     return _name_of(ids[-1]) if ids else ""
@@ -519,11 +519,11 @@ def _name_of(message_id: str) -> str:
     return hashlib.sha256(message_id.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _later(asked: RunAgentInput, said: str) -> list[UserMessage]:
+def _later_messages(asked: RunAgentInput, last: str) -> list[UserMessage]:
     """Return the user messages of a request after the named one."""
     sent = [message for message in asked.messages if isinstance(message, UserMessage)]
     names = [_name_of(message.id) for message in sent]
-    return sent[names.index(said) + 1 :] if said in names else []
+    return sent[names.index(last) + 1 :] if last in names else []
 
 
 def _outcome(translator: EventTranslator, result: PipelineResult, questions: list[OpenQuestion]) -> Any:

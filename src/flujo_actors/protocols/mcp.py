@@ -254,20 +254,20 @@ class _Tools:
             return await self._continued(token, context)
         if self.client is not None and _can_poll(context):
             return await self._run_as_task(data, context)
-        return await self._asking(await self._begun(data, context), context)
+        return await self._with_answers(await self._start(data, context), context)
 
     async def _run_as_task(self, data: object, context: McpContext) -> Told:
         """Run in the background; a long run continues as a task."""
         given = await self._server_options(context)
         run_id = await self._flujo.submit(data, run_id=_new_run_id(), **given)
-        self._go_on(run_id)
+        self._execute_detached(run_id)
         try:
             result = await self._waited(run_id, self._task_after_s)
         except TimeoutError:
             return CallToolResult(content=[], _meta={TASK_META: run_id})
-        return await self._asking(result, context)
+        return await self._with_answers(result, context)
 
-    async def _begun(self, data: object, context: McpContext) -> PipelineResult:
+    async def _start(self, data: object, context: McpContext) -> PipelineResult:
         given, run_id = await self._server_options(context), _new_run_id()
         if self._execute == "workers":
             return await self._waited(await self._flujo.submit(data, run_id=run_id, **given))
@@ -298,14 +298,14 @@ class _Tools:
             last = round_ >= _MOST_REFUSALS
             why = str(error)
             return self._text(run_id, asked, why=why) if last else _input_required(asked, form, round_ + 1, why=why)
-        return await self._asking(result, context)
+        return await self._with_answers(result, context)
 
-    async def _asking(self, result: PipelineResult, context: McpContext) -> Told:
+    async def _with_answers(self, result: PipelineResult, context: McpContext) -> Told:
         """Return a run's result, after asking the client if possible."""
         why, refusals = "", 0
         while result.status == "paused" and result.state_token is not None:
             asked = await asked_at(self._flujo, result.state_token)
-            form = form_of(asked) if _can_ask(context) else None
+            form = form_of(asked) if _supports_forms(context) else None
             if form is None or refusals == _MOST_REFUSALS:
                 return self._text(result.run_id, asked, why=why)
             if _is_modern(context):
@@ -317,7 +317,7 @@ class _Tools:
                 result, why = await self._resumed(asked.token, answer, context), ""
             except InvalidAnswer as error:
                 why, refusals = str(error), refusals + 1
-        return self._told(result)
+        return self._tool_result(result)
 
     async def _watched(self, run: Any, context: McpContext) -> PipelineResult:
         done = begun = 0
@@ -355,7 +355,7 @@ class _Tools:
         """Start a run; it is durable before its id is returned."""
         given = await self._server_options(context)
         run_id = await self._flujo.submit(data, run_id=_new_run_id(), **given)
-        self._go_on(run_id)
+        self._execute_detached(run_id)
         return _text({"run_id": run_id, "status": "running"})
 
     async def status(self, run_id: str) -> Told:
@@ -376,14 +376,14 @@ class _Tools:
             result = await self._waited(run_id, bounded)
         except TimeoutError:
             return await self.status(run_id)
-        return await self.status(run_id) if result.status == "paused" else self._told(result)
+        return await self.status(run_id) if result.status == "paused" else self._tool_result(result)
 
     async def answer(self, token: str, answer: Any) -> Told:
         """Answer a question."""
         run_id = str(parse_token(token)[0])
         await self._refuse_foreign(run_id)
         await anyio.to_thread.run_sync(self._client().answer, token, answer)
-        self._go_on(run_id)
+        self._execute_detached(run_id)
         return _text({"run_id": run_id, "status": "running"})
 
     async def cancel(self, run_id: str, reason: str = "cancelled by an MCP client") -> Told:
@@ -405,7 +405,7 @@ class _Tools:
         assert self.client is not None  # these tools are there only with a store
         return self.client
 
-    def _go_on(self, run_id: str) -> None:
+    def _execute_detached(self, run_id: str) -> None:
         """Execute the run in its own loop, outliving its client."""
         if self._execute == "here":
             name = f"flujo_actors run {run_id}"
@@ -419,7 +419,7 @@ class _Tools:
         assert self._flujo.store is not None
         run = await anyio.to_thread.run_sync(self._flujo.store.get, RunId(run_id))
         if run.status == "running" and not run.leased:
-            self._go_on(run_id)
+            self._execute_detached(run_id)
         document = TaskState(run_id=run_id, status="working", created_at=run.created_at, updated_at=run.updated_at)
         if run.status in ("completed", "failed"):
             return attrs.evolve(document, status="completed", result=await self.task_result(run_id))
@@ -433,7 +433,7 @@ class _Tools:
     async def task_result(self, run_id: str) -> CallToolResult:
         """Wait for the end of a run and return its result."""
         await self._refuse_foreign(run_id)
-        result = self._told(await self._waited(run_id, _LONGEST_WAIT_S))
+        result = self._tool_result(await self._waited(run_id, _LONGEST_WAIT_S))
         assert isinstance(result, CallToolResult)
         return result
 
@@ -449,7 +449,7 @@ class _Tools:
             answer = answer_in(str(reply.get("action")), given, form_of(asked) or {})
             if answer is not None:
                 await anyio.to_thread.run_sync(self._client().answer, token, answer.value)
-        self._go_on(run_id)
+        self._execute_detached(run_id)
 
     async def cancel_task(self, run_id: str) -> None:
         """End a run as aborted."""
@@ -457,7 +457,7 @@ class _Tools:
 
     # --- results ---
 
-    def _told(self, result: PipelineResult) -> Told:
+    def _tool_result(self, result: PipelineResult) -> Told:
         document: dict[str, object] = {"run_id": result.run_id, "status": result.status}
         if result.status == "completed":
             return _text({**document, "output": json.loads(to_json(result.output, plain=True))})
@@ -487,7 +487,7 @@ def _is_modern(context: McpContext) -> bool:
     return context.protocol_version is not None and context.protocol_version >= _MODERN
 
 
-def _can_ask(context: McpContext) -> bool:
+def _supports_forms(context: McpContext) -> bool:
     """Return whether client and transport support forms."""
     offered = context.client_capabilities
     elicitation = None if offered is None else offered.elicitation

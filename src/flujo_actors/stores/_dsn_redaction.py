@@ -40,7 +40,7 @@ def _announced_hidden(text: str, *, to: str) -> str:
     return "".join(kept)
 
 
-def said_without_password(text: str, address: str) -> str:
+def message_without_password(text: str, address: str) -> str:
     """Return a driver's message about an address without its password.
 
     Drivers quote the whole address, its unparsable part, or a wrong part.
@@ -119,13 +119,13 @@ def _checked(name: str, value: str, known: Sequence[str], kind: str) -> Any:
         raise DeclarationError(f"a {kind} URL has no option 'flujo.{name}': {hint}")
     if name != "pool_size":
         return value
-    return checked_pool_size(int(value) if _SHORT_NUMBER.fullmatch(value) else value, what="flujo.pool_size")
+    return checked_pool_size(int(value) if _SHORT_NUMBER.fullmatch(value) else value, subject="flujo.pool_size")
 
 
-def checked_pool_size(size: object, *, what: str) -> int:
+def checked_pool_size(size: object, *, subject: str) -> int:
     """Return the number of connections; refuse other values."""
     if not is_count(size):
-        raise DeclarationError(f"{what} must be a whole number of at least 1, not {brief_repr(size)}")
+        raise DeclarationError(f"{subject} must be a whole number of at least 1, not {brief_repr(size)}")
     return size
 
 

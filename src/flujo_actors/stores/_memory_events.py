@@ -35,7 +35,7 @@ class MemoryEvents:
     """Events and conversations of an in-memory store."""
 
     _lock: threading.Lock
-    _talks: MemoryConversationRows
+    _conversations: MemoryConversationRows
     _wall: Callable[[], float]
     _runs: dict[RunId, MemoryRun]
     _events: dict[tuple[str, str], MemoryEvent]
@@ -43,11 +43,11 @@ class MemoryEvents:
 
     def conversation_rows(self) -> MemoryConversationRows:
         """Return the conversations."""
-        return self._talks
+        return self._conversations
 
-    def talked(self, write: ConversationWrite | None) -> ConversationMoved | None:
+    def write_messages(self, write: ConversationWrite | None) -> ConversationMoved | None:
         """Write a conversation's new messages; return a conflict, if any."""
-        if write is None or self._talks.write_conversation(write.row, write.entries, expected=write.expected):
+        if write is None or self._conversations.write_conversation(write.row, write.entries, expected=write.expected):
             return None
         return ConversationMoved(write.row.id)
 

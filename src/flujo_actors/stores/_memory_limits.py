@@ -94,7 +94,7 @@ class MemoryBudgets:
             budget.shares[FOLDED] = _NO_LEASE, whole
 
     def write(self, lease: Lease, share: BudgetShare) -> None:
-        """Write a share, unless a later one is there."""
+        """Write a share, unless a later one exists."""
         budget = self._at(share)
         self._absorb(budget, share)
         if share.holder in budget.shares:

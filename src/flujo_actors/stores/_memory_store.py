@@ -92,7 +92,7 @@ class MemoryStore(MemoryEvents, MemorySchedules, MemoryRates, MemoryCache, Memor
         self._wall = wall
         self._runs: dict[RunId, MemoryRun] = {}
         self._workers: dict[str, WorkerNote] = {}
-        self._schedules, self._rates, self._cache, self._talks = {}, RateTable(), {}, MemoryConversationRows()
+        self._schedules, self._rates, self._cache, self._conversations = {}, RateTable(), {}, MemoryConversationRows()
         self._budgets = MemoryBudgets(self._lasts, self._lost)
         self._duties: dict[str, tuple[str, float]] = {}
         self._outbox = MemoryOutbox()
@@ -590,7 +590,9 @@ class MemoryStore(MemoryEvents, MemorySchedules, MemoryRates, MemoryCache, Memor
 
     def _append(self, append: Append) -> Verdict:
         lease = append.lease
-        refused = self._lost(lease) or self._runs[lease.run_id].refusal(append) or self.talked(append.conversation)
+        refused = (
+            self._lost(lease) or self._runs[lease.run_id].refusal(append) or self.write_messages(append.conversation)
+        )
         if refused is not None:
             return refused
         run, wall = self._runs[lease.run_id], self._wall()

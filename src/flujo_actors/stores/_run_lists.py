@@ -374,14 +374,14 @@ def _status(query: RunQuery, sql: Dialect) -> list[str]:
 def _part_by_keys(query: RunQuery, sql: Dialect, common: Sequence[str]) -> ListingPart:
     changed = "coalesce(ended_at, updated_at)"
     chosen = [sql.by_key("labelled"), *common, *_unindexed("status", query.status, sql), *_unfavored(query, sql)]
-    chosen += [*_changed(changed, query, sql), *_seen(changed, query, sql)]
+    chosen += [*_changed(changed, query, sql), *_cursor_condition(changed, query, sql)]
     return _part(chosen, f"{changed} DESC, id DESC" if query.order == "updated" else "id DESC")
 
 
 def _part_by_label(query: RunQuery, sql: Dialect, common: Sequence[str], number: int) -> ListingPart:
     """Return a label's runs, newest first, by the index of labels."""
     chosen = [_label("l", number, query, sql), "id = l.run", *common, *_unindexed("status", query.status, sql)]
-    chosen += [*_unfavored(query, sql), *_seen("l.run", query, sql)]
+    chosen += [*_unfavored(query, sql), *_cursor_condition("l.run", query, sql)]
     chosen += [] if query.created_after is None else [f"l.run >= {sql.parameter('first')}"]
     chosen += [] if query.created_before is None else [f"l.run < {sql.parameter('end')}"]
     tables, limit = "flujo_labels AS l CROSS JOIN flujo_runs", sql.parameter("limit")
@@ -393,7 +393,7 @@ def _created_part(query: RunQuery, sql: Dialect, common: Sequence[str], column: 
     """Return a listing in created order, by the index of `column`."""
     queue = None if query.queue is None else f"queue = {sql.parameter('queue')} AND queue IS NOT NULL"
     pipeline = None if query.pipeline is None else sql.pipeline
-    chosen = [*common, *_seen("id", query, sql)]
+    chosen = [*common, *_cursor_condition("id", query, sql)]
     indexed = {
         "status": _status(query, sql),
         "queue": [queue] if queue else [],
@@ -427,7 +427,7 @@ def _open_part(query: RunQuery, sql: Dialect, common: Sequence[str]) -> ListingP
     chosen = ["ended_at IS NULL", *_unfavored(query, sql), *status]
     chosen += _changed("updated_at", query, sql)
     order = "updated_at DESC, id DESC" if query.order == "updated" else sql.order_unindexed
-    return _part([*common, *chosen, *_seen("updated_at", query, sql)], order)
+    return _part([*common, *chosen, *_cursor_condition("updated_at", query, sql)], order)
 
 
 def _ended_part(query: RunQuery, sql: Dialect, common: Sequence[str]) -> ListingPart:
@@ -436,7 +436,7 @@ def _ended_part(query: RunQuery, sql: Dialect, common: Sequence[str]) -> Listing
     chosen = ["ended_at IS NOT NULL", *_unfavored(query, sql), *often]
     chosen += _changed("ended_at", query, sql)
     order = "ended_at DESC, id DESC" if query.order == "updated" else sql.order_unindexed
-    return _part([*common, *chosen, *_seen("ended_at", query, sql)], order)
+    return _part([*common, *chosen, *_cursor_condition("ended_at", query, sql)], order)
 
 
 def _unfavored(query: RunQuery, sql: Dialect) -> list[str]:
@@ -452,7 +452,7 @@ def _changed(column: str, query: RunQuery, sql: Dialect) -> list[str]:
     return before if query.updated_after is None else [*before, f"{column} > {sql.parameter('updated_after')}"]
 
 
-def _seen(column: str, query: RunQuery, sql: Dialect) -> list[str]:
+def _cursor_condition(column: str, query: RunQuery, sql: Dialect) -> list[str]:
     if query.cursor is None:
         return []
     if query.order == "created":
@@ -572,7 +572,7 @@ def fits(run: StoredRun, query: RunQuery, *, by_id: bool) -> bool:
         and (not query.abandoned or (run.status == "running" and not run.leased and not run.unclaimed))
         and (not query.answered or (run.status != "running" and run.ready))
         and (query.cursor is None or _position(run, query) < read_cursor(query.cursor, query.order))
-        and (query.search is None or _found(run, query.search, by_id))
+        and (query.search is None or _matches(run, query.search, by_id))
         and (not query.labels or has_labels(run.labels, query.labels))
         and (not query.facts or _fact_of(run) in query.facts)
         and (query.ended_before is None or (run.ended_at is not None and run.ended_at < query.ended_before))
@@ -602,5 +602,5 @@ def _within(moment: float, after: float | None, before: float | None) -> bool:
     return (after is None or moment > after) and (before is None or moment < before)
 
 
-def _found(run: StoredRun, search: str, by_id: bool) -> bool:
+def _matches(run: StoredRun, search: str, by_id: bool) -> bool:
     return run.run_id.startswith(search) if by_id else search.lower() in run.pipeline.lower()

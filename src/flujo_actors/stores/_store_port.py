@@ -572,11 +572,11 @@ class Transaction(Protocol):
         """Add records to the transaction; `LeaseLost` if the lease is not current."""
 
 
-def required(store: object, method: str, *, what: str, port: str = "RunScan") -> None:
+def required(store: object, method: str, *, subject: str, port: str = "RunScan") -> None:
     """`DeclarationError` if the store lacks a part that not every store has."""
     if not hasattr(store, method):
         raise DeclarationError(
-            f"{what} needs a store with `{method}`, and {type(store).__name__} has none: see `{port}`, "
+            f"{subject} needs a store with `{method}`, and {type(store).__name__} has none: see `{port}`, "
             "or use SqliteStore, PostgresStore or MemoryStore"
         )
 

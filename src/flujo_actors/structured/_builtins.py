@@ -61,11 +61,11 @@ def ensure_object(value: object, key: str = "value") -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    plain = tried(_looked_at, value)  # circles, bytes that are no text, and whatever the user's properties raise
-    return _told(value) if isinstance(plain, Error) else plain.value
+    plain = tried(_decoded, value)  # circles, bytes that are no text, and whatever the user's properties raise
+    return _as_text(value) if isinstance(plain, Error) else plain.value
 
 
-def _looked_at(value: object) -> object:
+def _decoded(value: object) -> object:
     return _object_in(value) if isinstance(value, str) else to_jsonable_python(value, fallback=_fields_of)
 
 
@@ -75,10 +75,10 @@ def _fields_of(value: Any) -> object:
     if attrs.has(type(value)):
         return {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
     has_fields = hasattr(value, "__dict__") and not isinstance(value, type | ModuleType) and not callable(value)
-    return {name: item for name, item in vars(value).items() if name[:1] != "_"} if has_fields else _told(value)
+    return {name: item for name, item in vars(value).items() if name[:1] != "_"} if has_fields else _as_text(value)
 
 
-def _told(value: object) -> str:
+def _as_text(value: object) -> str:
     text = tried(str, value)
     return f"<{type(value).__name__}>" if isinstance(text, Error) else text.value
 
@@ -101,7 +101,7 @@ def stringify(value: object) -> str:
     if isinstance(value, str):
         return value
     plain = tried(_jsonable, value)
-    return _told(value) if isinstance(plain, Error) else str(plain.value)
+    return _as_text(value) if isinstance(plain, Error) else str(plain.value)
 
 
 def _jsonable(value: object) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from . import _strict as strict
-from ._mend import MEMBER_AFTER_COMMA, Mended, NotJson, TooDeep, mend
+from ._mend import MEMBER_AFTER_COMMA, NotJson, RepairedJson, TooDeep, repair_container
 from ._read_result import Limits, TooMuchWork
 
 _BRACKETS = "{[｛［"
@@ -149,18 +149,18 @@ class _Search:
         found = _LEADING_TUPLE.match(self.text, pos)
         if not found:
             return pos
-        candidate = self.mended(found.end() - 1)
+        candidate = self.repaired(found.end() - 1)
         if candidate and not candidate.readable:
-            return self.left_unread(candidate)
+            return self.skip_unreadable(candidate)
         if candidate is None or isinstance(candidate.value, str) or not candidate.solid:
             return pos
         self.found.append(candidate)
         return candidate.end
 
     def visit_bracket(self, pos: int) -> int:
-        candidate = self.strict(pos) or self.mended(pos)
+        candidate = self.strict(pos) or self.repaired(pos)
         if candidate and not candidate.readable:
-            return self.left_unread(candidate)
+            return self.skip_unreadable(candidate)
         if candidate is None or not candidate.solid:
             self.spend_start()
         if candidate is None:
@@ -169,7 +169,7 @@ class _Search:
         self.found.append(attrs.evolve(candidate, fragment=True) if inside else candidate)
         return max(candidate.end, pos + 1)
 
-    def left_unread(self, candidate: Candidate) -> int:
+    def skip_unreadable(self, candidate: Candidate) -> int:
         """Skip an unreadable region, so earlier candidates are not final."""
         self.found.clear()
         self.ambiguous = self.unreadable = True
@@ -198,18 +198,18 @@ class _Search:
         solid = isinstance(value, dict) or len(value) != 1 or not isinstance(value[0], int | float)
         return Candidate(start=pos, end=end, value=value, json=json, engine="strict", solid=solid)
 
-    def mended(self, pos: int) -> Candidate | None:
+    def repaired(self, pos: int) -> Candidate | None:
         self.spend_steps(_MEND_STEPS)
-        first = self.mend_until(pos, len(self.text))
+        first = self.repaired_until(pos, len(self.text))
         if first and first.complete:
             return self.parsed(first)
         cut = self.wrapper_end(pos)
-        second = self.mend_until(pos, cut) if cut > pos else None
+        second = self.repaired_until(pos, cut) if cut > pos else None
         return self.parsed(second or first)
 
-    def mend_until(self, pos: int, end: int) -> Mended | None:
+    def repaired_until(self, pos: int, end: int) -> RepairedJson | None:
         try:
-            mended = mend(self.text, pos, end, max_depth=self.limits.max_depth, max_steps=self.steps_left)
+            repaired = repair_container(self.text, pos, end, max_depth=self.limits.max_depth, max_steps=self.steps_left)
         except TooDeep as problem:
             raise TooMuchWork(str(problem)) from None
         except NotJson as problem:
@@ -218,8 +218,8 @@ class _Search:
             if (problem.solid or problem.ambiguous) and pos >= self.unread_until:
                 self.unread_until = self.region_end(pos)
             return None
-        self.spend_steps(mended.steps)
-        return mended
+        self.spend_steps(repaired.steps)
+        return repaired
 
     def region_end(self, pos: int) -> int:
         """Return the position of balanced brackets, or the text's end."""
@@ -255,20 +255,20 @@ class _Search:
             at = self.closes_at[closing] = _NEVER if at < 0 else at
         return at
 
-    def parsed(self, mended: Mended | None) -> Candidate | None:
-        if mended is None:
+    def parsed(self, repaired: RepairedJson | None) -> Candidate | None:
+        if repaired is None:
             return None
-        value = _value_of(mended.json)
+        value = _value_of(repaired.json)
         return Candidate(
-            start=mended.start,
-            end=mended.end,
+            start=repaired.start,
+            end=repaired.end,
             value=value,
-            json=mended.json,
+            json=repaired.json,
             engine="mended",
-            complete=mended.complete,
-            solid=mended.solid,
-            passes=mended.repairs,
-            readable=value is not _UNREADABLE and "non_finite" not in mended.repairs,
+            complete=repaired.complete,
+            solid=repaired.solid,
+            passes=repaired.repairs,
+            readable=value is not _UNREADABLE and "non_finite" not in repaired.repairs,
         )
 
 

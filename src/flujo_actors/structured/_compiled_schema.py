@@ -212,7 +212,7 @@ class Schema:
         except Exception as error:  # validators and converters of the user
             if control := escalating(error):
                 raise control from None
-            raise ValueError(f"{self.name} refuses the value: {_told(error)}") from error
+            raise ValueError(f"{self.name} refuses the value: {_leaf_message(error)}") from error
 
 
 def compile_schema(schema: object) -> Schema:
@@ -273,10 +273,10 @@ def _attrs_constructor(cls: type) -> Callable[..., object]:
     return construct
 
 
-def _told(error: BaseException) -> str:
+def _leaf_message(error: BaseException) -> str:
     """Return the message of an error or its first leaf."""
     if isinstance(error, BaseExceptionGroup):
-        return _told(error.exceptions[0])
+        return _leaf_message(error.exceptions[0])
     message = message_of(error)
     return message if isinstance(error, ValueError) else f"{type(error).__name__}: {message}"
 

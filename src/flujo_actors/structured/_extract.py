@@ -56,7 +56,7 @@ def labelled_value(text: str, schema: Schema, no_json: StructuredOutputError | N
     Raise `StructuredOutputError` if there is none.
     """
     with refusing("extract", text, schema):
-        found = _found(after_thinking(text), schema) if len(text) <= _MAX_TEXT else None
+        found = _extracted(after_thinking(text), schema) if len(text) <= _MAX_TEXT else None
         if found is None:
             raise refusal("extract", f"no labelled values of {schema.name!r} in the text", text, schema) from no_json
         return _accepted(found, schema, text)
@@ -71,7 +71,7 @@ def _accepted(found: Any, schema: Schema, text: str) -> object:
     return schema.construct(value)
 
 
-def _found(text: str, schema: Schema) -> object:
+def _extracted(text: str, schema: Schema) -> object:
     root = schema.json_schema
     if root.get("type") == "array":
         return _table(text, _properties(root.get("items"), root))

@@ -62,7 +62,7 @@ class Limits:
     max_chars: int = 64 * 1024 * 1024
     """Maximum length of valid JSON, equal to the default of `aros.streaming.max_bytes`."""
     max_searched_chars: int = 8_000_000
-    """Of text in which JSON has to be found, or mended."""
+    """Of text in which JSON has to be found, or repaired."""
     max_commas_beyond: int = 1_000_000
     """Maximum number of commas in a longer text."""
     max_depth: int = 200

@@ -9,7 +9,7 @@
 Sections:
 
 - Ambiguity check of a parsed text.
-- `json_repair` for texts that the mender refuses; its result is verified.
+- `json_repair` for texts that the repairer refuses; its result is verified.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from ._strict import refusal, refusing
 
 def undisputed(found: ReadResult | None, readable: str, text: str, schema: Schema | None) -> ReadResult | None:
     """Return the reading, unless one changed mark gives another value; refuse several."""
-    if found and (_stands_clear(found, readable) or _is_habit(found, readable)):
+    if found and (_is_separate(found, readable) or _is_habit(found, readable)):
         return found
     near = [reading for reading in _near(readable, text, schema) if found is None or _covers(reading, found)]
     texts = {to_json(reading.data) for reading in near}
@@ -60,7 +60,7 @@ _BRACKETS_AND_COMMA = frozenset(',"{}[]')
 _CLEAR_BEHIND = re.compile(r"\s*(?:\Z|[`<])|\s+(?!true|false|null)[^\W\d][^\n\"{}\[\]]*+(?:\n|\Z)|[.!?]")
 
 
-def _stands_clear(found: ReadResult, text: str) -> bool:
+def _is_separate(found: ReadResult, text: str) -> bool:
     """Return whether it is JSON as written, without adjacent data."""
     start, end = found.span
     if not (found.engine == "strict" or found.passes == ("trailing_comma",)) or not _CLEAR_BEHIND.match(text, end):
@@ -70,9 +70,11 @@ def _stands_clear(found: ReadResult, text: str) -> bool:
 
 def _is_confirmed(found: ReadResult, near: list[ReadResult]) -> bool:
     """Return whether it is the only near or regular reading."""
-    texts = {_said(reading) for reading in near}
-    regular = {_said(reading) for reading in near if _is_regular(reading.data)}
-    return _said(found) in texts and (found.truncated or len(texts) == 1 or regular == {_said(found)})
+    texts = {_comparable_value(reading) for reading in near}
+    regular = {_comparable_value(reading) for reading in near if _is_regular(reading.data)}
+    return _comparable_value(found) in texts and (
+        found.truncated or len(texts) == 1 or regular == {_comparable_value(found)}
+    )
 
 
 _HABITS = (
@@ -90,7 +92,7 @@ def _is_habit(found: ReadResult, text: str) -> bool:
     return usual and balanced and not found.coercions and _is_regular(found.data)
 
 
-def _said(reading: ReadResult) -> bytes:
+def _comparable_value(reading: ReadResult) -> bytes:
     """Return a reading's value; empty containers of both kinds are equal."""
     return to_json(reading.data).replace(b"{}", b"[]")
 
@@ -126,7 +128,7 @@ def _near(readable: str, text: str, schema: Schema | None) -> list[ReadResult]:
     return [reading for reading in near if not reading.coercions] or near
 
 
-# --- `json_repair` for texts that the mender refuses ---------------------------------------------------------------
+# --- `json_repair` for texts that the repairer refuses ---------------------------------------------------------------
 # 1. It sees the extracted candidate only, never the prose around it.
 # 2. Its time is quadratic and unbounded, so it gets texts up to the size measured as safe.
 # 3. A result counts only if it equals the text character by character, except quotes and at most one bracket.
@@ -188,9 +190,9 @@ def says_the_same(text: str, value: object) -> bool:
     Brackets, quotes and comments are ignored.
     """
     written, read = to_json(value).decode(), _COMMENT.sub(" ", text)
-    if not all(_stands_in(text, leaf) for leaf in _strings(value)):
+    if not all(_is_whole_in(text, leaf) for leaf in _strings(value)):
         return False
-    return _signs(read) == _signs(written) and _is_one_apart(_shape(read), _shape(written))
+    return _signs(read) == _signs(written) and _differ_by_one(_shape(read), _shape(written))
 
 
 def _shape(text: str) -> str:
@@ -198,7 +200,7 @@ def _shape(text: str) -> str:
     return "".join(_BRACKETS.findall(_STRING.sub("", text)))
 
 
-def _is_one_apart(shape: str, other: str) -> bool:
+def _differ_by_one(shape: str, other: str) -> bool:
     """Return whether the shapes are equal or differ by one bracket."""
     longer, shorter = (shape, other) if len(shape) > len(other) else (other, shape)
     same = next((at for at, bracket in enumerate(shorter) if bracket != longer[at]), len(shorter))
@@ -213,7 +215,7 @@ def _strings(value: object) -> Iterator[str]:
             yield from _strings(item)
 
 
-def _stands_in(text: str, leaf: str) -> bool:
+def _is_whole_in(text: str, leaf: str) -> bool:
     """Return whether a result string was whole in the text."""
     if ('"' in leaf and _BRACKETS.search(leaf)) or _MARK_AT_THE_EDGE.search(leaf):
         return False
@@ -425,9 +427,9 @@ def _with_schema(
         return reading
     if reading := _scalar(readable, text, schema, found, single):
         return reading
-    weak = [c for c in reversed(found) if not c.solid and _stands_alone(c, readable)]
+    weak = [c for c in reversed(found) if not c.solid and _begins_line(c, readable)]
     cut = any(not c.complete for c in found)
-    spare = iter(()) if single else _spare(readable, limits, ambiguous=candidates.ambiguous, cut=cut)
+    spare = iter(()) if single else _last_resorts(readable, limits, ambiguous=candidates.ambiguous, cut=cut)
     for candidate in (*weak, *spare, *_fragments(candidates)):
         if reading := fitted(candidate, schema, text):
             return reading
@@ -459,7 +461,7 @@ def _fragments(candidates: Candidates) -> list[Candidate]:
     return [c for c in reversed(candidates.found) if c.fragment and c.solid and c.complete]
 
 
-def _spare(text: str, limits: Limits, *, ambiguous: bool, cut: bool) -> Iterator[Candidate]:
+def _last_resorts(text: str, limits: Limits, *, ambiguous: bool, cut: bool) -> Iterator[Candidate]:
     """Yield the last resorts: missing braces, then the repair libraries.
 
     The libraries silently omit the unfinished part of a cut text; `cut` marks it.
@@ -472,7 +474,7 @@ def _spare(text: str, limits: Limits, *, ambiguous: bool, cut: bool) -> Iterator
         yield from (attrs.evolve(candidate, complete=not cut) for candidate in repaired(text, limits))
 
 
-def _stands_alone(candidate: Candidate, text: str) -> bool:
+def _begins_line(candidate: Candidate, text: str) -> bool:
     """Return whether it begins a line, unlike `see [1]`."""
     before = text[: candidate.start]
     return not before.strip() or before.rstrip(" \t").endswith(("\n", ":", "`"))

@@ -18,7 +18,7 @@ from . import _strict as strict
 from ._candidates import Candidate
 from ._coerce import coerce, skeleton
 from ._compiled_schema import Schema
-from ._mend import NotJson, TooDeep, mend
+from ._mend import NotJson, TooDeep, repair_container
 from ._read_result import Coercion, ReadResult
 from ._scalar_answers import describes
 from ._strict import resolved
@@ -166,7 +166,7 @@ def container_in(text: str) -> object:
     except strict.JsonSyntaxError:
         stripped = text.strip()
     try:
-        mended = mend(stripped, 0, len(stripped), max_depth=100, max_steps=20_000)
+        mended = repair_container(stripped, 0, len(stripped), max_depth=100, max_steps=20_000)
     except (NotJson, TooDeep, KeyError) as problem:
         raise ValueError(str(problem)) from None
     if not mended.complete or mended.end != len(stripped):

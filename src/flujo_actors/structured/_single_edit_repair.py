@@ -107,7 +107,7 @@ def _changes(text: str) -> Iterator[str]:
     outside = _ANY_STRING.sub(_emptied, text)
     weight = sum(weight * outside.count(bracket) for bracket, weight in _WEIGHT.items())
     if abs(weight) <= 2 and _OUTSIDE_STRINGS.fullmatch(outside):  # replacing a bracket changes it by two at most
-        yield from (change for place in _places(text) for change in _of_others(text, place, weight))
+        yield from (change for place in _places(text) for change in _other_marks(text, place, weight))
 
 
 def _emptied(string: re.Match[str]) -> str:
@@ -115,7 +115,7 @@ def _emptied(string: re.Match[str]) -> str:
     return '""' if len(found) > 1 and found.endswith('"') else found
 
 
-def _of_others(text: str, place: _EditPosition, weight: complex) -> Iterator[str]:
+def _other_marks(text: str, place: _EditPosition, weight: complex) -> Iterator[str]:
     """Yield texts with another non-quote mark here and balanced brackets."""
     at, here = place.at, text[place.at : place.at + 1]
     without = weight - _WEIGHT.get(here, 0)
@@ -138,7 +138,7 @@ def _of_quotes(text: str, place: _EditPosition) -> Iterator[str]:
         yield from (text[:at] + mark + text[at + 1 :] for mark in place.allowed & _OTHERS)
         if _is_doubled(text, at):
             yield text[:at] + text[at + 1 :]
-    yield from _ended_earlier(text, at + 1, place.string_until)
+    yield from _shorter_strings(text, at + 1, place.string_until)
 
 
 def _is_doubled(text: str, at: int) -> bool:
@@ -153,7 +153,7 @@ def _beginnings(text: str, at: int) -> Iterator[int]:
         yield at - gap + 1
 
 
-def _ended_earlier(text: str, start: int, until: int) -> Iterator[str]:
+def _shorter_strings(text: str, start: int, until: int) -> Iterator[str]:
     """Yield texts in which the string ends at an earlier mark."""
     for end in range(start, until + 1):
         if _ENDS_HERE.match(text, end):

@@ -115,7 +115,7 @@ def simplify(schema: object) -> SimplifiedSchema:
     """
     compiled = compile_schema(schema)
     root = compiled.json_schema
-    slots = tuple(_slots(_meant(root, root), root, (), required=True))
+    slots = tuple(_slots(_resolved_part(root, root), root, (), required=True))
     return SimplifiedSchema(schema=compiled, slots=slots)
 
 
@@ -128,7 +128,7 @@ def _slots(
         return
     for name, child in properties.items():
         needed = required and name in part.get("required", ())
-        yield from _slots(_meant(child, root), root, (*path, name), required=needed)
+        yield from _slots(_resolved_part(child, root), root, (*path, name), required=needed)
 
 
 def _slot(part: Mapping[str, object], path: tuple[str, ...], required: bool) -> Slot:
@@ -159,7 +159,7 @@ def _is_scalar(items: object) -> bool:
     return isinstance(items, Mapping) and items.get("type") in ("string", "number", "integer", "boolean")
 
 
-def _meant(part: object, root: Mapping[str, object]) -> Mapping[str, object]:
+def _resolved_part(part: object, root: Mapping[str, object]) -> Mapping[str, object]:
     """Return the resolved part; of an optional one, its non-null alternative."""
     part = resolved(part, root)
     variants = [v for v in part.get("anyOf", ()) if not (isinstance(v, Mapping) and v.get("type") == "null")]
@@ -375,7 +375,7 @@ def plan_next(settings: RepairPlanSettings, history: History, *, text: str, sche
     return _repair(settings, history, text, schema) or _fallback(settings, history, text, schema) or _give_up(history)
 
 
-def _tried(history: History, stage: Stage) -> int:
+def _attempts_of(history: History, stage: Stage) -> int:
     return sum(failure.stage == stage for failure in history)
 
 
@@ -394,7 +394,7 @@ def last_judged(history: History) -> StageFailure | None:
 
 
 def _repair(settings: RepairPlanSettings, history: History, text: str, schema: Schema) -> LlmRepair | None:
-    attempts, output = _tried(history, "llm"), _last_text(history, text)
+    attempts, output = _attempts_of(history, "llm"), _last_text(history, text)
     moved_on = any(failure.stage not in ("deterministic", "llm") for failure in history)
     # A model that sees only part of an output would leave out the rest.
     readable = output.strip() and len(output) <= MAX_QUOTED_OUTPUT
@@ -408,14 +408,14 @@ def _fallback(settings: RepairPlanSettings, history: History, text: str, schema:
     if refused and not settings.degrade_on_unexpected_behavior:
         return None
     output = _last_text(history, text)
-    if settings.max_stages >= _RETRY and not _tried(history, "strict_retry"):
+    if settings.max_stages >= _RETRY and not _attempts_of(history, "strict_retry"):
         judged = last_judged(history) is not None
         return StrictRetry(instruction=strict_instruction(_last_flaws(history) if judged else ()))
-    if settings.schema_simplify and len(history) >= 2 and not _tried(history, "simplified"):
+    if settings.schema_simplify and len(history) >= 2 and not _attempts_of(history, "simplified"):
         return _simplified(schema)
     if settings.max_stages >= _EXTRACT and settings.enable_extractor and _worth_extracting(history, output):
         return Extract(text=output)
-    if settings.max_stages >= _DEGRADE and settings.degrade_to_string and not _tried(history, "degrade"):
+    if settings.max_stages >= _DEGRADE and settings.degrade_to_string and not _attempts_of(history, "degrade"):
         return Degrade(text=output)
     return None
 
@@ -426,7 +426,7 @@ def _simplified(schema: Schema) -> Simplified:
 
 
 def _worth_extracting(history: History, output: str) -> bool:
-    return not _tried(history, "extractor") and bool(output.strip())
+    return not _attempts_of(history, "extractor") and bool(output.strip())
 
 
 def _give_up(history: History) -> GiveUp:

@@ -36,7 +36,7 @@ class StreamBuffer:
         """Number of characters so far."""
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._blocks: list[str] = []
-        self._pieces: list[str] = []
+        self._chunks: list[str] = []
         self._half = ""
 
     def feed(self, chunk: str | bytes) -> str:
@@ -47,20 +47,19 @@ class StreamBuffer:
         """
         if isinstance(chunk, bytes):
             self._count(len(chunk))
-            piece = self._decoded(chunk)
+            chunk = self._decoded(chunk)
         elif chunk.isascii() and not self._half:
             self._count(len(chunk))
-            piece = chunk
         else:
-            piece = self._paired(chunk)
-        if piece:
-            self._keep(piece)
-        return piece
+            chunk = self._paired(chunk)
+        if chunk:
+            self._append(chunk)
+        return chunk
 
     def finish(self) -> str:
         """Return the text; raise `StructuredOutputError` inside a character."""
         if rest := self._decoded(b"", final=True):
-            self._keep(rest)
+            self._append(rest)
         if self._half:
             raise self._broken("the stream ended inside a character")
         return self.text
@@ -68,9 +67,9 @@ class StreamBuffer:
     @property
     def text(self) -> str:
         """Return the complete text so far."""
-        if self._pieces or len(self._blocks) > 1:
-            self._blocks = ["".join((*self._blocks, *self._pieces))]
-            self._pieces = []
+        if self._chunks or len(self._blocks) > 1:
+            self._blocks = ["".join((*self._blocks, *self._chunks))]
+            self._chunks = []
         return self._blocks[0] if self._blocks else ""
 
     def _count(self, size: int) -> None:
@@ -98,12 +97,12 @@ class StreamBuffer:
             whole, self._half = whole[:-1], whole[-1]
         return whole.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
-    def _keep(self, piece: str) -> None:
-        self.chars += len(piece)
-        self._pieces.append(piece)
-        if len(self._pieces) >= _PIECES_PER_BLOCK:
-            self._blocks.append("".join(self._pieces))
-            self._pieces = []
+    def _append(self, chunk: str) -> None:
+        self.chars += len(chunk)
+        self._chunks.append(chunk)
+        if len(self._chunks) >= _PIECES_PER_BLOCK:
+            self._blocks.append("".join(self._chunks))
+            self._chunks = []
 
     def _over(self, what: str) -> StreamLimitExceeded:
         error = StreamLimitExceeded(f"the stream delivered {what}; {self.chars} characters were kept")

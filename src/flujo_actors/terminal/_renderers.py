@@ -37,13 +37,13 @@ class Display(Protocol):
     def shows_text(self) -> bool:
         """Return whether it shows streamed text, so streaming is needed."""
 
-    def take(self, record: RecordSummary) -> None:
+    def show(self, record: RecordSummary) -> None:
         """Show a record."""
 
     def text(self, path: StepPath, piece: str) -> None:
         """Show a text chunk of a step."""
 
-    def said(self, path: StepPath, tail: str) -> None:
+    def show_text(self, path: StepPath, tail: str) -> None:
         """Show the latest text of a step of another process."""
 
     def close(self) -> None:
@@ -55,13 +55,13 @@ class Quiet:
 
     shows_text = False
 
-    def take(self, record: RecordSummary) -> None:
+    def show(self, record: RecordSummary) -> None:
         """Ignore the record."""
 
     def text(self, path: StepPath, piece: str) -> None:
         """Ignore the chunk."""
 
-    def said(self, path: StepPath, tail: str) -> None:
+    def show_text(self, path: StepPath, tail: str) -> None:
         """Ignore the text."""
 
     def close(self) -> None:
@@ -74,14 +74,14 @@ class JsonLines:
     def __init__(self, file: TextIO, *, chunks: bool) -> None:
         self._file, self.shows_text = file, chunks
 
-    def take(self, record: RecordSummary) -> None:
+    def show(self, record: RecordSummary) -> None:
         self._write(record_data(record))
 
     def text(self, path: StepPath, piece: str) -> None:
         if self.shows_text:
             self._write({"v": 1, "kind": "chunk", "path": path, "text": piece})
 
-    def said(self, path: StepPath, tail: str) -> None:
+    def show_text(self, path: StepPath, tail: str) -> None:
         if self.shows_text:
             self._write({"v": 1, "kind": "text", "path": path, "tail": tail})
 
@@ -111,8 +111,8 @@ class PlainLines:
         self._told_at: dict[StepPath, float] = {}
         self._failures: dict[StepPath, int] = {}
 
-    def take(self, record: RecordSummary) -> None:
-        self._outline.take(record)
+    def show(self, record: RecordSummary) -> None:
+        self._outline.apply(record)
         match record.kind:
             case "started":
                 self._started(record)
@@ -131,7 +131,7 @@ class PlainLines:
     def text(self, path: StepPath, piece: str) -> None:
         """Ignore the chunk: lines that stay show no live text."""
 
-    def said(self, path: StepPath, tail: str) -> None:
+    def show_text(self, path: StepPath, tail: str) -> None:
         """Ignore the text."""
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class PlainLines:
             return
         node = self._outline.nodes[record.path]
         good = record.status == "success"
-        counts = [f"✓ {node.done:,}  ✗ {node.failed:,}"] if node.is_crowd else []
+        counts = [f"✓ {node.done:,}  ✗ {node.failed:,}"] if node.is_collapsed else []
         facts = "  ".join([*counts, shown_time(record.latency_s), *_amounts(record)])
         self._line("good" if good else "bad", "✓" if good else "✗", self._path_name(record.path), record.note, facts)
 
@@ -171,7 +171,7 @@ class PlainLines:
         while path != ROOT:
             path = step_around(path)
             node = self._outline.nodes[path]
-            if path != ROOT and node.is_crowd:
+            if path != ROOT and node.is_collapsed:
                 return node
         return None
 

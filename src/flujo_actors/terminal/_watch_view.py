@@ -58,24 +58,24 @@ async def watch(
         chunks: whether to show the live text of steps.
         title: text above the tree.
     """
-    run.tell_also(started=True, tools=True)
-    with showing(file or sys.stderr, progress, color=color, chunks=chunks, title=title) as display:
+    run.request_events(started=True, tools=True)
+    with display_on(file or sys.stderr, progress, color=color, chunks=chunks, title=title) as display:
         if not display.shows_text:
             run.show_chunks(NO_CHUNKS)
-        return await shown(run, display)
+        return await display_run(run, display)
 
 
-async def shown(run: RunHandle, display: Display) -> PipelineResult:
+async def display_run(run: RunHandle, display: Display) -> PipelineResult:
     """Run to the result, passing every event to a display."""
     rows = LightOutcomes(at=time.time())
-    display.take(rows.first)
+    display.show(rows.first)
     async for outcome in run:
         if isinstance(outcome, Chunk):
             display.text(StepPath(outcome.path), text_of(outcome.data))
         elif (record := rows.record(outcome, at=time.time())) is not None:
-            display.take(record)
+            display.show(record)
     result = await run
-    display.take(rows.end(result, at=time.time()))
+    display.show(rows.end(result, at=time.time()))
     return result
 
 
@@ -103,7 +103,7 @@ async def tail(
         chunks: whether to show the live text of steps.
     """
     client = RunClient(store)
-    with showing(file or sys.stderr, progress, color=color, chunks=chunks, title=run_id) as display:
+    with display_on(file or sys.stderr, progress, color=color, chunks=chunks, title=run_id) as display:
         await show_stored(client, run_id, display, after=after)
     return client.get(run_id)
 
@@ -113,10 +113,10 @@ async def show_stored(client: RunClient, run_id: str, display: Display, *, after
     watched, seen = client.watch(run_id, after=after, texts=True), after
     while (batch := await watched.next_batch()) is not None:
         for record in batch:
-            display.take(record)
+            display.show(record)
             seen = record.seq
         for path, text in watched.new_texts().items():
-            display.said(path, text)
+            display.show_text(path, text)
         if _asks(watched.run, seen):
             watched.close()
             return
@@ -128,7 +128,7 @@ def _asks(run: StoredRun | None, seen: int) -> bool:
 
 
 @contextlib.contextmanager
-def showing(
+def display_on(
     file: TextIO, progress: Progress, *, color: Color = "auto", chunks: bool = False, title: str = ""
 ) -> Iterator[Display]:
     """Yield the display of a run on a file."""
@@ -221,10 +221,10 @@ class LiveView:
         )
         self._live.start()
 
-    def take(self, record: RecordSummary) -> None:
+    def show(self, record: RecordSummary) -> None:
         """Show a record."""
         with self._lock:
-            self._outline.take(record)
+            self._outline.apply(record)
             if record.kind == "settled":
                 self._drop_text(record.path)
         if record.kind == "settled" and record.status == "failure" and not is_tried(record.path):
@@ -235,7 +235,7 @@ class LiveView:
         with self._lock:
             self._tails[path] = (self._tails.get(path, "") + piece)[-_TAIL_CHARS:]
 
-    def said(self, path: StepPath, tail: str) -> None:
+    def show_text(self, path: StepPath, tail: str) -> None:
         """Show the latest text of a step of another process."""
         with self._lock:
             node = self._outline.nodes.get(path)

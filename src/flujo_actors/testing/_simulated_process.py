@@ -386,7 +386,7 @@ def _trio_deadlines() -> bool:
 
 
 def _is_renewal(task: Any) -> bool:
-    return getattr(task.coro, "cr_code", None) is Leases._look_after.__code__
+    return getattr(task.coro, "cr_code", None) is Leases._renew_until_cancelled.__code__
 
 
 # --- replaced parts of the process --------------------------------------------------------------------------------

@@ -123,11 +123,11 @@ class Heard:
         self.full = asyncio.Event()
         self._room_for = room_for
 
-    def take(self, piece: str) -> bool:
+    def accept(self, piece: str) -> bool:
         self.pieces.append(piece)
         return len(self.pieces) < self._room_for
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         self.full.set()
         await asyncio.Event().wait()
 

@@ -58,7 +58,7 @@ from pydantic_core import to_json
 from pydantic_graph import End
 
 from ..._core.records.sent_events import SteeringMessage
-from ..._core.usage import NO_USAGE, Usage, believed
+from ..._core.usage import NO_USAGE, Usage, sanitized
 from ...errors import DeclarationError, UncertainUnit
 from ..agent_request import ToolSpan, no_telemetry
 from ..approved_tools import CallToApprove, verdict_of
@@ -118,7 +118,7 @@ class UnitModel(WrapperModel):
             return await super().request(messages, model_settings, model_request_parameters)
         await self._call.turn_ended(messages)
         key = self._call.next_request(messages)
-        asked = self._call.asked(key, messages)
+        asked = self._call.requests_hash(key, messages)
         recorded = await self._call.recall(key)
         if isinstance(recorded, RecordedUnit):
             return self._recalled(key, recorded, model_request_parameters)
@@ -143,7 +143,7 @@ class UnitModel(WrapperModel):
             return
         await self._call.turn_ended(messages)
         key = self._call.next_request(messages)
-        asked = self._call.asked(key, messages)
+        asked = self._call.requests_hash(key, messages)
         recorded = await self._call.recall(key)
         if isinstance(recorded, RecordedUnit):
             response = self._recalled(key, recorded, model_request_parameters)
@@ -325,7 +325,7 @@ def _copied(usage: RunUsage) -> RunUsage:
 
 
 def _usage_of(nested: RunUsage, outcome: ToolOutcome) -> Usage:
-    return believed(
+    return sanitized(
         Usage(
             input_tokens=nested.input_tokens,
             output_tokens=nested.output_tokens,

@@ -84,12 +84,12 @@ def chained_hash(before: str, message: ModelMessage) -> str:
     if isinstance(message, ModelResponse):
         return before
     digest = hashlib.blake2b(before.encode(), digest_size=8)
-    for text in (message.instructions or "", *map(_asked_text, message.parts)):
+    for text in (message.instructions or "", *map(_part_text, message.parts)):
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
     return digest.hexdigest()
 
 
-def _asked_text(part: ModelRequestPart) -> str:
+def _part_text(part: ModelRequestPart) -> str:
     """Return the text of a part as the model gets it."""
     name = f"{part.part_kind} {getattr(part, 'tool_name', None) or ''}"
     match part:
@@ -262,7 +262,7 @@ class GranularCall:
             raise self.stop(MaxTurnsReached(self.max_turns, messages=tuple(messages), last_text=text))
         return UnitKey(turn=turn, nth=nth)
 
-    def asked(self, key: UnitKey, messages: list[ModelMessage]) -> str:
+    def requests_hash(self, key: UnitKey, messages: list[ModelMessage]) -> str:
         """Return the hash of all requests; it reads new messages only."""
         if len(messages) < self._hashed:  # the history was compacted
             self._asked, self._hashed = "", 0
@@ -287,13 +287,13 @@ class GranularCall:
     async def recall(self, key: UnitKey) -> RecordedUnit | RunAgain | None:
         """Return the unit's result, if an earlier attempt has committed it."""
         await self._require_running()
-        return await self._heard(self.journal.recall(key))
+        return await self._raise_if_stopped(self.journal.recall(key))
 
     async def recall_call(self, key: UnitKey, request: ToolRequest) -> RecordedUnit | RunAgain | None:
         """Return a rehearsed tool call's recorded result; None for a live call."""
         await self._require_running()
         assert self.rehearsed is not None
-        return await self._heard(self.rehearsed.recall_call(key, request))
+        return await self._raise_if_stopped(self.rehearsed.recall_call(key, request))
 
     @contextlib.asynccontextmanager
     async def doing(self, key: UnitKey, intent: dict[str, object]) -> AsyncIterator[UnitRecord]:
@@ -302,7 +302,7 @@ class GranularCall:
         name = self.idempotency_key(key)
         self._under_way.add(name)
         try:
-            before = await self._heard(self.journal.intend(key, to_json(intent, fallback=str).decode()))
+            before = await self._raise_if_stopped(self.journal.intend(key, to_json(intent, fallback=str).decode()))
             await self.call.pass_fence()  # the process may have been stopped since the intent was written
             if seams.on_call is not None:
                 seams.on_call("", name, name)
@@ -310,14 +310,14 @@ class GranularCall:
             self._undone.discard(key)
         except FlujoError:
             self._undone.add(key)
-            self._leave(name)
+            self._call_ended(name)
             await self._require_running()
             raise
         except BaseException:
             self._undone.add(key)
             raise
         finally:
-            self._leave(name)
+            self._call_ended(name)
 
     @property
     def inside_unit(self) -> bool:
@@ -325,13 +325,13 @@ class GranularCall:
         unit = current_unit()
         return unit is not None and unit.idempotency_key in self._under_way
 
-    def _leave(self, name: str) -> None:
+    def _call_ended(self, name: str) -> None:
         self._under_way.discard(name)
         self._fewer_in_flight.set()
 
     async def commit(self, key: UnitKey, result: str, usage: Usage) -> None:
         """Record the result, cancelled or not."""
-        writing = asyncio.ensure_future(self._heard(self.journal.commit(key, result, usage)))
+        writing = asyncio.ensure_future(self._raise_if_stopped(self.journal.commit(key, result, usage)))
         cancelled: asyncio.CancelledError | None = None
         while not writing.done():
             try:
@@ -366,7 +366,7 @@ class GranularCall:
         if self.call.quotas:
             with QUOTA_LOCK:
                 for quota in self.call.quotas:
-                    quota.recall_one(ONE_TOOL_CALL)
+                    quota.recall_tool_call(ONE_TOOL_CALL)
             self.call.tools.begin()
             self.call.end_tool_call(returned=returned)
         self.count_recalled(usage)
@@ -374,7 +374,7 @@ class GranularCall:
     async def answer_to(self, call: CallToApprove) -> Any:
         """Return the answer to a deferred tool call, or end the attempt."""
         key = f"{self.turn}:{call.tool_call_id}~{call.hash}"
-        answered = await self._heard(self.journal.answer(key))
+        answered = await self._raise_if_stopped(self.journal.answer(key))
         if answered is None:
             self.stop(ApprovalNeeded(call, key))
             await self._require_running()
@@ -387,7 +387,7 @@ class GranularCall:
         """Return the messages that become part of the conversation now."""
         if self.steering is None or self._suspended:
             return []
-        accepted = await self._heard(self.steering.accepted(UnitKey(turn=self.turn + 1)))
+        accepted = await self._raise_if_stopped(self.steering.accepted(UnitKey(turn=self.turn + 1)))
         waiting = [each for each in accepted if each.seq not in self._given]
         found = [each for each in waiting if each.when == when]
         self._given.update(each.seq for each in found)
@@ -469,14 +469,14 @@ class GranularCall:
             await self._fewer_in_flight.wait()
         raise self.stopped
 
-    async def _heard(self, asked: Awaitable[T]) -> T:
+    async def _raise_if_stopped(self, asked: Awaitable[T]) -> T:
         try:
             return await asked
         except FlujoError as error:
             raise self.stop(error) from error.__cause__
 
     @contextlib.contextmanager
-    def stops_heard(self) -> Iterator[None]:
+    def raise_pending_stop(self) -> Iterator[None]:
         """Run the agent; end with the refusal, if there was one."""
         try:
             yield

@@ -97,7 +97,7 @@ class GranularRequest:
 
         The text of a recalled turn is one chunk, so that the chunks of a resumed run add up to the same text.
         """
-        with self.call.current(), self.granular.stops_heard():
+        with self.call.current(), self.granular.raise_pending_stop():
             arguments = self.arguments()
             arguments |= streaming_to(intake, self.call, handler_of(self.agent, arguments))
             with captured(self.heard if self.keeps_messages else None):

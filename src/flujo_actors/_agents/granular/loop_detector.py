@@ -82,11 +82,11 @@ class LoopWatch:
             case "hint":
                 _hint(messages, hint_for(found))
             case "pause":
-                await self._asked(found, messages)
+                await self._apply_answer(found, messages)
             case "fail" | "rotate":
                 raise LoopDetected(found.kind, found.cycle, found.times, rotates=reaction == "rotate")
 
-    async def _asked(self, found: DetectedLoop, messages: list[ModelMessage]) -> None:
+    async def _apply_answer(self, found: DetectedLoop, messages: list[ModelMessage]) -> None:
         key = f"loop {self._detections}"
         answered = await self.journal.answer(key)
         if answered is None:

@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ..._core.records.assembled import RetrievalResult, Retrieved
-from ..._core.usage import Usage, believed
+from ..._core.usage import Usage, sanitized
 from ..._dsl.retrieval_collections import Collection, checked_collection, collection_name
 from ...errors import DeclarationError
 from .passages import Passage, checked_passage, listed_passages
@@ -71,7 +71,7 @@ def usage_of(embedded: EmbeddingResult) -> Usage:
         cost = float(embedded.cost().total_price)
     except LookupError:
         cost = 0.0
-    return believed(Usage(input_tokens=embedded.usage.input_tokens, requests=1, cost_usd=cost))
+    return sanitized(Usage(input_tokens=embedded.usage.input_tokens, requests=1, cost_usd=cost))
 
 
 # --- a loop for synchronous code ----------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class EmbeddingRetriever(Generic[V]):
     """Passages of one collection in a database, with or without an embedder."""
 
     def __init__(self, collection: type[Collection], embedder: object) -> None:
-        self.collection: type[Collection] = checked_collection(collection, what=f"{type(self).__name__}: collection")
+        self.collection: type[Collection] = checked_collection(collection, subject=f"{type(self).__name__}: collection")
         self.embedder: Any = checked_embedder(embedder)
 
     # --- filling ---

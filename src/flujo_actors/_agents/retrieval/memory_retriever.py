@@ -31,7 +31,7 @@ class InMemoryRetriever:
     """
 
     def __init__(self, collection: type[Collection]) -> None:
-        self.collection: type[Collection] = checked_collection(collection, what="InMemoryRetriever: collection")
+        self.collection: type[Collection] = checked_collection(collection, subject="InMemoryRetriever: collection")
         self._lock = threading.Lock()
         self._passages: dict[str, Passage] = {}
         self._counts: dict[str, Counter[str]] = {}

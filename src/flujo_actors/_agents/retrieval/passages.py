@@ -36,23 +36,23 @@ def checked_passage(collection: type[Collection], text: object, id: object, fiel
     An omitted field matches no filter. Without an id a passage is identified by its text, so adding it twice adds it
     once.
     """
-    what = f"a passage of {collection.__name__}"
+    subject = f"a passage of {collection.__name__}"
     if not isinstance(text, str) or not text.strip():
-        raise DeclarationError(f"{what} must have a text that is not empty, not {text!r:.100}")
+        raise DeclarationError(f"{subject} must have a text that is not empty, not {text!r:.100}")
     for field in fields:
-        check_field(collection, field, what=f"{what} has the field")
+        check_field(collection, field, subject=f"{subject} has the field")
     for field, value in fields.items():
         kind = filterable(collection)[field]
         if not fits(kind, value):
-            raise DeclarationError(f"{what}: field {field!r} must be {kind.__name__}, not {value!r}")
-    return Passage(id=_checked_id(id, text, what), text=text, fields=dict(fields))
+            raise DeclarationError(f"{subject}: field {field!r} must be {kind.__name__}, not {value!r}")
+    return Passage(id=_checked_id(id, text, subject), text=text, fields=dict(fields))
 
 
-def _checked_id(id: object, text: str, what: str) -> str:
+def _checked_id(id: object, text: str, subject: str) -> str:
     if id is None:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     if not isinstance(id, str) or not id:
-        raise DeclarationError(f"{what}: id must be a text that is not empty, not {id!r}")
+        raise DeclarationError(f"{subject}: id must be a text that is not empty, not {id!r}")
     return id
 
 

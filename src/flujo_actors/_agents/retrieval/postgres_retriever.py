@@ -123,13 +123,13 @@ class PostgresRetriever(EmbeddingRetriever[str]):
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        db = self._take()
+        db = self._acquire()
         try:
             yield db
         finally:
             self._put_back(db)
 
-    def _take(self) -> Connection:
+    def _acquire(self) -> Connection:
         try:
             import psycopg  # an extra, needed only for Postgres
         except ImportError:
@@ -183,7 +183,7 @@ def _home_of_vectors(db: Connection) -> str:
 
 def _answers(db: Connection) -> bool:
     """Return whether a kept connection still works."""
-    import psycopg  # see `_take`
+    import psycopg  # see `_acquire`
 
     try:
         db.execute("SELECT 1")

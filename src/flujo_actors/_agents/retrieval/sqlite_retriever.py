@@ -254,17 +254,17 @@ class Compared:
         cosines = self._cosines[places]
         if len(cosines) > count:
             places = places[numpy.argpartition(-cosines, count)[:count]]
-        return self._told(places)
+        return self._similarities(places)
 
     def of(self, rows: Sequence[int]) -> dict[int, float]:
         """Return the similarity of these rows, where they have vectors."""
-        return self._told(self._places(rows))
+        return self._similarities(self._places(rows))
 
     def _places(self, rows: Sequence[int]) -> Any:
         numpy = self._numpy
         return numpy.flatnonzero(numpy.isin(self._numbers, numpy.asarray(rows, dtype=numpy.int64)))
 
-    def _told(self, places: Any) -> dict[int, float]:
+    def _similarities(self, places: Any) -> dict[int, float]:
         pairs = zip(self._numbers[places].tolist(), self._cosines[places].tolist(), strict=True)
         return {number: min(1.0, max(0.0, cosine)) for number, cosine in pairs}
 

@@ -23,7 +23,7 @@ from click.shell_completion import ShellComplete, get_completion_class
 import flujo_actors as library
 
 from ..._core.validators import nearest
-from .output import INTERRUPTED, Color, say, wants_color
+from .output import INTERRUPTED, Color, print_note, wants_color
 
 if TYPE_CHECKING:
     from ... import Settings
@@ -47,9 +47,9 @@ class Invocation:
         """Return whether a stream, stdout by default, gets color."""
         return wants_color(self.color, sys.stdout if stream is None else stream)
 
-    def say(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         """A line for people, unless they want silence."""
-        say(text, quiet=self.quiet)
+        print_note(text, quiet=self.quiet)
 
     def settings(self, overrides: dict[str, object] | None = None) -> Settings:
         """Return the settings of this call: config file, environment, then options."""

@@ -84,7 +84,7 @@ def _without_extra(error: ModuleNotFoundError) -> int:
     said = missing_extra(error)
     if said is None:
         raise error
-    _say(said)
+    _print_error(said)
     return REFUSED
 
 
@@ -92,7 +92,7 @@ def _refused(error: FlujoError) -> int:
     if is_very_verbose():
         sys.__excepthook__(type(error), error, error.__traceback__)
     else:
-        _say(str(error))
+        _print_error(str(error))
     return exit_code(error)
 
 
@@ -102,12 +102,12 @@ def _unexpected(kind: type[BaseException], error: BaseException, traceback: Trac
         sys.__excepthook__(kind, error, traceback)
     else:
         crash = _loop_crash(error) if kind.__name__ == "TrioInternalError" else None
-        _say(crash or f"{_blamed(error)}: {kind.__name__}: {error}; `-vv` shows the traceback")
+        _print_error(crash or f"{_blamed(error)}: {kind.__name__}: {error}; `-vv` shows the traceback")
 
 
 def _blamed(error: BaseException) -> str:
     """Return the origin of an error: user code, system or library."""
-    from ..._core.error_info import own_place_of  # as in `_say`
+    from ..._core.error_info import own_place_of  # as in `_print_error`
 
     place = own_place_of(error)
     if place is not None:
@@ -133,7 +133,7 @@ def _loop_crash(error: BaseException) -> str:
     )
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     sys.stderr.write(f"flujo-actors: {printable(text)}\n")
 
 

@@ -130,7 +130,7 @@ def init(call: Invocation, directory: str, force: bool, dry_run: bool) -> None:
         if not dry_run:
             _write(root, root / name, text)
     if not dry_run:
-        call.say(_next_commands(directory))
+        call.print_note(_next_commands(directory))
 
 
 def _write(root: Path, file: Path, text: str) -> None:

@@ -55,7 +55,7 @@ def styled(text: str, style: str, *, color: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if color and code else text
 
 
-def say(text: str, *, quiet: bool = False) -> None:
+def print_note(text: str, *, quiet: bool = False) -> None:
     """A line for people, on stderr; stdout is for the result alone."""
     if not quiet:
         sys.stderr.write(f"{printable(text, lines=True)}\n")

@@ -22,7 +22,7 @@ from ..rehearsal.verdicts import Difference, Replay, difference_data
 from .command_group import Invocation, pass_call
 from .file_replacement import replace_file
 from .output import DONE, FAILED, NOT_FOUND, printable
-from .run_filters import moment
+from .run_filters import epoch_seconds
 from .targets import pipeline_of, target_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def replay(
     if as_json:
         click.echo(json.dumps({"replays": [_replay_data(each) for each in found]}, ensure_ascii=True))
     same = sum(each.verdict == "same" for each in found)
-    call.say(f"{same} of {len(found)} runs are the same")
+    call.print_note(f"{same} of {len(found)} runs are the same")
     return DONE if same == len(found) else FAILED
 
 
@@ -177,7 +177,7 @@ def _found(
     """Return the newest ended runs of the store."""
     if flujo.store is None:
         raise DeclarationError("no run is selected: pass run ids or files, or --store URL")
-    after = None if since is None else moment(since, now=time.time())
+    after = None if since is None else epoch_seconds(since, now=time.time())
     state: Any = None if status is not None else ["completed", "failed", "aborted"]
     listed = RunClient(flujo.store).list(
         status, state=state, created_after=after, search=search, order="created", limit=limit

@@ -25,7 +25,7 @@ from ..fleet_api import SubjectFlujo
 from ..wiring import evaluations
 from .command_group import Invocation, pass_call
 from .file_replacement import replace_file
-from .output import DONE, FAILED, say
+from .output import DONE, FAILED, print_note
 from .run_filters import assignments, content, from_json_text, new_labels
 from .run_session import Part, Stop, flujo_of, new_run_id, play
 from .run_views import write_text
@@ -177,7 +177,7 @@ def given_input(text: str | None, json_text: str | None) -> object:
     if json_text is None:
         return None if text is None else content(text)
     source = text if json_text == AS_JSON else json_text
-    return None if source is None else from_json_text(content(source), what="the input")
+    return None if source is None else from_json_text(content(source), subject="the input")
 
 
 # --- `flujo-actors eval`: a dataset as runs of a pipeline ---------------------------------------------------------
@@ -249,7 +249,7 @@ def evaluate(call: Invocation, /, target: str, dataset: str, **given: Unpack[Eva
     again = _continuation(flujo, given["run_id"], str(asked.run_id))
     found = _evaluated(module, flujo, asked, Stop(lambda: again))
     if isinstance(found, int):
-        say(again)
+        print_note(again)
         return found
     write_text(f"{found.to_json()}\n" if given["as_json"] else found.to_text())
     _write_reports(found, given["junit"], given["markdown"])
@@ -276,7 +276,7 @@ class _Progress:
         share = finished * 20 // total
         if share > self.shown or finished == total:
             self.shown = share
-            say(f"{finished} of {total} case runs are judged")
+            print_note(f"{finished} of {total} case runs are judged")
 
 
 def _loaded(module: Any, path: str, given: Sequence[Any], only: str | None) -> tuple[Any, list[Any]]:
@@ -312,7 +312,7 @@ def _evaluated(module: Any, flujo: Any, asked: EvaluationOptions, stop: Stop) ->
         return None
 
     try:
-        with stop.heeded():
+        with stop.signals_handled():
             found = anyio.run(within, backend=flujo.backend())
     except RunNotFound as error:
         raise DeclarationError(str(error)) from error  # a baseline: the command could not start

@@ -41,7 +41,7 @@ def option_seconds(text: str) -> float:
         raise click.BadParameter(f"{text!r} is no number of seconds: write 30, 30s or 5m") from None
 
 
-def moment(text: str, *, now: float) -> float:
+def epoch_seconds(text: str, *, now: float) -> float:
     """Return an age or a date as seconds since the epoch."""
     try:
         when = dt.datetime.fromisoformat(text)
@@ -63,12 +63,12 @@ def content(text: str) -> str:
         raise DeclarationError(f"{text[1:]} cannot be read: {reason}") from error
 
 
-def from_json_text(text: str, *, what: str) -> object:
+def from_json_text(text: str, *, subject: str) -> object:
     """Return a JSON value, or refuse the text with the error position."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DeclarationError(f"{what} is not JSON: {error}") from error
+        raise DeclarationError(f"{subject} is not JSON: {error}") from error
 
 
 def assignments(pairs: Iterable[str], *, option: str = "--context") -> dict[str, object]:
@@ -233,7 +233,9 @@ def filter_of(options: FilterOptions, **more: Any) -> RunFilter:
     now = time.time()
     times = ("created_after", "created_before", "ended_before")
     given = cast(dict[str, Any], options)
-    read: dict[str, Any] = {name: None if given[name] is None else moment(given[name], now=now) for name in times}
+    read: dict[str, Any] = {
+        name: None if given[name] is None else epoch_seconds(given[name], now=now) for name in times
+    }
     texts = {name: given[name] for name in ("status", "state", "pipeline", "queue", "search")}
     return RunFilter(labels=label_values(options["labels"]), **texts, **read, **more)
 
@@ -255,12 +257,12 @@ def in_bulk(call: Invocation, verb: str, run: str | None, options: WhereOptions,
     out([f"would {verb} {found} runs"])
     if options["dry_run"] or not found:
         return DONE
-    if not sure(f"{verb.capitalize()} {found} runs?", yes=options["yes"]):
+    if not confirm(f"{verb.capitalize()} {found} runs?", yes=options["yes"]):
         return INTERRUPTED
     report = act(where, limit=limit)
-    call.say(f"{report.done} runs are done, {report.skipped_count} were skipped")
+    call.print_note(f"{report.done} runs are done, {report.skipped_count} were skipped")
     for run_id, reason in report.skipped.items():
-        call.say(f"skipped {printable(run_id)}: {printable(reason)}")
+        call.print_note(f"skipped {printable(run_id)}: {printable(reason)}")
     return DONE
 
 
@@ -271,7 +273,7 @@ def _refuse_filter(options: WhereOptions) -> None:
         raise DeclarationError("a filter selects runs with --where only: pass --where, or no filter")
 
 
-def sure(question: str, *, yes: bool) -> bool:
+def confirm(question: str, *, yes: bool) -> bool:
     """Ask for confirmation; without a terminal it must be given beforehand."""
     if yes:
         return True

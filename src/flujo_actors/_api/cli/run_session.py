@@ -26,7 +26,7 @@ from ... import Flujo, UsageLimits, structured
 from ..._core.outcomes import PipelineResult
 from ..._core.records.pause_tokens import parse_token
 from ..._dsl.declaration_tree import find_step
-from ..._durable.watch_poller import ringer
+from ..._durable.watch_poller import loop_callback
 from ...errors import InvalidAnswer
 from ..wiring import limits_of as checked
 from ..wiring import statistics_of, store_of
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # --- `--ask`: prompts of a run ------------------------------------------------------------------------------------
 
 
-def asked(flujo: Flujo, result: PipelineResult) -> list[Any] | None:
+def read_answers(flujo: Flujo, result: PipelineResult) -> list[Any] | None:
     """Return the possible meanings of the typed answer; `None` without one."""
     sys.stderr.write(f"{printable(result.feedback or '', lines=True)}\n> ")
     sys.stderr.flush()
@@ -87,9 +87,9 @@ class Stop:
         self._cancel: Callable[[], object] | None = None
 
     @contextlib.contextmanager
-    def heeded(self) -> Iterator[None]:
+    def signals_handled(self) -> Iterator[None]:
         """A time in which signals are for the run."""
-        before = {number: signal.signal(number, self._hear) for number in SIGNALS}
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         try:
             yield
         finally:
@@ -99,7 +99,7 @@ class Stop:
     @contextlib.contextmanager
     def cancelling(self, scope: anyio.CancelScope) -> Iterator[None]:
         """Cancel this scope on the first signal, even an earlier one."""
-        ring = ringer()
+        ring = loop_callback()
         self._cancel = lambda: ring(scope.cancel)
         if self.signal_number is not None:
             scope.cancel()
@@ -113,7 +113,7 @@ class Stop:
         """Return the exit code of a received signal, or None."""
         return None if self.signal_number is None else 128 + self.signal_number
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number is not None:
             self._end(number)
         self.signal_number = number
@@ -183,7 +183,7 @@ class Part:
     """Possible meanings of the answer, likeliest first."""
     mode: ResumeMode = "strict"
 
-    def begun(self, flujo: Flujo) -> RunHandle:
+    def start(self, flujo: Flujo) -> RunHandle:
         """Return the run, or the rest of it."""
         if self.token is None:
             named: dict[str, Any] = {"run_id": self.run_id, "context": self.context, "labels": self.labels}
@@ -200,7 +200,7 @@ def play(call: Invocation, target: str | None, part: Part, options: RunOptions) 
     session = _InteractiveRun(call=call, flujo=flujo, view=view, stop=Stop(view.left), span=span)
     result = session.result(part)
     while result is not None and result.status == "paused" and options["ask"] and session.stop.signal_number is None:
-        answers = asked(flujo, result)
+        answers = read_answers(flujo, result)
         if answers is None:
             break
         result = session.answered(attrs.evolve(part, token=result.state_token, answers=answers), result)
@@ -223,13 +223,13 @@ class _InteractiveRun:
 
     def result(self, part: Part) -> PipelineResult | None:
         """Return the result of one part of the run; `None` if stopped."""
-        with self.stop.heeded():
+        with self.stop.signals_handled():
             return anyio.run(self._watched, part, backend=self.flujo.backend())
 
     async def _watched(self, part: Part) -> PipelineResult | None:
         most = None if self.span == math.inf else self.span
         with self.view.open(), anyio.move_on_after(most) as scope, self.stop.cancelling(scope):
-            return await self.view.follow(part.begun(self.flujo))
+            return await self.view.follow(part.start(self.flujo))
         return None
 
     def answered(self, part: Part, before: PipelineResult) -> PipelineResult | None:
@@ -240,12 +240,12 @@ class _InteractiveRun:
                 return self.result(attrs.evolve(part, answers=[meant]))
             except InvalidAnswer as error:
                 first = first or error
-        self.call.say(str(first))
+        self.call.print_note(str(first))
         return before
 
     def stopped(self, timeout: str | None) -> int:
         """Print the resume command; return the exit code."""
         if self.stop.signal_number is None:
-            self.view.say(f"stopped: it took longer than {timeout}")
+            self.view.print_note(f"stopped: it took longer than {timeout}")
         self.view.show_resume_command()
         return self.stop.code or FAILED

@@ -34,7 +34,7 @@ from ...errors import NotSerializable
 from ...stores._dsn_redaction import without_password
 from ...stores._store_port import Store
 from ...terminal._renderers import Display, Progress, Quiet
-from ...terminal._watch_view import showing, text_of
+from ...terminal._watch_view import display_on, text_of
 from .command_group import Invocation
 from .output import DONE, FAILED, PAUSED, printable
 
@@ -232,17 +232,17 @@ class JournalLines:
         """Print the remaining records after the end."""
         self._over.set()
         with self._lock:
-            self._take(self._store.scan(RunId(run_id), after=self._seen))
+            self._show_records(self._store.scan(RunId(run_id), after=self._seen))
 
     async def _follow(self, run_id: RunId) -> None:
         watch = RunWatch(self._store, run_id)
         while (batch := await watch.next_batch()) is not None and not self._over.is_set():
             with self._lock:
-                self._take([record for record in batch if record.seq > self._seen])
+                self._show_records([record for record in batch if record.seq > self._seen])
 
-    def _take(self, records: Iterable[RecordSummary]) -> None:
+    def _show_records(self, records: Iterable[RecordSummary]) -> None:
         for record in records:
-            self._display.take(record)
+            self._display.show(record)
             self._seen = record.seq
 
 
@@ -315,7 +315,7 @@ class RunView:
     def open(self) -> Iterator[None]:
         """A time in which the run is shown."""
         color, chunks = self._call.color, self._options["chunks"]
-        with showing(sys.stderr, self._progress, color=color, chunks=chunks, title=self.run_id) as self._display:
+        with display_on(sys.stderr, self._progress, color=color, chunks=chunks, title=self.run_id) as self._display:
             yield
         self._display = Quiet()
 
@@ -325,16 +325,16 @@ class RunView:
         rows, journal = LightOutcomes(at=time.time()), self._journal()
         self._outline = RunTree([rows.first])
         if journal is None:
-            self._display.take(rows.first)
+            self._display.show(rows.first)
         async for outcome in run:
             if journal is not None:
                 journal.begin(self.run_id)
-            self._tell(outcome, rows, rowless=journal is not None)
+            self._show(outcome, rows, rowless=journal is not None)
         result = await run
         if journal is not None:
             journal.finish(result.run_id)
         else:
-            self._display.take(rows.end(result, at=time.time()))
+            self._display.show(rows.end(result, at=time.time()))
         return result
 
     def _show_chunks(self, run: RunHandle[Any, Any]) -> None:
@@ -350,7 +350,7 @@ class RunView:
             return None
         return JournalLines(self._flujo.store, self._display)
 
-    def _tell(self, outcome: Any, rows: LightOutcomes, *, rowless: bool) -> None:
+    def _show(self, outcome: Any, rows: LightOutcomes, *, rowless: bool) -> None:
         if self._options["events"]:
             self._event(outcome)
         if isinstance(outcome, Chunk):
@@ -358,9 +358,9 @@ class RunView:
             return
         record = rows.record(outcome, at=time.time())
         if record is not None:
-            self._outline.take(record)
+            self._outline.apply(record)
             if not rowless:
-                self._display.take(record)
+                self._display.show(record)
         if isinstance(outcome, Failure) and is_top_level(StepPath(outcome.path)):
             self.streamed_all = False
 
@@ -377,12 +377,12 @@ class RunView:
 
     # --- end of a run ---
 
-    def say(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         """Write a line for people, or a JSON line if configured."""
         if self._writes_json and not self._call.quiet:
             sys.stderr.write(f"{json.dumps({'kind': 'note', 'text': text}, ensure_ascii=False)}\n")
         else:
-            self._call.say(text)
+            self._call.print_note(text)
 
     @property
     def _writes_json(self) -> bool:
@@ -400,29 +400,29 @@ class RunView:
             case "paused" if not self._options["events"]:  # whose last line has the question and its token
                 self._show_pause(result)
             case "sleeping":
-                self.say(f"sleeping: a worker resumes it {_wake_text(result.wakes_at)}")
+                self.print_note(f"sleeping: a worker resumes it {_wake_text(result.wakes_at)}")
             case _:
                 pass
 
     def _show_pause(self, result: PipelineResult) -> None:
         token = shlex.quote(str(result.state_token))
-        self.say(f"paused: {result.feedback}")
+        self.print_note(f"paused: {result.feedback}")
         if self._writes_json:
-            self.say(f"token: {one_line(str(result.state_token))}")
+            self.print_note(f"token: {one_line(str(result.state_token))}")
         else:
             sys.stderr.write(f"token: {one_line(str(result.state_token))}\n")  # also in quiet mode
         if self._flujo.store is None:
-            self.say("a run without a store cannot be resumed: pass --store URL, or --ask to answer here")
+            self.print_note("a run without a store cannot be resumed: pass --store URL, or --ask to answer here")
         else:
-            self.say(f"answer with: flujo-actors runs answer {token} VALUE{self._where()}")
+            self.print_note(f"answer with: flujo-actors runs answer {token} VALUE{self._where()}")
 
     def show_resume_command(self) -> None:
         """After a run was stopped."""
         if self._flujo.store is None:
-            self.say("a run without a store cannot be resumed")
+            self.print_note("a run without a store cannot be resumed")
             return
         run_id, target = shlex.quote(self.run_id), shlex.quote(self._target) if self._target else ""
-        self.say(f"resume with: flujo-actors runs resume {run_id} {target}{self._where()}".rstrip())
+        self.print_note(f"resume with: flujo-actors runs resume {run_id} {target}{self._where()}".rstrip())
 
     def _where(self) -> str:
         given = self._options["store"]

@@ -28,7 +28,7 @@ from ..._durable.pause_lookup import question_data
 from ..._durable.retention import deletes_anything
 from ...errors import DeclarationError, InvalidAnswer
 from ...stores._store_factory import open_store
-from ...terminal._watch_view import show_stored, showing
+from ...terminal._watch_view import display_on, show_stored
 from . import run_views
 from .command_group import Invocation, pass_call
 from .output import DONE, FAILED, INTERRUPTED
@@ -45,16 +45,16 @@ from .run_filters import (
     WhereOptions,
     answers,
     assignments,
+    confirm,
     either,
+    epoch_seconds,
     filter_of,
     filter_options,
     from_json_text,
     in_bulk,
     label_values,
-    moment,
     new_labels,
     seconds,
-    sure,
     where_options,
 )
 from .run_session import Part, flujo_of, play
@@ -107,14 +107,14 @@ def list_runs(
 ) -> int:
     """List runs, newest first."""
     now = time.time()
-    after = None if since is None else moment(since, now=now)
+    after = None if since is None else epoch_seconds(since, now=now)
     found = client_of(call, store).list(updated_after=after, order="created", labels=label_values(labels), **wanted)
     if as_json:
         out([document(runs=[run_data(run) for run in found], cursor=found[-1].cursor if found else None)])
     elif found:
         out(listed(found, now=now))
     else:
-        call.say("there are no such runs")
+        call.print_note("there are no such runs")
     return DONE
 
 
@@ -183,7 +183,7 @@ def tail(call: Invocation, /, run: str, store: str | None, asks: bool, **options
     as_json, after = options["as_json"], options["after"]
     shown_as = "json" if as_json else options["progress"]
     code = follow(call, client, run, progress=shown_as, after=after, out=as_json)
-    while asks and (seen := _answered_here(call, client, run)) is not None:
+    while asks and (seen := _answer_interactively(call, client, run)) is not None:
         code = follow(call, client, run, progress=shown_as, after=seen, out=as_json)
     return code
 
@@ -214,7 +214,7 @@ def questions(
     elif found:
         run_views.out(run_views.questions(found))
     else:
-        call.say("nothing waits for an answer")
+        call.print_note("nothing waits for an answer")
     return DONE
 
 
@@ -246,8 +246,10 @@ def answer(
     done = in_bulk(call, "answer", token, where, act)
     if done is not None or token is None:
         return DONE if done is None else done
-    give(client, token, value, typed)
-    call.say(f"answered; resume with: flujo-actors runs resume {parse_token(token)[0]} TARGET, or let a worker do it")
+    send_answer(client, token, value, typed)
+    call.print_note(
+        f"answered; resume with: flujo-actors runs resume {parse_token(token)[0]} TARGET, or let a worker do it"
+    )
     return DONE
 
 
@@ -258,12 +260,12 @@ def _answered_all(
     if (value is None) is (options["as_json"] is None):
         raise DeclarationError("give either VALUE or --json VALUE")
     parts = {name: text for name in ("comment", "reason") if (text := options[name]) is not None}
-    meant = from_json_text(options["as_json"] or "", what="--json") if value is None else either(value)
+    meant = from_json_text(options["as_json"] or "", subject="--json") if value is None else either(value)
     given = {"option": value, **parts} if parts else meant
     return client.bulk_answer(where, given, to=to, by=options["by"] or _login_name(), **more)
 
 
-def give(client: RunClient, token: str, value: str | None, options: AnswerOptions) -> None:
+def send_answer(client: RunClient, token: str, value: str | None, options: AnswerOptions) -> None:
     """Send a typed text's meaning; `InvalidAnswer` refers to the likeliest."""
     if (value is None) is (options["as_json"] is None):
         raise DeclarationError("give either VALUE or --json VALUE")
@@ -279,7 +281,7 @@ def give(client: RunClient, token: str, value: str | None, options: AnswerOption
 
 def _meanings(client: RunClient, token: str, value: str | None, options: AnswerOptions) -> list[object]:
     if value is None:
-        return [from_json_text(options["as_json"] or "", what="--json")]
+        return [from_json_text(options["as_json"] or "", subject="--json")]
     schema = client.schema_of(token)
     known = [each["const"] for each in schema.get("properties", {}).get("option", {}).get("oneOf", ())]
     parts = {name: text for name in ("comment", "reason") if (text := options[name]) is not None}
@@ -344,7 +346,7 @@ def retry(
         return DONE if done is None else done
     client.retry(run, from_start=from_start, mode=mode, reason=reason)
     if target is None:
-        call.say(f"run {run} is retried; a worker continues it")
+        call.print_note(f"run {run} is retried; a worker continues it")
         return DONE
     return play(call, target, Part(run_id=run, token=run, mode=mode), cast("RunOptions", options))
 
@@ -365,7 +367,7 @@ def cancel(
     if done is not None or run is None:
         return DONE if done is None else done
     client.cancel(run, reason, undo=undo)
-    call.say(f"run {run} is asked to end")
+    call.print_note(f"run {run} is asked to end")
     return DONE
 
 
@@ -386,7 +388,7 @@ def steer(
     if as_json:
         out([document(run_id=run, **attrs.asdict(steered))])
     else:
-        call.say(f"message {steered.seq} to run {run} is {steered.status}")
+        call.print_note(f"message {steered.seq} to run {run} is {steered.status}")
     return DONE
 
 
@@ -402,7 +404,7 @@ def wake(call: Invocation, /, run: str, store: str | None, path: str | None, as_
     if as_json:
         out([document(run_id=run, woken=woken)])
     else:
-        call.say(f"run {run} {'wakes now' if woken else 'does not sleep'}")
+        call.print_note(f"run {run} {'wakes now' if woken else 'does not sleep'}")
     return DONE
 
 
@@ -422,12 +424,12 @@ def delete(
         return DONE if done is None else done
     info = client.get(run)
     if where["dry_run"]:
-        call.say(f"run {run} ({info.status}, {info.records} records) would be deleted")
+        call.print_note(f"run {run} ({info.status}, {info.records} records) would be deleted")
         return DONE
-    if not sure(f"Delete run {run} ({info.status}, {info.records} records)?", yes=where["yes"]):
+    if not confirm(f"Delete run {run} ({info.status}, {info.records} records)?", yes=where["yes"]):
         return INTERRUPTED
     if not client.delete(run):
-        call.say(f"run {run} was not deleted: a process owns it")
+        call.print_note(f"run {run} was not deleted: a process owns it")
         return FAILED
     return DONE
 
@@ -447,12 +449,12 @@ def prune(
     client = client_of(call, store)
     found = client.prune(wanted, dry_run=True).runs
     if dry_run or not found:
-        call.say(f"{found} runs would be deleted" if dry_run else "there is nothing to delete")
+        call.print_note(f"{found} runs would be deleted" if dry_run else "there is nothing to delete")
         return DONE
-    if not sure(f"Delete {found} runs?", yes=yes):
+    if not confirm(f"Delete {found} runs?", yes=yes):
         return INTERRUPTED
     report = client.prune(wanted)
-    call.say(f"{report.runs} runs were deleted, {report.bytes:,} bytes")
+    call.print_note(f"{report.runs} runs were deleted, {report.bytes:,} bytes")
     return DONE
 
 
@@ -491,7 +493,9 @@ def totals(
     """Count runs by group: endings, durations, tokens and cost."""
     now, since = time.time(), wanted["created_after"]
     groups = [each.strip() for each in by.split(",") if each.strip()]
-    period = {name: moment(text, now=now) for name, text in (("since", since), ("until", until)) if text is not None}
+    period = {
+        name: epoch_seconds(text, now=now) for name, text in (("since", since), ("until", until)) if text is not None
+    }
     where = filter_of({**wanted, "created_after": None})
     found = client_of(call, store).totals(groups, where=where, zone=zone, **period)
     if as_json:
@@ -499,7 +503,7 @@ def totals(
     elif found:
         out(run_views.totals(groups, found))
     else:
-        call.say("there are no such runs")
+        call.print_note("there are no such runs")
     return DONE
 
 
@@ -533,9 +537,9 @@ def export(
     report = client_of(call, store).export(chosen, file, redact=redact, content=content)
     sys.stdout.flush()
     if isinstance(report, str):
-        call.say(f"{run[0]} was written to {report}")
+        call.print_note(f"{run[0]} was written to {report}")
     else:
-        call.say(f"{report.runs} runs, {report.records} records, {report.bytes:,} bytes")
+        call.print_note(f"{report.runs} runs, {report.records} records, {report.bytes:,} bytes")
     return DONE
 
 
@@ -567,7 +571,7 @@ def check(
     else:
         out(run_views.checks(checks))
     refused = [each for each in checks if each.verdict not in accepted]
-    call.say(f"{len(checks)} open runs, {len(refused)} cannot be resumed with --mode {mode}")
+    call.print_note(f"{len(checks)} open runs, {len(refused)} cannot be resumed with --mode {mode}")
     return FAILED if refused else DONE
 
 
@@ -589,7 +593,7 @@ def import_file(call: Invocation, /, file: str, store: str | None, if_exists: If
     """Create the runs of an exported FILE; - is standard input."""
     client = RunClient(open_store(store_url(call, store)))
     report = client.import_runs(sys.stdin.buffer if file == "-" else file, if_exists=if_exists)
-    call.say(f"{report.runs} runs were imported, {report.skipped} were there already")
+    call.print_note(f"{report.runs} runs were imported, {report.skipped} were there already")
     return DONE
 
 
@@ -619,7 +623,7 @@ def _interrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _answered_here(call: Invocation, client: RunClient, run_id: str) -> int | None:
+def _answer_interactively(call: Invocation, client: RunClient, run_id: str) -> int | None:
     """Prompt for the answer to a run; return its last record."""
     token = client.get(run_id).state_token
     value = (
@@ -628,9 +632,9 @@ def _answered_here(call: Invocation, client: RunClient, run_id: str) -> int | No
     if token is None or not value.strip():
         return None
     try:
-        give(client, token, value, AnswerOptions(as_json=None, by=None, comment=None, reason=None, changes=()))
+        send_answer(client, token, value, AnswerOptions(as_json=None, by=None, comment=None, reason=None, changes=()))
     except InvalidAnswer as error:
-        call.say(str(error))
+        call.print_note(str(error))
     return client.records(run_id)[-1].seq
 
 
@@ -639,9 +643,9 @@ def follow(call: Invocation, client: RunClient, run_id: str, *, progress: object
     client.get(run_id)  # before anything is drawn
     wanted: Any = "quiet" if call.quiet else progress
     file = sys.stdout if out else sys.stderr
-    with _interrupted(), showing(file, wanted, color=call.color, title=run_id) as display:
+    with _interrupted(), display_on(file, wanted, color=call.color, title=run_id) as display:
         trio.run(lambda: show_stored(client, run_id, display, after=after))
     run = client.get(run_id)
     if run.state_token is not None:
-        call.say(f"it asks: {run.message}\nanswer with: flujo-actors runs answer {run.state_token} VALUE")
+        call.print_note(f"it asks: {run.message}\nanswer with: flujo-actors runs answer {run.state_token} VALUE")
     return BY_STATUS[run.status]

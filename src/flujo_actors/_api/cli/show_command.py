@@ -18,7 +18,7 @@ from ..._blueprint.diagrams import (
 )
 from ..._blueprint.export import dump_blueprint, promoted_text
 from ..._blueprint.parser.analysis import Analysis, refused
-from ..blueprint_files import look_at, project_of
+from ..blueprint_files import lint_file, project_of
 from .command_group import Invocation, pass_call
 from .output import printable
 from .targets import DEFAULT, is_python, pipeline_of
@@ -48,13 +48,13 @@ def show(call: Invocation, target: str, kind: str, resolved: bool, allow: tuple[
 def _drawing(call: Invocation, target: str, *, resolved: bool, allow: tuple[str, ...]) -> DiagramLayout:
     if is_python(target):
         return drawing_of_pipeline(pipeline_of(target))
-    analysis = _looked_at(call, target, allow)
+    analysis = _linted(call, target, allow)
     return drawing_of(analysis.model, analysis.flow if resolved else None)
 
 
-def _looked_at(call: Invocation, target: str, allow: tuple[str, ...]) -> Analysis:
+def _linted(call: Invocation, target: str, allow: tuple[str, ...]) -> Analysis:
     file = Path(target)
-    linted = look_at(file, project_of(file, allow=allow, config=call.config))
+    linted = lint_file(file, project_of(file, allow=allow, config=call.config))
     if linted.analysis is None or linted.refusals:
         raise refused(target, linted.refusals or linted.findings)
     return linted.analysis
@@ -63,5 +63,5 @@ def _looked_at(call: Invocation, target: str, allow: tuple[str, ...]) -> Analysi
 def _as_yaml(call: Invocation, target: str, *, resolved: bool, allow: tuple[str, ...]) -> str:
     if is_python(target):
         return dump_blueprint(pipeline_of(target))
-    analysis = _looked_at(call, target, allow)
+    analysis = _linted(call, target, allow)
     return promoted_text(analysis) if resolved else analysis.model.source.text

@@ -23,7 +23,7 @@ from ...stores._store_factory import open_store
 from ..wiring import engine_of
 from .command_group import Invocation, pass_call
 from .output import DONE, FAILED, printable
-from .run_filters import content, from_json_text, moment
+from .run_filters import content, epoch_seconds, from_json_text
 from .run_views import ago, document, out, table
 from .runs_command import client_of, store_url
 
@@ -50,7 +50,7 @@ def workers(call: Invocation, /, store: str | None, as_json: bool) -> int:
     elif found:
         out(_worker_lines(found, now=time.time()))
     else:
-        call.say("there are no live workers")
+        call.print_note("there are no live workers")
     return DONE
 
 
@@ -66,7 +66,7 @@ def queues(call: Invocation, /, store: str | None, as_json: bool) -> int:
     elif found:
         out(_queue_lines(found))
     else:
-        call.say("there are no queues with a worker or a waiting run")
+        call.print_note("there are no queues with a worker or a waiting run")
     return DONE
 
 
@@ -94,7 +94,7 @@ def webhooks(
     """
     client = client_of(call, store)
     if action == "retry":
-        call.say(f"{client.retry_webhooks(ids or None)} messages are sent again")
+        call.print_note(f"{client.retry_webhooks(ids or None)} messages are sent again")
         return DONE
     found = client.webhooks(status=status, limit=limit)
     if as_json:
@@ -102,7 +102,7 @@ def webhooks(
     elif found:
         out(_webhook_lines(found, now=time.time()))
     else:
-        call.say("there are no messages to webhooks")
+        call.print_note("there are no messages to webhooks")
     return DONE
 
 
@@ -140,7 +140,7 @@ def limits(call: Invocation, /, store: str | None, as_json: bool) -> int:
         parts = [_rate_lines(rates, now=now) if rates else [], _budget_lines(budgets, now=now) if budgets else []]
         out(parts[0] + ([""] if rates and budgets else []) + parts[1])
     else:
-        call.say("there are no rate limits or budgets in use")
+        call.print_note("there are no rate limits or budgets in use")
     return DONE
 
 
@@ -259,7 +259,7 @@ def check(call: Invocation, /, url: str | None) -> int:
     for finding in _maintained(call, url, "check").check():
         out([printable(finding)])
         count += 1
-    call.say(f"{count} defects" if count else "the store has no defects")
+    call.print_note(f"{count} defects" if count else "the store has no defects")
     return FAILED if count else DONE
 
 
@@ -294,7 +294,7 @@ def migrate(call: Invocation, /, url: str | None, **options: Unpack[MigrateOptio
     if options["sql"]:
         out([f"{statement.strip()};" for statement in plan.statements])
     if options["sql"] or options["dry_run"]:
-        call.say(f"the store has schema {plan.found}, this version has {plan.needed}")
+        call.print_note(f"the store has schema {plan.found}, this version has {plan.needed}")
         return DONE
     engine = engine_of(options["engine"], opened)
     opened.migrate_now()
@@ -302,7 +302,7 @@ def migrate(call: Invocation, /, url: str | None, **options: Unpack[MigrateOptio
         engine.prepare()
     if options["finalize"]:
         opened.finalize()
-    call.say("the store has the schema of this version")
+    call.print_note("the store has the schema of this version")
     return DONE
 
 
@@ -331,10 +331,10 @@ def vacuum(call: Invocation, /, url: str | None) -> int:
     """
     opened: Any = open_store(store_url(call, url))
     if hasattr(opened, "vacuum_needs"):
-        call.say(f"this needs up to {opened.vacuum_needs():,} bytes of free disk")
+        call.print_note(f"this needs up to {opened.vacuum_needs():,} bytes of free disk")
     if hasattr(opened, "vacuum"):
         opened.vacuum()
-    call.say("the space of deleted runs is free")
+    call.print_note("the space of deleted runs is free")
     return DONE
 
 
@@ -373,7 +373,7 @@ def list_schedules(call: Invocation, /, store: str | None, as_json: bool, pipeli
     elif found:
         out(_lines(found))
     else:
-        call.say("there are no schedules")
+        call.print_note("there are no schedules")
     return DONE
 
 
@@ -401,7 +401,7 @@ def show(call: Invocation, /, name: str, store: str | None, as_json: bool) -> in
 def pause(call: Invocation, /, name: str, store: str | None) -> int:
     """Pause a schedule."""
     client_of(call, store).pause_schedule(name)
-    call.say(f"schedule {name!r} is paused")
+    call.print_note(f"schedule {name!r} is paused")
     return DONE
 
 
@@ -412,7 +412,7 @@ def pause(call: Invocation, /, name: str, store: str | None) -> int:
 def resume(call: Invocation, /, name: str, store: str | None) -> int:
     """Resume a paused schedule from now."""
     client_of(call, store).resume_schedule(name)
-    call.say(f"schedule {name!r} is resumed")
+    call.print_note(f"schedule {name!r} is resumed")
     return DONE
 
 
@@ -423,7 +423,7 @@ def resume(call: Invocation, /, name: str, store: str | None) -> int:
 def delete(call: Invocation, /, name: str, store: str | None) -> int:
     """Delete a schedule; its runs stay."""
     client_of(call, store).delete_schedule(name)
-    call.say(f"schedule {name!r} is deleted")
+    call.print_note(f"schedule {name!r} is deleted")
     return DONE
 
 
@@ -447,9 +447,9 @@ def trigger(call: Invocation, /, name: str, store: str | None) -> int:
 def backfill(call: Invocation, /, name: str, store: str | None, start: str, end: str | None, limit: int) -> int:
     """Request runs for the instants without one, and print their ids."""
     now = time.time()
-    until = now if end is None else moment(end, now=now)
+    until = now if end is None else epoch_seconds(end, now=now)
     try:
-        found = client_of(call, store).backfill(name, moment(start, now=now), until, limit=limit)
+        found = client_of(call, store).backfill(name, epoch_seconds(start, now=now), until, limit=limit)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     out(found)
@@ -517,14 +517,14 @@ def send(
     as_json: bool,
 ) -> int:
     """Send an event to a waiting run, or buffer it."""
-    given = None if data is None else from_json_text(content(data), what="the data")
+    given = None if data is None else from_json_text(content(data), subject="the data")
     client = client_of(call, store)
     sent = client.send(name, key=key, data=given, id=event_id, to="all" if to_all else "one")
     if as_json:
         out([document(**attrs.asdict(sent))])
     else:
         runs = f" to {', '.join(map(printable, sent.delivered_to))}" if sent.delivered_to else ""
-        call.say(f"event {printable(sent.id)} is {sent.status}{runs}")
+        call.print_note(f"event {printable(sent.id)} is {sent.status}{runs}")
     return DONE
 
 
@@ -553,7 +553,7 @@ def list_events(
     elif found:
         out(_event_lines(found, now=time.time()))
     else:
-        call.say("there are no events")
+        call.print_note("there are no events")
     return DONE
 
 
@@ -571,7 +571,7 @@ def list_waits(call: Invocation, /, name: str | None, key: str | None, store: st
     elif found:
         out(_wait_lines(found, now=time.time()))
     else:
-        call.say("no run waits for an event")
+        call.print_note("no run waits for an event")
     return DONE
 
 

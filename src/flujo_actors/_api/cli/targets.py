@@ -19,7 +19,7 @@ from outcome import Value, capture
 from ..._dsl.pipeline import Pipeline, as_step
 from ...errors import DeclarationError, FlujoError
 from .. import blueprint_loader
-from ..blueprint_files import look_at, project_of
+from ..blueprint_files import lint_file, project_of
 from .entry import missing_extra
 
 DEFAULT = "pipeline.yaml"
@@ -37,7 +37,7 @@ def pipeline_of(target: str | None = None, *, allow: Iterable[str] = (), config:
         return _as_pipeline(named, object_of(named))
     file = Path(named)
     project = project_of(file, allow=allow, config=config)
-    return blueprint_loader.pipeline_of(look_at(file, project), project)
+    return blueprint_loader.pipeline_of(lint_file(file, project), project)
 
 
 def target_of(target: str, *, allow: Iterable[str] = (), config: Path | None = None) -> Any:

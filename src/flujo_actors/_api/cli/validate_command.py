@@ -211,7 +211,7 @@ class CheckedFile:
         content = sys.stdin.buffer.read() if path is None else read_file(path)
         project = project_of(path, allow=wanted.allow, config=wanted.config, resolve=wanted.resolve)
         name = STDIN if path is None else file
-        linted = _look(project, wanted, name, path, content)
+        linted = _lint(project, wanted, name, path, content)
         return cls(file=name, path=path, content=content, within=within, wanted=wanted, linted=linted)
 
     @property
@@ -226,7 +226,7 @@ class CheckedFile:
         project = project_of(self.path, allow=self.wanted.allow, config=self.wanted.config, resolve=self.wanted.resolve)
         self.fixed = fix_all(
             self.linted,
-            lambda text: _look(project, self.wanted, self.file, self.path, text.encode("utf-8")),
+            lambda text: _lint(project, self.wanted, self.file, self.path, text.encode("utf-8")),
             unsafe=self.wanted.unsafe,
             wanted=self.wanted.means,
         )
@@ -262,7 +262,7 @@ class CheckedFile:
         return self.fixed.text.encode("utf-8") if self.fixed is not None and applied else self.content
 
 
-def _look(project: Project, wanted: ValidateOptions, name: str, path: Path | None, content: bytes) -> Linted:
+def _lint(project: Project, wanted: ValidateOptions, name: str, path: Path | None, content: bytes) -> Linted:
     place = None if path is None else path.resolve()
     return Linter(project, copy_schema=wanted.copy_schema).lint(name, content, place)
 
@@ -354,10 +354,10 @@ def validate(
     )
     job = Job(fix=fix, diff=diff, format=format_name, fail_on=fail_on, exit_non_zero_on_fix=exit_non_zero_on_fix)
     given = paths or ("pipeline.yaml",)
-    return _watched(call, job, wanted, given) if watch else _once(call, job, wanted, given)
+    return _watched(call, job, wanted, given) if watch else _validate(call, job, wanted, given)
 
 
-def _once(call: Invocation, job: Job, wanted: ValidateOptions, paths: Sequence[str]) -> int:
+def _validate(call: Invocation, job: Job, wanted: ValidateOptions, paths: Sequence[str]) -> int:
     gc.disable()  # a large file is many small objects, and cycle detection among them takes half of the time
     try:
         return _validated(call, job, wanted, paths)
@@ -372,16 +372,16 @@ def _validated(call: Invocation, job: Job, wanted: ValidateOptions, paths: Seque
             each.fix()
     left = [finding for each in checked for finding in each.findings()]
     fixed = [finding for each in checked if each.fixed is not None for finding in each.fixed.applied]
-    changed = _told(call, job, wanted, checked, left, fixed)
+    changed = _print_result(call, job, wanted, checked, left, fixed)
     _summarize(call, left, fixed if job.fix and not job.diff else [])
     foreign = [each.file for each in checked if each.is_foreign and (job.fix or job.diff)]
     for file in foreign:
-        call.say(f"{file} is a link out of its directory and was not fixed; name the file itself")
+        call.print_note(f"{file} is a link out of its directory and was not fixed; name the file itself")
     failed = bool(at_least(left, job.fail_on)) or (job.diff and changed) or bool(foreign)
     return FAILED if failed or (job.exit_non_zero_on_fix and fixed) else DONE
 
 
-def _told(
+def _print_result(
     call: Invocation,
     job: Job,
     wanted: ValidateOptions,
@@ -391,7 +391,7 @@ def _told(
 ) -> bool:
     """Print the result and write files; whether a diff is not empty."""
     color = call.colors()
-    report = LintReport(findings=_shown(call, job, wanted, left), fixed=fixed if job.fix else (), color=color)
+    report = LintReport(findings=_selected(call, job, wanted, left), fixed=fixed if job.fix else (), color=color)
     if job.diff:
         diff = "".join(each.diff() for each in checked)
         sys.stdout.write(diff)
@@ -420,7 +420,7 @@ def _unwritten(checked: list[CheckedFile]) -> list[str]:
     return refused
 
 
-def _shown(call: Invocation, job: Job, wanted: ValidateOptions, findings: list[Finding]) -> list[Finding]:
+def _selected(call: Invocation, job: Job, wanted: ValidateOptions, findings: list[Finding]) -> list[Finding]:
     """Return the findings to show; notes only on request."""
     notes = call.verbosity > 0 or job.fail_on == "note" or bool(wanted.select)
     return findings if notes else at_least(findings, "warning")
@@ -435,7 +435,7 @@ def _summarize(call: Invocation, left: list[Finding], fixed: list[Finding]) -> N
     if fixable and not fixed:
         said.append(f"{fixable} can be mended with --fix")
     if said:
-        call.say(", ".join(said))
+        call.print_note(", ".join(said))
 
 
 def _watched(call: Invocation, job: Job, wanted: ValidateOptions, paths: Sequence[str]) -> int:
@@ -446,8 +446,8 @@ def _watched(call: Invocation, job: Job, wanted: ValidateOptions, paths: Sequenc
         now = {file: _changed_at(file) for file, _ in files_in(paths)}
         if now != seen:
             seen = now
-            code = _once(call, job, wanted, paths)
-            call.say("waiting for changes; Ctrl-C ends it")
+            code = _validate(call, job, wanted, paths)
+            call.print_note("waiting for changes; Ctrl-C ends it")
         try:
             time.sleep(_LOOK_AGAIN_S)
         except KeyboardInterrupt:
@@ -509,10 +509,10 @@ def explained(rule: Rule) -> str:
         "Good:",
         _indented(rule.good),
     ]
-    return "\n\n".join([*parts, f"To mend it: {rule.cure}", _mending(rule)])
+    return "\n\n".join([*parts, f"To mend it: {rule.cure}", _fix_hint(rule)])
 
 
-def _mending(rule: Rule) -> str:
+def _fix_hint(rule: Rule) -> str:
     how = {
         "": "Nothing mends it by itself.",
         "safe": "`flujo-actors validate --fix` mends it where it can.",

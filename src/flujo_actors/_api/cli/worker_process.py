@@ -65,10 +65,10 @@ def serve(flujos: Sequence[Flujo], call: Invocation, options: WorkerOptions) -> 
         async with contextlib.AsyncExitStack() as stack:
             for each in workers:
                 await stack.enter_async_context(each)
-            call.say(f"ready: {', '.join(each.name for each in workers)} on {', '.join(queues)}")
+            call.print_note(f"ready: {', '.join(each.name for each in workers)} on {', '.join(queues)}")
             place = health_place(options["health"])
             if isinstance(place, HealthPort):
-                call.say(place.address(workers[0].health_port))
+                call.print_note(place.address(workers[0].health_port))
             with _stopped_by_signals(workers):
                 for each in workers:
                     await each.stopped()
@@ -101,11 +101,11 @@ def _backend(flujos: Sequence[Flujo], asked: Backend | None) -> Backend:
 def _stopped_by_signals(workers: Sequence[Worker]) -> Iterator[None]:
     """Drain the workers on the first signal, stop them on the second."""
 
-    def told(number: int, frame: FrameType | None) -> None:
+    def stop_workers(number: int, frame: FrameType | None) -> None:
         for each in workers:
             each.stop()
 
-    before = {number: signal.signal(number, told) for number in SIGNALS}
+    before = {number: signal.signal(number, stop_workers) for number in SIGNALS}
     try:
         yield
     finally:

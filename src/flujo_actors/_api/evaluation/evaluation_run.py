@@ -175,7 +175,7 @@ def _check(options: EvaluationOptions, store: Store | None) -> None:
     if bound is not None and not _is_money(bound):
         raise DeclarationError(f"evaluate: max_cost_usd must be dollars > 0, not {brief_repr(bound)}")
     if options.queue is not None:
-        checked_queue(options.queue, what="evaluate: queue")
+        checked_queue(options.queue, subject="evaluate: queue")
         if store is None:
             raise DeclarationError("evaluate: queue needs a store that workers share: pass `store` to Flujo")
     if bound is not None and store is not None and not hasattr(store, "draw"):

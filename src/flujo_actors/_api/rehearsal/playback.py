@@ -179,7 +179,7 @@ class RecordedSupervisor(RunSupervisor):
         if step.bare or not _can_be_judged(step, result):
             return outcome, context
         done = AttemptSucceeded(output=result.output, context=state.context, metadata=result.metadata)
-        ended = await AttemptRunner(self, state).judged(step, done)
+        ended = await AttemptRunner(self, state).validated(step, done)
         now: TerminalOutcome = outcome
         if isinstance(ended, AttemptFailed):
             now = Failure(error=ended.error, feedback=ended.feedback, step_result=result)

@@ -34,7 +34,7 @@ from ..._core.validators import brief_repr, is_count, nearest
 from ..._durable.fingerprint import Facts, Fingerprint
 from ..._durable.operations.run_files import open_run_file
 from ..._durable.pipeline_diff import ChangedSteps, changed_steps, changes_between, declared_at
-from ..._durable.remote_result_refs import read_whole, remote_steps_of
+from ..._durable.remote_result_refs import read_resolved, remote_steps_of
 from ..._durable.store_executor import call_store
 from ...errors import ControlError, DeclarationError, Diverged, FlujoError, PricingNotConfiguredError, RunNotFound
 from ...stores._store_factory import open_store
@@ -128,7 +128,7 @@ class LiveBudget(Quota):
     def recall(self, used: Usage, caller: str | None = None) -> None:
         """Count nothing."""
 
-    def recall_one(self, one: Amount) -> None:
+    def recall_tool_call(self, one: Amount) -> None:
         """Count nothing."""
 
 
@@ -545,8 +545,8 @@ def read_recorded(store: Store | None, run: str | os.PathLike[str]) -> RecordedR
 
 
 def _recorded_in(store: Store, run_id: RunId, redacted: bool = False) -> RecordedRun:
-    run, records = store.get(run_id), read_whole(store, run_id)
-    remote = [read_whole(store, each.run_id) for each in remote_steps_of(store, run_id)]
+    run, records = store.get(run_id), read_resolved(store, run_id)
+    remote = [read_resolved(store, each.run_id) for each in remote_steps_of(store, run_id)]
     return RecordedRun(run, records, remote=remote, redacted=redacted)
 
 

@@ -44,13 +44,13 @@ class Fixed:
     """Remaining findings."""
 
 
-def fix_all(linted: Linted, look: Look, *, unsafe: bool, wanted: Callable[[Finding], bool]) -> Fixed:
-    """Apply the possible fixes; `look` lints a text, `wanted` selects findings."""
+def fix_all(linted: Linted, lint: Look, *, unsafe: bool, wanted: Callable[[Finding], bool]) -> Fixed:
+    """Apply the possible fixes; `lint` lints a text, `wanted` selects findings."""
     first = linted
     applied: list[Finding] = []
     for _ in range(MOST_PASSES):
         found = [each for each in linted.findings if wanted(each) and _may(each.fix, linted, each, unsafe=unsafe)]
-        done, better = _better(linted, found, look)
+        done, better = _better(linted, found, lint)
         if not done:
             return Fixed(text=linted.source.whole, applied=tuple(applied), linted=linted)
         applied.extend(done)
@@ -62,24 +62,24 @@ def _may(fix: Fix | None, linted: Linted, finding: Finding, *, unsafe: bool) -> 
     return fix is not None and (fix.safe or unsafe) and finding.file == linted.source.file
 
 
-def _better(linted: Linted, findings: Sequence[Finding], look: Look) -> tuple[list[Finding], Linted]:
+def _better(linted: Linted, findings: Sequence[Finding], lint: Look) -> tuple[list[Finding], Linted]:
     """Apply one pass: safe fixes, else unsafe ones that reduce findings."""
     safe = [each for each in findings if each.fix is not None and each.fix.safe]
-    chosen = safe or _improving(linted, findings, look)
+    chosen = safe or _improving(linted, findings, lint)
     text, done = _one_pass(linted, chosen)
-    after = look(linted.source.with_text(text).whole) if done else linted
+    after = lint(linted.source.with_text(text).whole) if done else linted
     return (done, after) if safe or _improves(linted, after, done) else ([], linted)
 
 
-def _improving(linted: Linted, findings: Sequence[Finding], look: Look) -> list[Finding]:
+def _improving(linted: Linted, findings: Sequence[Finding], lint: Look) -> list[Finding]:
     """Return the unsafe fixes after which there are fewer findings, by halving."""
     text, done = _one_pass(linted, findings)
-    if done and _improves(linted, look(linted.source.with_text(text).whole), done):
+    if done and _improves(linted, lint(linted.source.with_text(text).whole), done):
         return list(findings)
     if not 1 < len(findings) <= MOST_HALVED:
         return []
     half = len(findings) // 2
-    return [*_improving(linted, findings[:half], look), *_improving(linted, findings[half:], look)]
+    return [*_improving(linted, findings[:half], lint), *_improving(linted, findings[half:], lint)]
 
 
 def _improves(before: Linted, after: Linted, done: Sequence[Finding]) -> bool:
@@ -95,7 +95,7 @@ def _weight(linted: Linted) -> tuple[int, ...]:
 
 
 def _one_pass(linted: Linted, findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
-    chosen = _apart(findings)
+    chosen = _disjoint(findings)
     text = _applied(linted.source.text, chosen)
     if not chosen or _is_proven(linted.root, text, chosen):
         return text, chosen
@@ -112,7 +112,7 @@ def _one_by_one(linted: Linted, findings: Sequence[Finding]) -> tuple[str, list[
     return _applied(linted.source.text, kept), kept
 
 
-def _apart(findings: Sequence[Finding]) -> list[Finding]:
+def _disjoint(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings with disjoint edits; the first of overlapping ones wins."""
     chosen: list[Finding] = []
     spans: list[Edit] = []

@@ -55,7 +55,7 @@ _TEMPLATES = {
 _EXPRESSIONS = ("condition_expression", "exit_expression", "iterable_input")
 
 
-def places_in(step: StepModel) -> list[TemplateSlot]:
+def templates_of(step: StepModel) -> list[TemplateSlot]:
     """Return every template and expression of a step, parsed once."""
     if step.templates is None:
         step.templates = list(_found(step))
@@ -93,7 +93,7 @@ def _in_value(node: Node, near: Scalar) -> Iterator[TemplateSlot]:
 
 
 @attrs.frozen(eq=False, repr=False)
-class StepsInSight:
+class VisibleSteps:
     """Steps up to a position, with enclosing sequences and outputs."""
 
     places: Mapping[str, int] = attrs.field(factory=dict)
@@ -101,7 +101,7 @@ class StepsInSight:
     outputs: Mapping[str, Shape] = attrs.field(factory=dict)
     """Outputs of visited steps; `before` limits the visible ones."""
     before: int = 0
-    around: StepsInSight | None = None
+    around: VisibleSteps | None = None
 
     def __contains__(self, name: str) -> bool:
         own = name in self.places and self.places[name] < self.before
@@ -113,10 +113,10 @@ class StepsInSight:
             return self.outputs.get(name)
         return None if self.around is None else self.around.output(name)
 
-    def comes_later(self, name: str) -> bool:
+    def follows(self, name: str) -> bool:
         """Return whether a step of this name follows, here or outside."""
         own = name in self.places and self.places[name] >= self.before
-        return own or (self.around is not None and self.around.comes_later(name))
+        return own or (self.around is not None and self.around.follows(name))
 
     def names(self) -> list[str]:
         """Return the names in sight, the nearest last."""
@@ -125,10 +125,10 @@ class StepsInSight:
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class Sight:
+class VisibleNames:
     """Names visible to a step: lexical, inner names first."""
 
-    steps: StepsInSight = attrs.field(factory=StepsInSight)
+    steps: VisibleSteps = attrs.field(factory=VisibleSteps)
     in_map: bool = False
     item: Shape = None
 
@@ -158,7 +158,7 @@ class StepVisit:
     step: StepModel
     sequence: list[StepModel]
     index: int
-    sight: Sight
+    visible: VisibleNames
     handed: Shape
     """Output shape of the previous step."""
     data: Shape
@@ -180,11 +180,11 @@ class StepVisit:
 
     def shape_of(self, reference: Reference, place: TemplateSlot, context: Shape) -> Shape:
         """Return the shape of a reference in a step's text, if known."""
-        return self.sight.shape_of(reference, self.previous_of(place), context)
+        return self.visible.shape_of(reference, self.previous_of(place), context)
 
     def rooted(self, reference: Reference, place: TemplateSlot, context: Shape) -> tuple[Shape, tuple[str | int, ...]]:
         """Return the shape of a variable, and the fields followed from it."""
-        return self.sight.rooted(reference, self.previous_of(place), context)
+        return self.visible.rooted(reference, self.previous_of(place), context)
 
 
 class Flow:
@@ -198,29 +198,37 @@ class Flow:
     def walk(self) -> None:
         """Compute the visits and the final output."""
         limited = bool(self._model.value("usage_limits"))
-        self.output = self._sequence(self._model.steps, None, Sight(), limited)
+        self.output = self._sequence(self._model.steps, None, VisibleNames(), limited)
 
-    def _sequence(self, steps: list[StepModel], handed: Shape, sight: Sight, limited: bool) -> Shape:
+    def _sequence(self, steps: list[StepModel], handed: Shape, visible: VisibleNames, limited: bool) -> Shape:
         places = {step.name: index for index, step in enumerate(steps)}
         outputs: dict[str, Shape] = {}
         for index, step in enumerate(steps):
-            here = Sight(steps=StepsInSight(places, outputs, index, sight.steps), in_map=sight.in_map, item=sight.item)
+            here = VisibleNames(
+                steps=VisibleSteps(places, outputs, index, visible.steps), in_map=visible.in_map, item=visible.item
+            )
             handed = outputs[step.name] = self._step(step, steps, index, here, handed, limited)
         return handed
 
     def _step(
-        self, step: StepModel, sequence: list[StepModel], index: int, sight: Sight, handed: Shape, limited: bool
+        self,
+        step: StepModel,
+        sequence: list[StepModel],
+        index: int,
+        visible: VisibleNames,
+        handed: Shape,
+        limited: bool,
     ) -> Shape:
-        places = places_in(step)
-        data = self._data(step, places, handed, sight)
+        places = templates_of(step)
+        data = self._data(step, places, handed, visible)
         limited = limited or "usage_limits" in step.entries
-        body = self._inside(step, data, sight, limited, places)
+        body = self._inside(step, data, visible, limited, places)
         output = None if step.broken else self._output(step, data, body)
         visit = StepVisit(
             step=step,
             sequence=sequence,
             index=index,
-            sight=sight,
+            visible=visible,
             handed=handed,
             data=data,
             output=output,
@@ -230,13 +238,13 @@ class Flow:
         )
         self.visits.append(visit)
         for way in step.ways.values():
-            self._sequence(way, None, sight, limited)
+            self._sequence(way, None, visible, limited)
         if step.fallback is not None:
-            other = self._step(step.fallback, [step.fallback], 0, sight, handed, limited)
+            other = self._step(step.fallback, [step.fallback], 0, visible, handed, limited)
             return output if other == output else None
         return output
 
-    def _data(self, step: StepModel, places: list[TemplateSlot], handed: Shape, sight: Sight) -> Shape:
+    def _data(self, step: StepModel, places: list[TemplateSlot], handed: Shape, visible: VisibleNames) -> Shape:
         entry = step.entries.get("input")
         if entry is None or entry.value is None:
             return handed
@@ -245,13 +253,13 @@ class Flow:
             return OBJECT if isinstance(entry.value, dict) else LIST if isinstance(entry.value, list) else None
         if only.parsed.expression is None:
             return TEXT
-        return self._referred(only, handed, sight)
+        return self._referred(only, handed, visible)
 
-    def _referred(self, place: TemplateSlot, previous: Shape, sight: Sight) -> Shape:
+    def _referred(self, place: TemplateSlot, previous: Shape, visible: VisibleNames) -> Shape:
         """Return the shape of a text that is a single reference."""
         references = place.parsed.references
         plain = len(references) == 1 and str(references[0]) == place.parsed.text.strip("{} ")
-        return sight.shape_of(references[0], previous, self.context) if plain else None
+        return visible.shape_of(references[0], previous, self.context) if plain else None
 
     @property
     def context(self) -> Shape:
@@ -262,25 +270,27 @@ class Flow:
 
     # --- inside composites
 
-    def _inside(self, step: StepModel, data: Shape, sight: Sight, limited: bool, places: list[TemplateSlot]) -> Shape:
+    def _inside(
+        self, step: StepModel, data: Shape, visible: VisibleNames, limited: bool, places: list[TemplateSlot]
+    ) -> Shape:
         match step.kind:
             case "parallel" | "conditional":
-                outputs = {each.name: self._sequence(each.steps, data, sight, limited) for each in step.branches}
-                default = None if step.default is None else self._sequence(step.default, data, sight, limited)
+                outputs = {each.name: self._sequence(each.steps, data, visible, limited) for each in step.branches}
+                default = None if step.default is None else self._sequence(step.default, data, visible, limited)
                 return _gathered(step, outputs, default)
             case "loop":
-                return self._sequence(step.body, None, sight, limited)
+                return self._sequence(step.body, None, visible, limited)
             case "map":
-                item = self._item(data, places, sight)
-                inner = attrs.evolve(sight, in_map=True, item=item)
+                item = self._item(data, places, visible)
+                inner = attrs.evolve(visible, in_map=True, item=item)
                 return list_of(self._sequence(step.body, item, inner, limited))
             case "sequence" | "pipeline":
-                return self._sequence(step.body, data, sight, limited)
+                return self._sequence(step.body, data, visible, limited)
         return None
 
-    def _item(self, data: Shape, places: list[TemplateSlot], sight: Sight) -> Shape:
+    def _item(self, data: Shape, places: list[TemplateSlot], visible: VisibleNames) -> Shape:
         place = next((each for each in places if each.key == "iterable_input"), None)
-        items = data if place is None else self._referred(place, data, sight)
+        items = data if place is None else self._referred(place, data, visible)
         found = follow(items, (EACH,))
         return found if isinstance(found, Mapping) else None
 
@@ -345,7 +355,7 @@ class Flow:
 
 
 def _is_one_expression(step: StepModel) -> bool:
-    return any(place.parsed.expression is not None for place in places_in(step) if place.key == "output_template")
+    return any(place.parsed.expression is not None for place in templates_of(step) if place.key == "output_template")
 
 
 def _gathered(step: StepModel, outputs: dict[str, Shape], default: Shape) -> Shape:

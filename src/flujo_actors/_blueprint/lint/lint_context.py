@@ -20,7 +20,7 @@ LONGEST_LITERAL = 50_000
 _PREVIOUS = re.compile(r"\bprevious_step\b")
 
 
-def look(analysis: Analysis, *, copy_schema: bool = False) -> None:
+def add_findings(analysis: Analysis, *, copy_schema: bool = False) -> None:
     """Add the findings."""
     for visit in analysis.visits:
         if visit.step.broken:

@@ -16,7 +16,7 @@ from ..parser.analysis import Analysis, writes_of
 from ..parser.blueprint_model import StepModel, steps_in
 from ..templates.template_filters import as_key
 from ..templates.template_parser import Reference, reference_of
-from .flow import StepVisit, TemplateSlot, places_in
+from .flow import StepVisit, TemplateSlot, templates_of
 from .value_schemas import Shape, in_words, is_no_list, values_of
 
 # --- Possible values of an expression -----------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def _unique(values: list[object]) -> Values:
 MANY_TURNS = 100
 
 
-def look(analysis: Analysis) -> None:
+def add_findings(analysis: Analysis) -> None:
     """Add the findings."""
     for visit in analysis.visits:
         _unused_output(analysis, visit)
@@ -144,7 +144,7 @@ def _looks(step: StepModel) -> bool:
     """Return whether a step reads the previous output."""
     if step.broken:
         return True
-    if any(place.refers_to("previous_step") for place in places_in(step) if place.key not in _OF_THE_BODY):
+    if any(place.refers_to("previous_step") for place in templates_of(step) if place.key not in _OF_THE_BODY):
         return True
     if step.value("input") is not None:
         return False
@@ -173,7 +173,7 @@ def _names(step: StepModel, name: str) -> bool:
     """Return whether a template of the step refers to `steps.<name>`."""
     own = any(
         reference.root == "steps" and reference.path[:1] == (name,)
-        for place in places_in(step)
+        for place in templates_of(step)
         for reference in place.parsed.references
     )
     return own or any(_names(each, name) for inner in step.inner() for each in inner)

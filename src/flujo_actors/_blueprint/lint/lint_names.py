@@ -28,7 +28,7 @@ BUILTINS: dict[str, tuple[str, ...]] = {
 _SINK = re.compile(r"[A-Za-z]\w*(?:\.[A-Za-z]\w*)*\Z", re.ASCII)
 
 
-def look(analysis: Analysis) -> None:
+def add_findings(analysis: Analysis) -> None:
     """Add the findings."""
     for step in analysis.model.all_steps():
         if step.uses is not None:
@@ -201,7 +201,7 @@ def _unused(analysis: Analysis) -> None:
 _OUTPUT = re.compile(r"\bprevious_step\s*(?:\.\s*output\b|\[\s*(?P<quote>['\"])output(?P=quote)\s*\])")
 
 
-def look_at_templates(analysis: Analysis) -> None:
+def lint_templates(analysis: Analysis) -> None:
     """Add the findings."""
     for visit in analysis.visits:
         for place in visit.places:
@@ -243,7 +243,7 @@ def _problem(analysis: Analysis, visit: StepVisit, place: TemplateSlot, referenc
         return "V-T4", f"there is no variable {root[:60]!r}: {hint}"
     if root not in place.sees:
         return "V-T4", f"`{root}` cannot be seen in `{place.key}`, only {' and '.join(sorted(place.sees))}"
-    if root == "this" and not visit.sight.in_map:
+    if root == "this" and not visit.visible.in_map:
         return "V-T2", "`this` is the item of a map, and there is no map around this step"
     if root == "steps":
         problem = _step(visit, reference)
@@ -281,11 +281,11 @@ def _step(visit: StepVisit, reference: Reference) -> str | None:
     if not reference.path:
         return "`steps` is not a value: write `steps.<name>.output`"
     name = str(reference.path[0])
-    if name not in visit.sight.steps:
-        known = sorted(visit.sight.steps.names())
+    if name not in visit.visible.steps:
+        known = sorted(visit.visible.steps.names())
         if name == visit.step.name:
             return f"step {name!r} cannot see its own output"
-        if visit.sight.steps.comes_later(name):
+        if visit.visible.steps.follows(name):
             return f"step {name!r} comes later: a step sees those before it and around it"
         near = nearest(name, known)
         hint = f"did you mean `steps.{near}.output`?" if near else _visible(known)

@@ -160,13 +160,13 @@ def lint_schemas(analysis: Analysis) -> None:
         if wrong is not None:
             why, path = wrong
             analysis.collector.report("V-S1", _key_at(entry, path), f"this is not a JSON Schema: {why}")
-            _distrust(analysis, entry)
+            _ignore_schema(analysis, entry)
             continue
         for doubt in _doubts(entry.value, 0):
             analysis.collector.report("V-S1", entry.key, doubt, severity="warning")
 
 
-def _distrust(analysis: Analysis, entry: AgentEntry) -> None:
+def _ignore_schema(analysis: Analysis, entry: AgentEntry) -> None:
     """Ignore an invalid schema in later rules."""
     for agent in analysis.model.agents.values():
         agent.broken = agent.broken or entry in agent.entries.values()
@@ -387,24 +387,24 @@ class Linter:
         model = read_model(collector, read.root, path) if readable or not read.findings else None
         if path is not None:
             self._open.append(path.resolve())
-        analysis = None if model is None else self._looked(collector, model, is_child=is_child)
+        analysis = None if model is None else self._analyzed(collector, model, is_child=is_child)
         if path is not None:
             self._open.pop()
         return self._judged(collector, model, analysis, secrets, read.root)
 
-    def _looked(self, collector: FindingCollector, model: BlueprintModel, *, is_child: bool) -> Analysis:
+    def _analyzed(self, collector: FindingCollector, model: BlueprintModel, *, is_child: bool) -> Analysis:
         for each in model.imports.values():
             self._import(collector, model, each)
         for agent in model.agents.values():
             self._prompt(collector, model, agent)
         flow = Flow(model, self._project, self._output_of)
         analysis = Analysis(model, self._project, collector, flow, is_child)
-        lint_names.look(analysis)
+        lint_names.add_findings(analysis)
         lint_schemas(analysis)
         flow.walk()
-        lint_names.look_at_templates(analysis)
-        lint_flow.look(analysis)
-        lint_context.look(analysis, copy_schema=self._copy_schema)
+        lint_names.lint_templates(analysis)
+        lint_flow.add_findings(analysis)
+        lint_context.add_findings(analysis, copy_schema=self._copy_schema)
         return analysis
 
     def _output_of(self, child: BlueprintModel) -> Shape:
@@ -431,7 +431,9 @@ class Linter:
         child = self._child(collector, each, path)
         if child is None:
             return
-        collector.findings.extend(child.findings if child.model is None or child.refusals else _graver(child.findings))
+        collector.findings.extend(
+            child.findings if child.model is None or child.refusals else _highest_severity(child.findings)
+        )
         if child.refusals:
             count = len(child.refusals)
             collector.report(
@@ -490,7 +492,7 @@ class Linter:
         secrets: frozenset[str],
         root: Node | None,
     ) -> Linted:
-        collector.findings = _once(collector.findings)
+        collector.findings = _deduplicated(collector.findings)
         own = [each for each in collector.findings if each.file == collector.source.file]
         refusals = [each for each in own if each.severity == "error" and matches(each.rule, CANNOT_RUN)]
         kept = collector.findings if model is None else silenced(collector, model, collector.findings)
@@ -526,12 +528,12 @@ def _without(secrets: frozenset[str], finding: Finding) -> Finding:
     return attrs.evolve(finding, message=without(secrets, finding.message)) if secrets else finding
 
 
-def _once(findings: list[Finding]) -> list[Finding]:
+def _deduplicated(findings: list[Finding]) -> list[Finding]:
     """Return each finding once, however many aliases lead to its place."""
     return list({(each.rule, each.file, each.at, each.message): each for each in findings}.values())
 
 
-def _graver(findings: Iterable[Finding]) -> list[Finding]:
+def _highest_severity(findings: Iterable[Finding]) -> list[Finding]:
     return [each for each in findings if each.severity != "note"]
 
 

@@ -19,7 +19,7 @@ import attrs
 from ..parser.findings import Severity
 
 Mending: TypeAlias = Literal["", "safe", "unsafe", "safe or unsafe"]
-"""Whether `--fix` mends it, or `--unsafe-fixes`; empty: nothing does."""
+"""Whether `--fix` repairs it, or `--unsafe-fixes`; empty: nothing does."""
 
 
 @attrs.frozen(kw_only=True)

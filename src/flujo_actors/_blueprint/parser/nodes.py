@@ -171,7 +171,7 @@ def key_of(node: Scalar) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class Trouble:
+class YamlProblem:
     """YAML problem: a rule, a position, and a sentence."""
 
     rule: str
@@ -184,7 +184,7 @@ class Trouble:
 class Refused(Exception):
     """The text cannot be read any further."""
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: YamlProblem) -> None:
         super().__init__(trouble.message)
         self.trouble = trouble
 
@@ -194,7 +194,7 @@ class Composed:
     """Parsed document, if any, and the non-fatal problems."""
 
     root: Node | None
-    troubles: list[Trouble]
+    troubles: list[YamlProblem]
 
 
 def compose(text: str) -> Composed:
@@ -205,7 +205,7 @@ def compose(text: str) -> Composed:
 class _Composer:
     def __init__(self, text: str) -> None:
         self._parser = CParser(text)
-        self._troubles: list[Trouble] = []
+        self._troubles: list[YamlProblem] = []
         self._anchors: dict[str, Node | None] = {}
         self._open: list[tuple[Sequence | Mapping, list[Node], str | None]] = []
         self._shared: list[Node] = []
@@ -222,10 +222,10 @@ class _Composer:
             node = self._node(event)
             if node is not None and not self._open:
                 root = node
-        self._share_what_is_inside()
+        self._share_descendants()
         return Composed(root, self._troubles)
 
-    def _share_what_is_inside(self) -> None:
+    def _share_descendants(self) -> None:
         """Mark the descendants of shared nodes as shared."""
         for target in self._shared:
             for each in walk(target):
@@ -323,23 +323,23 @@ class _Composer:
         return pairs
 
     def _report(self, rule: str, node: Node, message: str) -> None:
-        self._troubles.append(Trouble(rule=rule, at=node.start, message=message))
+        self._troubles.append(YamlProblem(rule=rule, at=node.start, message=message))
 
 
 def _start(event: Any) -> int:
     return int(event.start_mark.index)
 
 
-def _no_key(mapping: Mapping, key: Node) -> Trouble:
+def _no_key(mapping: Mapping, key: Node) -> YamlProblem:
     if mapping.flow and isinstance(key, Mapping) and key.flow and key.start == mapping.start + 1:
         return unquoted(mapping.start, mapping.end)
-    return Trouble(rule="V-K2", at=key.start, message="a key must be a text, not a list or a mapping")
+    return YamlProblem(rule="V-K2", at=key.start, message="a key must be a text, not a list or a mapping")
 
 
-def unquoted(start: int, end: int) -> Trouble:
+def unquoted(start: int, end: int) -> YamlProblem:
     """Return the problem of braces that YAML parses as a mapping."""
     message = "put quotes around the template: YAML reads {{ … }} without them as a mapping"
-    return Trouble(rule="V-Y3", at=start, message=message, end=end)
+    return YamlProblem(rule="V-Y3", at=start, message=message, end=end)
 
 
 def _refuse_tag(event: events.ScalarEvent | events.CollectionStartEvent) -> None:
@@ -347,8 +347,8 @@ def _refuse_tag(event: events.ScalarEvent | events.CollectionStartEvent) -> None
         raise Refused(_limit(event, f"tags are not read: remove {str(event.tag)[:60]!r}"))
 
 
-def _limit(event: Any, message: str) -> Trouble:
-    return Trouble(rule="V-Y4", at=event.start_mark.index, message=message)
+def _limit(event: Any, message: str) -> YamlProblem:
+    return YamlProblem(rule="V-Y4", at=event.start_mark.index, message=message)
 
 
 def data_of(node: Node | None) -> object:

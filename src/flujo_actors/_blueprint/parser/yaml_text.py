@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from .findings import Edit, Finding, Fix
-from .nodes import MOST_BYTES, Composed, Node, Refused, Source, Trouble, YamlError, compose, quoted, unquoted
+from .nodes import MOST_BYTES, Composed, Node, Refused, Source, YamlError, YamlProblem, compose, quoted, unquoted
 
 _MOST_UNQUOTED = 50
 _UNQUOTED = re.compile(r"(?P<before>[ \t]*(?:- +)*(?:[\w.-]+ *: +)?)(?P<value>\{\{.*)")
@@ -39,7 +39,7 @@ def read_yaml(file: str, content: bytes | str) -> Read:
     return Read(source, composed.root, [finding_of(source, each) for each in _in_order(composed)])
 
 
-def _in_order(composed: Composed) -> list[Trouble]:
+def _in_order(composed: Composed) -> list[YamlProblem]:
     return sorted(composed.troubles, key=lambda each: each.at)
 
 
@@ -58,7 +58,7 @@ def _decoded(file: str, content: bytes | str) -> tuple[str, Finding | None]:
         return "", Finding(rule="V-Y1", severity="error", file=file, line=line, column=column, message=message)
 
 
-def finding_of(source: Source, trouble: Trouble) -> Finding:
+def finding_of(source: Source, trouble: YamlProblem) -> Finding:
     """Return a trouble with YAML as a finding."""
     line, column = source.place(trouble.at)
     return Finding(
@@ -73,7 +73,7 @@ def finding_of(source: Source, trouble: Trouble) -> Finding:
     )
 
 
-def _quoting(source: Source, trouble: Trouble) -> Fix | None:
+def _quoting(source: Source, trouble: YamlProblem) -> Fix | None:
     """Return a fix that quotes a template and its line's rest."""
     end = source.line_end(trouble.at)
     text = source.text[trouble.at : end]
@@ -127,7 +127,7 @@ def _original(at: int, shifts: dict[int, int]) -> int:
     return at - sum(shift for start, shift in shifts.items() if start < at)
 
 
-def unquoted_at(at: int, shifts: dict[int, int]) -> Trouble:
+def unquoted_at(at: int, shifts: dict[int, int]) -> YamlProblem:
     """Return the problem at its original position."""
     original = _original(at, shifts)
     return attrs.evolve(unquoted(original, original), end=None)

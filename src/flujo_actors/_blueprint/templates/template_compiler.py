@@ -340,6 +340,6 @@ def _added(frame: TemplateFrame, left: object, right: object) -> object:
         frame.moved(len(left) + len(right))
         return left + right
     if isinstance(left, list) and isinstance(right, list):
-        frame.take_turns(len(left) + len(right))
+        frame.count_turns(len(left) + len(right))
         return left + right
     return number(_numeric(left) + _numeric(right))

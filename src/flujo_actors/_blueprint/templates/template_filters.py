@@ -48,7 +48,7 @@ class TemplateFrame:
         if self.work > MOST_WORK:
             raise TemplateError(f"the template does too much: more than {MOST_WORK:,} parts were evaluated")
 
-    def take_turns(self, count: int) -> None:
+    def count_turns(self, count: int) -> None:
         """Count turns of loops, and items that a filter goes through."""
         self.turns += count
         if self.turns > MOST_TURNS:
@@ -184,7 +184,7 @@ def text_of(frame: TemplateFrame, value: object) -> str:
 
 def json_of(frame: TemplateFrame, value: object, indent: int | None = None) -> str:
     """Return a value as JSON within the size limits."""
-    _weigh(frame, value)
+    _check_size(frame, value)
     try:
         written = json.dumps(
             value, ensure_ascii=False, allow_nan=False, indent=indent, default=lambda each: _jsonable(frame, each)
@@ -201,7 +201,7 @@ def _jsonable(frame: TemplateFrame, value: object) -> object:
     from pydantic_core import to_jsonable_python  # only for other than plain data
 
     plain = to_jsonable_python(value, fallback=_by_fields)
-    _weigh(frame, plain)
+    _check_size(frame, plain)
     return plain
 
 
@@ -212,7 +212,7 @@ def _by_fields(value: object) -> object:
     return {name: getattr(value, name) for name in names}
 
 
-def _weigh(frame: TemplateFrame, value: object) -> None:
+def _check_size(frame: TemplateFrame, value: object) -> None:
     """Count a value's JSON characters and parts; raise beyond the limit."""
     weight = values = 0
     pending = [value]
@@ -245,7 +245,7 @@ def items_of(frame: TemplateFrame, value: object) -> list[object]:
     value = present(value)
     if isinstance(value, str | bytes) or not isinstance(value, Sequence | Mapping | set | frozenset):
         raise TemplateError(f"a list is wanted here, not {_kind(value)}")
-    frame.take_turns(len(value))
+    frame.count_turns(len(value))
     return list(value)
 
 

@@ -18,7 +18,7 @@ from .template_compiler import Evaluate, evaluator
 from .template_filters import TemplateError, TemplateFrame, as_key, text_of, truth
 from .template_parser import Parsed, parse_expression, parse_template
 
-_ASKED = {"steps": "steps", "this": "item", "input": "run_input", "scheduled_at": "scheduled_at"}
+_SCOPE_NAMES = {"steps": "steps", "this": "item", "input": "run_input", "scheduled_at": "scheduled_at"}
 """Scope keywords by template variable."""
 
 _PAIR = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("previous", "context")]
@@ -29,9 +29,9 @@ def _signature(asks: Iterable[str]) -> inspect.Signature:
     return inspect.Signature([*_PAIR, *keywords])
 
 
-def _asks(parsed: Iterable[Parsed]) -> frozenset[str]:
+def _scopes_used(parsed: Iterable[Parsed]) -> frozenset[str]:
     roots = {reference.root for each in parsed for reference in each.references}
-    return frozenset(asked for root, asked in _ASKED.items() if root in roots)
+    return frozenset(asked for root, asked in _SCOPE_NAMES.items() if root in roots)
 
 
 @attrs.frozen(eq=False)
@@ -40,18 +40,18 @@ class _Evaluated:
 
     text: str
     _evaluate: Evaluate = attrs.field(repr=False)
-    _asks: frozenset[str] = attrs.field(repr=False)
+    _scopes_used: frozenset[str] = attrs.field(repr=False)
     __signature__: inspect.Signature = attrs.field(init=False, repr=False)
 
     @__signature__.default
     def _read_by_callers(self) -> inspect.Signature:
-        return _signature(self._asks)
+        return _signature(self._scopes_used)
 
     def value(self, previous: Any, context: Any, scope: Mapping[str, Any]) -> Any:
         """Return the value of the text."""
         variables = {"previous_step": previous, "context": context}
         if scope:
-            variables.update((name, _shown(scope[asked])) for name, asked in _ASKED.items() if asked in scope)
+            variables.update((name, _shown(scope[asked])) for name, asked in _SCOPE_NAMES.items() if asked in scope)
         return self._evaluate(TemplateFrame(variables))
 
 
@@ -136,7 +136,7 @@ def instant_in(value: object) -> Any:
 def _of(kind: Callable[..., object], parsed: Parsed) -> Any:
     if parsed.faults:
         raise TemplateError(parsed.faults[0].message)
-    return kind(parsed.text, evaluator(parsed), _asks([parsed]))
+    return kind(parsed.text, evaluator(parsed), _scopes_used([parsed]))
 
 
 def choice_of(text: str) -> TemplateChoice:
@@ -199,7 +199,7 @@ def input_of(value: object) -> object:
     if evaluate is None:
         return _constant(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return Input(text, evaluate, _asks(parsed), value)
+    return Input(text, evaluate, _scopes_used(parsed), value)
 
 
 def _constant(value: object) -> object:

@@ -26,7 +26,7 @@ KEY_CHARACTERS = 200
 """Maximum length of a key, which is part of an index."""
 
 _PAGE = 256
-"""Number of rows that one look at a queue reads, about."""
+"""Number of rows that one poll of a queue reads, about."""
 
 
 def checked_key(key: str | None) -> str:

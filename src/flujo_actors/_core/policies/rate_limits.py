@@ -133,7 +133,7 @@ class RateInfo:
     blocked_until: float | None = None
     """End of a provider's refusal; `None` if there is none."""
     in_use: int = 0
-    """Number of requests under way, for `at_once`."""
+    """Number of requests in flight, for `at_once`."""
     refunded: float = attrs.field(default=0.0, eq=False, repr=False)
     """Seconds given back by requests that used less."""
 

@@ -73,7 +73,7 @@ class Schedule:
     ends_at: float | None = None
 
     @property
-    def rhythm(self) -> tuple[object, ...]:
+    def timing(self) -> tuple[object, ...]:
         """Return the parts whose change moves the watermark to now."""
         return self.cron, self.every_s, self.zone
 

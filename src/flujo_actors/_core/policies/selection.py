@@ -122,7 +122,7 @@ def learned(belief: Belief, evidence: Evidence) -> Belief:
     )
 
 
-def faded(belief: Belief, idle_half_life_s: float | None) -> Belief:
+def decayed(belief: Belief, idle_half_life_s: float | None) -> Belief:
     """Return the belief as it counts now, after its arm was idle."""
     if idle_half_life_s is None or not belief.idle_s:
         return belief
@@ -230,7 +230,7 @@ class ThompsonSampling:
         if self.floor and rng.random() < self.floor * len(candidates):
             arm = candidates[rng.randrange(len(candidates))]
         else:
-            arm = max(candidates, key=lambda each: self._worth(draws[each], beliefs.get(each, NO_BELIEF)))
+            arm = max(candidates, key=lambda each: self._utility(draws[each], beliefs.get(each, NO_BELIEF)))
         return Selection(arm=arm, theta=draws[arm])
 
     def propensities(self, beliefs: Mapping[str, Belief]) -> dict[str, float]:
@@ -244,7 +244,7 @@ class ThompsonSampling:
     def _draw(self, belief: Belief, rng: random.Random) -> float:
         return rng.betavariate(self.prior[0] + belief.alpha, self.prior[1] + belief.beta)
 
-    def _worth(self, theta: float, belief: Belief) -> float:
+    def _utility(self, theta: float, belief: Belief) -> float:
         return theta if self.value_usd is None else theta * self.value_usd - belief.mean_cost_usd
 
     def _scaled(self, belief: Belief) -> _Scaled:
@@ -387,7 +387,7 @@ class Vote:
 
 
 @attrs.frozen
-class Elected:
+class MajorityVote:
     """The answer that won."""
 
     index: int
@@ -396,7 +396,7 @@ class Elected:
     share: float
 
 
-def elect(votes: Sequence[Vote], asked: int) -> Elected | None:
+def majority(votes: Sequence[Vote], asked: int) -> MajorityVote | None:
     """Return the most frequent of `asked` votes, or None without an answer."""
     groups: list[list[Vote]] = []
     for vote in sorted(votes, key=lambda each: each.index):
@@ -408,7 +408,7 @@ def elect(votes: Sequence[Vote], asked: int) -> Elected | None:
     if not groups:
         return None
     winner = max(groups, key=len)  # the first of the largest
-    return Elected(index=winner[0].index, votes=len(winner), share=len(winner) / asked)
+    return MajorityVote(index=winner[0].index, votes=len(winner), share=len(winner) / asked)
 
 
 def same_answer(one: object, other: object) -> bool:

@@ -34,7 +34,7 @@ from .. import seams
 from ..outcomes import RunId
 from ..quota import (
     LIMITED,
-    NOBODY,
+    NONE_HELD,
     NOTHING,
     Amount,
     Held,
@@ -133,7 +133,7 @@ def grants(limits: UsageLimits | None, claim: BudgetClaim, others: Held) -> bool
             return False
         if largest is not None and wants.knows.largest(largest) != wants.knows.size:
             return False  # it was reckoned without knowing how large calls are
-    return fits(limits, after) or (not under_way and fits(limits, spent + wants.reckoned))
+    return fits(limits, after) or (not under_way and fits(limits, spent + wants.estimate))
 
 
 def granted_share(claim: BudgetClaim) -> BudgetShare:
@@ -321,7 +321,7 @@ class KeyedQuota(Quota):
     def recall(self, used: Usage, caller: str | None = None) -> None:
         """Leave out usage of earlier sessions: their shares have it."""
 
-    def recall_one(self, one: Amount) -> None:
+    def recall_tool_call(self, one: Amount) -> None:
         """Leave out tool calls of earlier sessions."""
 
 
@@ -385,7 +385,7 @@ class WindowQuota(KeyedQuota):
         former.watch = None
         self._former[self.starts_at] = former
         self.starts_at, self.ends_at, self.limits = starts_at, ends_at, self.declared
-        self.spent, self._reserved, self._under_way, self._others = NOTHING, NOTHING, 0, NOBODY
+        self.spent, self._reserved, self._under_way, self._others = NOTHING, NOTHING, 0, NONE_HELD
         return former
 
     @property
@@ -394,9 +394,9 @@ class WindowQuota(KeyedQuota):
         share = self.limits.warn_at
         return share is not None and is_spent(self.limits, self.spent, share)
 
-    def set_aside(self, expected: Amount) -> Amount:
+    def reserve_amount(self, expected: Amount) -> Amount:
         """Set so much aside, in the current window."""
-        return super().set_aside(_WindowAmount(**attrs.asdict(expected), starts_at=self.starts_at))
+        return super().reserve_amount(_WindowAmount(**attrs.asdict(expected), starts_at=self.starts_at))
 
     def settle(self, caller: str, reserved: Amount, used: Usage) -> None:
         """Settle in the window of the reservation."""
@@ -406,7 +406,7 @@ class WindowQuota(KeyedQuota):
         else:
             self._former[starts_at].settle(caller, reserved, used)
 
-    def take_in(self, used: Usage) -> None:
+    def absorb(self, used: Usage) -> None:
         """Exclude usage of remote steps, whose sessions have own shares."""
 
     def refuses(self, caller: str) -> bool:

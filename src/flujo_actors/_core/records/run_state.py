@@ -352,7 +352,7 @@ def project(run_id: str, records: Iterable[Record]) -> RunState:
     """Return the state after these records."""
     projector = Projector(run_id)
     for record in records:
-        projector.take(record)
+        projector.apply(record)
     return projector.state()
 
 
@@ -392,7 +392,7 @@ class Projector:
         self._since: dict[StepPath, Usage] = {}
         """Usage of granular units since their step's last recorded total."""
 
-    def take(self, record: Record) -> None:
+    def apply(self, record: Record) -> None:
         """Take the next record into account; `CorruptRecord` if it cannot be read.
 
         Args:
@@ -400,9 +400,9 @@ class Projector:
         """
         where = f"record {record.seq} of run {self._run_id!r}"
         with record_bodies.reading(where):
-            self._take(record, where)
+            self._apply(record, where)
 
-    def _take(self, record: Record, where: str) -> None:
+    def _apply(self, record: Record, where: str) -> None:
         body = record_bodies.read_body(record.body, where=where)
         self._facts["seq"] = record.seq
         path = record.path

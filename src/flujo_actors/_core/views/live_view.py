@@ -78,13 +78,13 @@ def live_rows(
     """Return the view at epoch time `now`, at most `height` rows."""
     view = _View(outline=outline, now=now, tails=tails or {})
     rows = [row for node in outline.children(outline.root) for row in view.of(node, 0)]
-    return [*_fitting(rows, height - 1), view.foot(title)]
+    return [*_fitting(rows, height - 1), view.footer(title)]
 
 
 def all_rows(outline: RunTree, *, now: float) -> list[Row]:
     """Return every step of a run; many siblings as counts."""
     view = _View(outline=outline, now=now, tails={}, closed=True)
-    return [*(row for node in outline.children(outline.root) for row in view.of(node, 0)), view.foot("")]
+    return [*(row for node in outline.children(outline.root) for row in view.of(node, 0)), view.footer("")]
 
 
 @attrs.frozen(kw_only=True)
@@ -103,27 +103,27 @@ class _View:
         if not self.closed and node.status not in ("running", "waiting"):
             return
         yield from self._words(node, depth + 1)
-        if node.is_crowd:
-            yield from self._crowd(node, depth + 1)
+        if node.is_collapsed:
+            yield from self._collapsed(node, depth + 1)
         elif depth < _DEEPEST:
             for child in self.outline.children(node):
                 yield from self.of(child, depth + 1)
 
     def _row(self, node: Node, depth: int) -> Row:
-        facts = self._counts(node) if node.is_crowd else []
+        facts = self._counts(node) if node.is_collapsed else []
         note = node.note if node.status in ("failure", "waiting") else ""
         retries = [f"attempt {node.attempts}"] if node.attempts > 1 and node.status == "running" else []
         return Row(
             depth=depth,
-            mark=NAP if self._naps(node) else _MARKS[node.status],
-            tone="dim" if self._naps(node) else _TONES[node.status],
+            mark=NAP if self._is_sleeping(node) else _MARKS[node.status],
+            tone="dim" if self._is_sleeping(node) else _TONES[node.status],
             name=one_line(node.name),
             facts="  ".join([*facts, *retries, *self._amounts(node)]),
             note=one_line(note or (node.note if node.status == "success" else "")),
             weight=_weight(node, depth),
         )
 
-    def _naps(self, node: Node) -> bool:
+    def _is_sleeping(self, node: Node) -> bool:
         """Return whether a step sleeps.
 
         In a sleeping run, every open step without a question does.
@@ -169,7 +169,7 @@ class _View:
             return node.latency_s
         return max(0.0, self.now - node.began_at) if node.began_at is not None else 0.0
 
-    def _crowd(self, node: Node, depth: int) -> Iterator[Row]:
+    def _collapsed(self, node: Node, depth: int) -> Iterator[Row]:
         for path in itertools.islice(node.running, OLDEST_SHOWN):
             yield self._running(self.outline.nodes[path], depth)
             yield from self._words_below(path, depth + 1)
@@ -179,7 +179,7 @@ class _View:
     def _running(self, node: Node, depth: int) -> Row:
         """Return the row of one child of a crowd."""
         names, each = [one_line(node.name)], node
-        while len(each.running) == 1 and not each.is_crowd and len(names) < _DEEPEST:
+        while len(each.running) == 1 and not each.is_collapsed and len(names) < _DEEPEST:
             each = self.outline.nodes[next(iter(each.running))]
             names.append(one_line(each.name))
         elapsed = self._elapsed(node)
@@ -197,7 +197,7 @@ class _View:
                 yield Row(depth=depth, mark="…", tone="dim", name="", note=last_words(text, _WORDS), weight=5 - depth)
                 return
 
-    def foot(self, title: str) -> Row:
+    def footer(self, title: str) -> Row:
         """Return the last line: status, start and usage of the run."""
         outline = self.outline
         began = outline.began_at if outline.began_at is not None else self.now

@@ -78,7 +78,7 @@ def _rows(steps: Sequence[StepResult], indent: str) -> Iterator[_Row]:
         last = place == len(groups) - 1
         lead, below = indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  ")
         if len(group) > CROWD:
-            yield from _crowd(group, lead, below)
+            yield from _collapsed(group, lead, below)
         else:
             yield _row(group[0], lead)
             yield from _rows(group[0].step_history, below)
@@ -103,7 +103,7 @@ def _kind_of(step: StepResult) -> str:
     return name if bracket and number[:-1].isdigit() else step.name
 
 
-def _crowd(group: list[StepResult], lead: str, below: str) -> Iterator[_Row]:
+def _collapsed(group: list[StepResult], lead: str, below: str) -> Iterator[_Row]:
     failed = [step for step in group if not step.success]
     counts = f"✓ {len(group) - len(failed):,}" + (f"  ✗ {len(failed):,}" if failed else "")
     longest = max(step.latency_s for step in group)

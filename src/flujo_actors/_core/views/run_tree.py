@@ -71,7 +71,7 @@ class Node:
     counted_usd: float = 0.0
 
     @property
-    def is_crowd(self) -> bool:
+    def is_collapsed(self) -> bool:
         """Return whether its children are shown by their counts alone."""
         return max(len(self.children), self.of) > CROWD
 
@@ -112,7 +112,7 @@ class RunTree:
         self.units: dict[StepPath, RecordSummary] = {}
         """Model turns and tool calls in flight: started, without a recorded end."""
         for record in records:
-            self.take(record)
+            self.apply(record)
 
     @property
     def root(self) -> Node:
@@ -141,7 +141,7 @@ class RunTree:
         """
         return (self.nodes[path] for path in node.children)
 
-    def take(self, record: RecordSummary) -> None:
+    def apply(self, record: RecordSummary) -> None:
         """Take the next record into account.
 
         Args:
@@ -198,9 +198,9 @@ class RunTree:
     def _start(self, record: RecordSummary) -> None:
         node = self._node(record.path)
         self._restate(node, "running")
-        self._tell(node, record)
+        self._update(node, record)
 
-    def _tell(self, node: Node, record: RecordSummary) -> None:
+    def _update(self, node: Node, record: RecordSummary) -> None:
         node.name = record.name or node.name
         if record.at is not None:
             node.began_at = record.at - record.latency_s
@@ -212,7 +212,7 @@ class RunTree:
             self._try_again(record)
             return
         node = self._node(record.path)
-        self._tell(node, record)
+        self._update(node, record)
         node.latency_s, node.attempts, node.note = record.latency_s, node.before + record.attempts, record.note
         node.tokens, node.cost_usd = record.tokens, record.cost_usd
         self._count(node, record)
@@ -250,7 +250,7 @@ class RunTree:
 
     def _pause(self, record: RecordSummary) -> None:
         node = self._node(step_of(record.path))
-        self._tell(node, record)
+        self._update(node, record)
         self.units.pop(record.path, None)
         self.questions[node.path] = node.note = record.note
         node.naps = record.status == "sleeping"

@@ -42,20 +42,22 @@ from ..forks import retry
 from ..pause_lookup import give_answer, question_of
 from ..pipeline_diff import ResumeMode
 from ..retention import MOST_IN_BATCH, delete_batch, pages_of
-from ..run_states import RUN_STATES, RunStateName, StateInfo, standings, stored_statuses
+from ..run_states import RUN_STATES, RunStateName, StateInfo, states_of, stored_statuses
 
 Moment: TypeAlias = float | dt.datetime | str
 """Seconds since the epoch, a datetime, or a span before now."""
 
 
-def moment(given: Moment, *, what: str, now: float) -> float:
+def epoch_seconds(given: Moment, *, subject: str, now: float) -> float:
     """Return a time in seconds since the epoch (rule 2)."""
     if isinstance(given, dt.datetime):
         return given.timestamp()
     if isinstance(given, str):
         return now - span_seconds(given)
     if not is_number(given):
-        raise DeclarationError(f"{what} must be seconds since the epoch, a datetime or a span, not {brief_repr(given)}")
+        raise DeclarationError(
+            f"{subject} must be seconds since the epoch, a datetime or a span, not {brief_repr(given)}"
+        )
     return float(given)
 
 
@@ -138,7 +140,7 @@ class RunFilter:
         """Return the conditions that a store evaluates."""
         times = {name: getattr(self, name) for name in ("created_after", "created_before", "ended_before")}
         read: dict[str, Any] = {
-            name: None if given is None else moment(given, what=f"RunFilter: {name}", now=now)
+            name: None if given is None else epoch_seconds(given, subject=f"RunFilter: {name}", now=now)
             for name, given in times.items()
         }
         only_open = self.state is not None and not any(map(has_ended, self._statuses()))
@@ -162,12 +164,12 @@ class RunFilter:
         return [] if self.state is None else stored_statuses(checked_states(self.state))
 
 
-def checked_where(where: object, *, what: str) -> RunFilter:
+def checked_where(where: object, *, subject: str) -> RunFilter:
     """Return the filter of an action; refuse an empty one."""
     if not isinstance(where, RunFilter):
-        raise DeclarationError(f"{what} needs a RunFilter(…), not {brief_repr(where)}")
+        raise DeclarationError(f"{subject} needs a RunFilter(…), not {brief_repr(where)}")
     if where.is_empty and not where.all:
-        raise DeclarationError(f"{what}: this filter matches every run; pass RunFilter(all=True)")
+        raise DeclarationError(f"{subject}: this filter matches every run; pass RunFilter(all=True)")
     return where
 
 
@@ -175,10 +177,10 @@ def matching_runs(store: Store, where: RunFilter, *, within_s: float) -> Iterato
     """Yield pages of a filter's runs with states (rule 3). Blocks."""
     query = where.query(now=time.time())
     if query.labels:
-        required(store, "set_labels", what="a filter by labels", port="RunLabels")
+        required(store, "set_labels", subject="a filter by labels", port="RunLabels")
     pages = pages_of(store, query) if where.run_ids is None else _named(store, where.run_ids, query)
     for page in pages:
-        found = standings(store, page, within_s=within_s)
+        found = states_of(store, page, within_s=within_s)
         yield [each for each in found if where.state is None or each[1].state in where.state]
 
 
@@ -312,17 +314,17 @@ class BulkAction:
             self.store.trim()
         return count.report()
 
-    def _each(self, what: str, where: RunFilter, act: Act) -> BulkReport:
+    def _each(self, subject: str, where: RunFilter, act: Act) -> BulkReport:
         count = _Count(self.dry_run)
-        for page in self._pages(what, where, count):
+        for page in self._pages(subject, where, count):
             for run, now in page:
                 count.note(run.run_id, self._reason(act, run, now))
         return count.report()
 
-    def _pages(self, what: str, where: RunFilter, count: _Count) -> Iterator[list[Matched]]:
+    def _pages(self, subject: str, where: RunFilter, count: _Count) -> Iterator[list[Matched]]:
         """Yield the runs to act on; a dry run only counts them."""
-        checked_where(where, what=what)
-        required(self.store, "scan", what=what)
+        checked_where(where, subject=subject)
+        required(self.store, "scan", subject=subject)
         found = (each for page in matching_runs(self.store, where, within_s=self.within_s) for each in page)
         limited = itertools.islice(found, self.limit)
         while page := list(itertools.islice(limited, 500)):
@@ -357,8 +359,8 @@ class BulkAction:
                 time.sleep(_POLL_S)
 
 
-def checked_limit(limit: int | None, *, what: str) -> int | None:
+def checked_limit(limit: int | None, *, subject: str) -> int | None:
     """Return a limit of a bulk action; refuse numbers below 1."""
     if limit is not None and not is_count(limit):
-        raise ValueError(f"{what}: limit must be a number of at least 1 or None, not {brief_repr(limit)}")
+        raise ValueError(f"{subject}: limit must be a number of at least 1 or None, not {brief_repr(limit)}")
     return limit

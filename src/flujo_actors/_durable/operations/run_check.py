@@ -22,7 +22,7 @@ from ..._core.records.records import Record, StoredRun, has_ended
 from ..._core.records.run_state import kept_records, retries_in
 from ...errors import CorruptRecord, FingerprintMismatch, StoreVersionError
 from ..pipeline_diff import ResumeMode, checked_mode
-from ..run_admission import given_to, widest_mode
+from ..run_admission import start_values, widest_mode
 from .bulk_actions import RunFilter, matching_runs
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _refusal(
     runs: DurableRunRegistry, run: StoredRun, records: list[Record], mode: ResumeMode
 ) -> FingerprintMismatch | None:
     try:
-        given_to(runs.pipeline, run.run_id, records, widest_mode(mode, records))
+        start_values(runs.pipeline, run.run_id, records, widest_mode(mode, records))
     except FingerprintMismatch as error:
         return error
     return None

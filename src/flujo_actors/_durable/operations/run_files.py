@@ -99,7 +99,7 @@ def export_runs(
     store: Store, run_ids: Iterable[RunId], file: RunFile, *, redact: bool = False, content: bool = True
 ) -> ExportReport:
     """Write runs to a file in order of creation. Blocks."""
-    required(store, "read_page", what="an export")
+    required(store, "read_page", subject="an export")
     lines = _RunLines(store, _changes(redact, content))
     if hasattr(file, "write"):
         return _written(lines, cast("IO[bytes]", file), run_ids, redacted=redact, content=content)
@@ -269,7 +269,7 @@ def _time_data(seconds: float | None) -> int | None:
 
 def export_run(store: Store, run_id: RunId, path: str, *, redact: bool) -> str:
     """Write one run to a file; return its path. Blocks."""
-    required(store, "read_page", what="an export")
+    required(store, "read_page", subject="an export")
     lines, digest = _SingleRunLines(store, _changes(redact, content=True)), hashlib.sha256()
     with _replacing(path) as out:
         for line in map(_utf8_line, lines.all(run_id, redacted=redact)):
@@ -419,7 +419,7 @@ def import_runs(
     With `only`, the file must have one run, which may get a new id. `max_bytes` and `max_records` bound the file; 0 is
     no bound.
     """
-    required(store, "put", what="an import")
+    required(store, "put", subject="an import")
     if if_exists not in get_args(IfExists):
         raise DeclarationError(f"import_runs: if_exists must be 'raise' or 'skip', not {if_exists!r}")
     with _opened(file) as source:

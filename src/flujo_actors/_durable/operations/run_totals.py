@@ -24,7 +24,7 @@ from ..._core.labels import checked_names
 from ..._core.records.records import RunFigures, RunQuery, has_ended
 from ...errors import DeclarationError
 from ...stores._store_port import Store, required
-from .bulk_actions import Moment, RunFilter, moment
+from .bulk_actions import Moment, RunFilter, epoch_seconds
 
 _LABEL = "label:"
 _GROUPS = ("pipeline", "day", "hour", "status", "queue")
@@ -124,7 +124,7 @@ def totals(
     zone: str,
 ) -> list[TotalsRow]:
     """Return the totals of runs by group, ordered. Blocks."""
-    required(store, "figures", what="totals", port="RunTotals")
+    required(store, "figures", subject="totals", port="RunTotals")
     groups, labels, now = _checked_groups(by), _labels_in(by), time.time()
     key_of = _key_reader(groups, labels, _checked_zone(zone))
     found: dict[tuple[str | None, ...], _Group] = {}
@@ -152,7 +152,7 @@ def _checked_groups(by: Sequence[str]) -> tuple[str, ...]:
 def _labels_in(by: Sequence[str]) -> tuple[str, ...]:
     listed = (by,) if isinstance(by, str) else by
     names = [each.removeprefix(_LABEL) for each in listed if each.startswith(_LABEL)]
-    return checked_names(names, what="totals: by")
+    return checked_names(names, subject="totals: by")
 
 
 def _checked_zone(zone: str) -> dt.tzinfo:
@@ -165,8 +165,8 @@ def _checked_zone(zone: str) -> dt.tzinfo:
 
 
 def _period(since: Moment | None, until: Moment | None, now: float) -> tuple[float, float]:
-    first = -math.inf if since is None else moment(since, what="totals: since", now=now)
-    end = math.inf if until is None else moment(until, what="totals: until", now=now)
+    first = -math.inf if since is None else epoch_seconds(since, subject="totals: since", now=now)
+    end = math.inf if until is None else epoch_seconds(until, subject="totals: until", now=now)
     return max(first, -1e18), min(end, 1e18)
 
 

@@ -210,7 +210,7 @@ def checked_webhooks(given: object, store: Store | None) -> Webhooks | None:
     if hooks and store is None:
         raise DeclarationError("webhooks need a store: their messages are stored with the runs; pass `store` to Flujo")
     if hooks and store is not None:
-        required(store, "claim_messages", what="webhooks", port="RunOutbox")
+        required(store, "claim_messages", subject="webhooks", port="RunOutbox")
     if len({each.key for each in hooks}) < len(hooks):
         raise DeclarationError("webhooks: two have the same URL")
     return Webhooks(hooks) if hooks else None
@@ -229,7 +229,7 @@ class RunMessages:
     labels: Labels
     wall: Callable[[], float] = time.time
 
-    def asked(self, pause: Pause, schema: object) -> tuple[OutboxMessage, ...]:
+    def pause_messages(self, pause: Pause, schema: object) -> tuple[OutboxMessage, ...]:
         """Return the messages about a question; `schema` is that of plain answers."""
         spec = pause.question
         if spec is not None and spec.wait is not None:  # it needs no person

@@ -24,7 +24,7 @@ import psycopg
 from dbos import DBOS, DBOSClient
 from psycopg import sql
 
-from ..engine_port import Play, Ticket
+from ..engine_port import ExecuteTicket, Ticket
 from ..sidecar_process import SidecarGone, serve_in_sidecar
 from .dbos_sidecar import APPLICATION, VERSION, WORKFLOW
 
@@ -78,7 +78,7 @@ class DbosEngine:
 
     def submit(self, tickets: Sequence[Ticket], connection: Any = None) -> None:
         if connection is not None:
-            self._hand_in(connection, tickets)
+            self._enqueue(connection, tickets)
         elif tickets:
             self._defer(tickets)
 
@@ -95,13 +95,13 @@ class DbosEngine:
         """Submit all at once, or one by one after a conflict."""
         with self._connection() as db:
             try:
-                self._hand_in(db, tickets)
+                self._enqueue(db, tickets)
             except psycopg.errors.UniqueViolation:
                 for ticket in tickets:
                     with contextlib.suppress(psycopg.errors.UniqueViolation):
-                        self._hand_in(db, [ticket])
+                        self._enqueue(db, [ticket])
 
-    def _hand_in(self, db: Any, tickets: Sequence[Ticket]) -> None:
+    def _enqueue(self, db: Any, tickets: Sequence[Ticket]) -> None:
         known = {_name(ticket.run_id): ticket for ticket in tickets}
         given = {
             "workflow": WORKFLOW,
@@ -153,7 +153,7 @@ class DbosEngine:
 
     # --- the worker's side ---
 
-    def serve(self, queues: Sequence[str], slots: int, play: Play, stopping: threading.Event) -> None:
+    def serve(self, queues: Sequence[str], slots: int, play: ExecuteTicket, stopping: threading.Event) -> None:
         while not stopping.is_set():
             try:
                 config = {

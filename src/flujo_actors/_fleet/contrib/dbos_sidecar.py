@@ -27,26 +27,26 @@ FORGOTTEN_AFTER = datetime.timedelta(days=1)
 
 
 def main() -> None:
-    home = SidecarHost()
-    got = capture(_launched, home)
+    host = SidecarHost()
+    got = capture(_launched, host)
     if isinstance(got, Error):
-        home.failed(got.error)
-    home.begin()
-    while not home.stopping.wait(KEPT_S):
-        capture(_delete_played)
+        host.failed(got.error)
+    host.begin()
+    while not host.stopping.wait(KEPT_S):
+        capture(_delete_executed)
     DBOS.destroy(workflow_completion_timeout_sec=3600)  # a running one ends when its worker reports
     os._exit(0)
 
 
-def _launched(home: SidecarHost) -> None:
-    config = home.config
+def _launched(host: SidecarHost) -> None:
+    config = host.config
     DBOS(config=_settings(config))
 
     @DBOS.workflow(name=WORKFLOW, max_recovery_attempts=None)
     def play(run: str, queue: str) -> None:
         """Execute without steps, so that there is no second journal."""
         delivered = threading.Event()
-        home.play(run, queue, delivered.set)
+        host.play(run, queue, delivered.set)
         delivered.wait()
 
     _register_queues(config)
@@ -81,16 +81,16 @@ def _settings(config: dict[str, Any]) -> DBOSConfig:
     )
 
 
-def _delete_played() -> None:
+def _delete_executed() -> None:
     """Delete executed workflows, and old tickets of dead workers."""
     long_ago = datetime.datetime.now(datetime.UTC) - FORGOTTEN_AFTER
-    ended = _found(status=["SUCCESS", "ERROR", "CANCELLED"])
-    dead = _found(status="PENDING", dequeued_before=long_ago.isoformat())
+    ended = _workflow_ids(status=["SUCCESS", "ERROR", "CANCELLED"])
+    dead = _workflow_ids(status="PENDING", dequeued_before=long_ago.isoformat())
     if ended or dead:
         DBOS.delete_workflows([*ended, *dead])
 
 
-def _found(**by: Any) -> list[str]:
+def _workflow_ids(**by: Any) -> list[str]:
     found = DBOS.list_workflows(name=WORKFLOW, limit=1000, load_input=False, load_output=False, **by)
     return [each.workflow_id for each in found]
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import DeclarationError
-from ..engine_port import Play, Ticket
+from ..engine_port import ExecuteTicket, Ticket
 from ..sidecar_process import Sidecar, SidecarGone, serve_in_sidecar
 
 if importlib.util.find_spec("ray") is None:
@@ -35,7 +35,7 @@ logger = logging.getLogger("flujo_actors")
 
 
 class RayEngine:
-    """A desk in a Ray cluster; see the module's rules."""
+    """Ticket queue in a Ray cluster; see the module's rules."""
 
     def __init__(
         self, address: str = "auto", *, prefix: str = "", patience_s: float = 20.0, retry_s: float = 1.0
@@ -57,30 +57,30 @@ class RayEngine:
         return cls(address or "auto")
 
     def prepare(self) -> None:
-        self._knock()
+        self._check_port()
         for _ in self._addresses[1:]:
             with contextlib.suppress(ConnectionError):
-                return self._ask("put", [])
-        return self._ask("put", [])
+                return self._request("put", [])
+        return self._request("put", [])
 
     def submit(self, tickets: Sequence[Ticket], connection: Any = None) -> None:
         if tickets:
-            self._ask("put", [self._as_data(ticket) for ticket in tickets])
+            self._request("put", [self._as_data(ticket) for ticket in tickets])
 
     def again(self, tickets: Sequence[Ticket]) -> None:
         self.submit(tickets)  # a waiting worker waits once
 
     def withdraw(self, run_ids: Sequence[str]) -> None:
         if run_ids:
-            self._ask("drop", [_name(run_id) for run_id in run_ids])
+            self._request("drop", [_name(run_id) for run_id in run_ids])
 
     def _as_data(self, ticket: Ticket) -> tuple[str, str, int, float | None]:
         return _name(ticket.run_id), self._prefix + ticket.queue, ticket.priority, ticket.not_before
 
-    def _ask(self, do: str, what: Sequence[Any]) -> None:
+    def _request(self, do: str, arguments: Sequence[Any]) -> None:
         sidecar, address = self._open(), self._address
         try:
-            sidecar.ask(do, what, within_s=self._patience_s)
+            sidecar.request(do, arguments, within_s=self._patience_s)
             self._addresses = self._addresses[:1]  # it was the right one
         except (SidecarGone, TimeoutError) as error:
             self._drop(sidecar)
@@ -89,12 +89,12 @@ class RayEngine:
     def _open(self) -> Sidecar:
         with self._lock:
             if self._sidecar is None or self._sidecar.gone.is_set():
-                self._knock()
+                self._check_port()
                 self._sidecar = Sidecar("contrib.ray_sidecar", {"address": self._address})
                 weakref.finalize(self, self._sidecar.close)  # the thread that listens to it would keep it
             return self._sidecar
 
-    def _knock(self) -> None:
+    def _check_port(self) -> None:
         """Fail at once without a listener: Ray itself would wait for minutes."""
         host, _, port = self._address.removeprefix("ray://").rpartition(":")
         try:
@@ -123,12 +123,12 @@ class RayEngine:
 
     # --- the worker's side ---
 
-    def serve(self, queues: Sequence[str], slots: int, play: Play, stopping: threading.Event) -> None:
+    def serve(self, queues: Sequence[str], slots: int, play: ExecuteTicket, stopping: threading.Event) -> None:
         named, warned = [self._prefix + queue for queue in queues], ""
         while not stopping.is_set():
             config = {"address": self._address, "queues": named, "slots": slots}
             try:
-                self._knock()
+                self._check_port()
                 left = serve_in_sidecar("contrib.ray_sidecar", config, slots, play, stopping, start_s=self._patience_s)
                 self.again([Ticket(run_id=each.run_id, queue=each.queue.removeprefix(self._prefix)) for each in left])
             except ConnectionError as error:

@@ -55,27 +55,27 @@ class TicketQueueActor:
             if run not in self._waiting.setdefault(queue, set()):
                 self._waiting[queue].add(run)
                 heapq.heappush(self._later, (at or 0.0, next(self._numbers), queue, run, priority))
-        self._tell()
+        self._notify()
 
     async def drop(self, runs: Sequence[str]) -> None:
         """Forget these runs."""
         for waiting in self._waiting.values():
             waiting.difference_update(runs)
 
-    async def take(self, who: str, queues: Sequence[str], most: int, wait_s: float) -> list[tuple[str, str]]:
+    async def take(self, worker: str, queues: Sequence[str], most: int, wait_s: float) -> list[tuple[str, str]]:
         """Return available runs with queues; nothing after the timeout."""
         late = time.monotonic() + wait_s
-        while not (taken := self._due(queues, most)) and time.monotonic() < late and who not in self._leaving:
+        while not (taken := self._due(queues, most)) and time.monotonic() < late and worker not in self._leaving:
             await self._change(late)
-        self._leaving.discard(who)
+        self._leaving.discard(worker)
         return taken
 
-    async def leave(self, who: str) -> None:
+    async def leave(self, worker: str) -> None:
         """Cancel the wait of a worker."""
-        self._leaving.add(who)
-        self._tell()
+        self._leaving.add(worker)
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -102,22 +102,22 @@ class TicketQueueActor:
 
 
 def main() -> None:
-    home = SidecarHost()
-    got = capture(_connected, home.config["address"])
+    host = SidecarHost()
+    got = capture(_connected, host.config["address"])
     if isinstance(got, Error):
-        home.failed(got.error)
-    desk = got.unwrap()
-    home.begin(functools.partial(_asked, desk))
-    if "slots" in home.config:
-        served = capture(_serve, home, desk)
+        host.failed(got.error)
+    queue_actor = got.unwrap()
+    host.begin(functools.partial(_call_actor, queue_actor))
+    if "slots" in host.config:
+        served = capture(_serve, host, queue_actor)
         if isinstance(served, Error):
-            home.failed(served.error)
+            host.failed(served.error)
         os._exit(0)
     while True:
         time.sleep(LOOK_S)
-        looked = capture(_asked, desk, "put", [])
+        looked = capture(_call_actor, queue_actor, "put", [])
         if isinstance(looked, Error):
-            home.failed(looked.error)  # the next request starts another one
+            host.failed(looked.error)  # the next request starts another one
 
 
 LOOK_S = 10.0
@@ -125,39 +125,39 @@ LOOK_S = 10.0
 
 
 def _connected(address: str) -> Any:
-    """Return the desk of the cluster at that address."""
+    """Return the queue actor of the cluster at that address."""
     ray.init(address=address, namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
-    desk: Any = (
+    queue_actor: Any = (
         ray.remote(TicketQueueActor).options(name="desk", lifetime="detached", get_if_exists=True, **_LIGHT).remote()
     )
-    _asked(desk, "put", [])
-    return desk
+    _call_actor(queue_actor, "put", [])
+    return queue_actor
 
 
-def _asked(desk: Any, do: str, what: Sequence[Any]) -> None:
-    ray.get(getattr(desk, do).remote(what), timeout=ANSWER_S)
+def _call_actor(queue_actor: Any, do: str, arguments: Sequence[Any]) -> None:
+    ray.get(getattr(queue_actor, do).remote(arguments), timeout=ANSWER_S)
 
 
-def _serve(home: SidecarHost, desk: Any) -> None:
+def _serve(host: SidecarHost, queue_actor: Any) -> None:
     """Claim tickets for free slots, repeatedly; execute all claimed ones."""
-    queues, slots, me = home.config["queues"], home.config["slots"], uuid.uuid4().hex
+    queues, slots, me = host.config["queues"], host.config["slots"], uuid.uuid4().hex
     changed = threading.Semaphore(0)
-    threading.Thread(target=_leave, args=(home, desk, me, changed), daemon=True).start()
-    while not home.stopping.is_set():
-        free = slots - home.playing()
+    threading.Thread(target=_stop_waiting, args=(host, queue_actor, me, changed), daemon=True).start()
+    while not host.stopping.is_set():
+        free = slots - host.playing()
         if not free:
             changed.acquire()
             continue
-        for run, queue in ray.get(desk.take.remote(me, queues, free, POLL_S), timeout=POLL_S + ANSWER_S):
-            home.play(run, queue, changed.release)
-    while home.playing():
+        for run, queue in ray.get(queue_actor.take.remote(me, queues, free, POLL_S), timeout=POLL_S + ANSWER_S):
+            host.play(run, queue, changed.release)
+    while host.playing():
         changed.acquire()
 
 
-def _leave(home: SidecarHost, desk: Any, me: str, changed: threading.Semaphore) -> None:
-    home.stopping.wait()
+def _stop_waiting(host: SidecarHost, queue_actor: Any, me: str, changed: threading.Semaphore) -> None:
+    host.stopping.wait()
     changed.release()
-    desk.leave.remote(me)
+    queue_actor.leave.remote(me)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..._agents.provider_errors import is_about_content as is_about_content
     from ..._agents.provider_errors import own_refusal as own_refusal
     from ..._agents.provider_errors import text_of_error as text_of_error
-    from .agent_call import meant_by as meant_by
+    from .agent_call import plain_attempt as plain_attempt
     from .aggregator import Aggregator as Aggregator
     from .context_assembly import assembled_for as assembled_for
     from .context_assembly import noted as noted
@@ -30,7 +30,7 @@ else:
             "call_model_agent": ".model_call",
             "conversation_for": ".stored_conversations",
             "is_about_content": "..._agents.provider_errors",
-            "meant_by": ".agent_call",
+            "plain_attempt": ".agent_call",
             "noted": ".context_assembly",
             "own_refusal": "..._agents.provider_errors",
             "remembered": ".message_history",

@@ -35,7 +35,7 @@ from ..._core.outcomes import (
 )
 from ..._core.records.pause_tokens import idempotency_key
 from ..._core.step_paths import known_outside
-from ..._core.usage import NO_USAGE, Usage, believed, counted, dollars
+from ..._core.usage import NO_USAGE, Usage, counted, dollars, sanitized
 from ..._dsl.call_plan import BUDGET, JUDGMENTS, LABELS, CallPlan
 from ..._dsl.step_declaration import Step
 from ...errors import MockDetectionError, NotAwaited
@@ -101,7 +101,7 @@ async def call_agent(run: Run, step: Step, work: AttemptInput) -> Attempt:
     caller = PlainCaller(run=run, step=step, work=work, plan=plan)
     schema = step.processing.wanted
     if schema is None or not is_structured(run, step):
-        return await caller.ask(None)
+        return await caller.request(None)
     return await calls.structured_attempt(run, step, work, caller, schema)
 
 
@@ -123,12 +123,12 @@ class PlainCaller:
     is_typed: bool = False
     can_repair: bool = False
     cut_off: bool = False
-    mended: None = None
+    last_repaired: None = None
     numbers: Iterator[int] = attrs.field(factory=itertools.count)
     """Numbers the chunks of the attempt."""
 
     @property
-    def can_ask_again(self) -> bool:
+    def can_retry(self) -> bool:
         """Return whether an instruction would reach the agent."""
         return self._takes_feedback or (self.plan.takes_data and isinstance(self.work.data, str))
 
@@ -147,17 +147,17 @@ class PlainCaller:
         """Refuse: a plain agent has no model."""
         return AttemptFailed(error=None, feedback="there is no model to repair with")
 
-    async def judge(self, value: object) -> Attempt:
+    async def validate(self, value: object) -> Attempt:
         """Return a plain agent does not judge its outputs."""
         return AttemptSucceeded(output=value, context=self.work.context)
 
-    async def ask(self, instruction: str | None, *, as_text: bool = False) -> Attempt:
+    async def request(self, instruction: str | None, *, as_text: bool = False) -> Attempt:
         """Call the agent with an instruction as `feedback`, or in its text."""
-        work = self._told(instruction)
+        work = self._with_feedback(instruction)
         refused = refusal(work)
         if refused is not None:
             return refused
-        work.state.pieces = []
+        work.state.chunks = []
         got = await self._call(work)
         if isinstance(got, Error):
             return _with_partial(self._failure(got.error), work.state)
@@ -166,7 +166,7 @@ class PlainCaller:
             ended = _with_partial(ended, work.state)
         return within_limits(ended, work) if work.quotas else ended
 
-    def _told(self, instruction: str | None) -> AttemptInput:
+    def _with_feedback(self, instruction: str | None) -> AttemptInput:
         if instruction is None:
             return self.work
         if self._takes_feedback:
@@ -183,7 +183,7 @@ class PlainCaller:
 
     async def _call(self, work: AttemptInput) -> Value[object] | Error:
         run, plan = self.run, self.plan
-        if plan.stream is not None and run.is_seen(work.span):
+        if plan.stream is not None and run.is_watched(work.span):
             plan = plan.stream
         args = (work.data,) if plan.takes_data else ()
         keywords = _keywords(run, plan, work) if plan.keywords else {}
@@ -229,13 +229,13 @@ def _keywords(run: Run, plan: CallPlan, work: AttemptInput) -> dict[str, object]
     if LABELS in plan.named:
         keywords[LABELS] = run.labels
     if "failure" in plan.named or "undo" in plan.named:
-        keywords.update(_beside(plan, work))
+        keywords.update(_handler_keywords(plan, work))
     if "transaction" in plan.named and work.transaction is not None:
         keywords["transaction"] = work.transaction.connection
     return keywords
 
 
-def _beside(plan: CallPlan, work: AttemptInput) -> dict[str, object]:
+def _handler_keywords(plan: CallPlan, work: AttemptInput) -> dict[str, object]:
     """Return the handler's failure and the compensation's entry by keyword, if taken."""
     found = {name: getattr(work.aside, name, None) for name in ("failure", "undo") if name in plan.named}
     return {name: each for name, each in found.items() if each is not None or name in plan.required}
@@ -263,7 +263,7 @@ async def _call_sync(
 async def _call_stream(run: Run, make: Callable[[], object], taker: ChunkStream | Aggregator) -> object:
     takes: ChunkConsumer[object, Any] = taker
     final = await taker.within(functools.partial(run.host.read, make, takes, _OUTCOMES))
-    return taker.whole() if final is None else final
+    return taker.result() if final is None else final
 
 
 def taker_of(run: Run, work: AttemptInput, numbers: Iterator[int], *, structured: bool) -> ChunkStream | Aggregator:
@@ -273,19 +273,19 @@ def taker_of(run: Run, work: AttemptInput, numbers: Iterator[int], *, structured
     return calls.Aggregator(run, work, numbers=numbers)
 
 
-def joined(pieces: Sequence[Any]) -> str | bytes | list[Any]:
+def joined(chunks: Sequence[Any]) -> str | bytes | list[Any]:
     """Return a stream's output: text, bytes or list; `""` if empty."""
-    if all(isinstance(piece, str) for piece in pieces):
-        return "".join(pieces)
-    if all(isinstance(piece, bytes) for piece in pieces):
-        return b"".join(pieces)
-    return list(pieces)
+    if all(isinstance(chunk, str) for chunk in chunks):
+        return "".join(chunks)
+    if all(isinstance(chunk, bytes) for chunk in chunks):
+        return b"".join(chunks)
+    return list(chunks)
 
 
 def _with_partial(failed: AttemptFailed, state: StepState) -> AttemptFailed:
-    if not state.pieces:
+    if not state.chunks:
         return failed
-    return attrs.evolve(failed, output=joined(state.pieces))
+    return attrs.evolve(failed, output=joined(state.chunks))
 
 
 # --- answers ------------------------------------------------------------------------------------------------
@@ -296,19 +296,19 @@ def answer_of(run: Run, name: str, value: object, work: AttemptInput) -> Attempt
     if type(value) in PLAIN:
         return AttemptSucceeded(output=value, context=work.context)
     try:
-        return _meaning_of(name, value, work)
+        return _attempt_for(name, value, work)
     except Exception as error:  # user code: the attributes of an answer may do anything
-        return failure_of(run, error, what=f"The answer of step {name!r} cannot be read")
+        return failure_of(run, error, subject=f"The answer of step {name!r} cannot be read")
 
 
-def meant_by(run: Run, state: StepState, got: Value[object] | Error) -> Attempt:
+def plain_attempt(run: Run, state: StepState, got: Value[object] | Error) -> Attempt:
     """Return the attempt of a plain call's result."""
     if isinstance(got, Error):
         return failure_of(run, got.error)
     return answer_of(run, state.name, got.value, work_of(state, state.data))
 
 
-def _meaning_of(name: str, value: Any, work: AttemptInput) -> Attempt:
+def _attempt_for(name: str, value: Any, work: AttemptInput) -> Attempt:
     if isinstance(value, _OUTCOMES):
         checked_outcome(value)
     match value:
@@ -377,7 +377,7 @@ def _is_run_result(value: object) -> bool:
 
 def _run_usage(result: Any) -> Usage:
     usage = result.usage
-    return believed(
+    return sanitized(
         Usage(
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
@@ -401,36 +401,38 @@ class ChunkStream:
     Nothing is made without a receiver: no chunk without a reader, no text without watchers.
     """
 
-    __slots__ = ("_pieces", "box", "take")
+    __slots__ = ("_chunks", "accept", "box")
 
     def __init__(self, run: Run, work: AttemptInput, *, numbers: Iterator[int]) -> None:
         self.box = run.chunks_of(work.span)
         """Channel of the chunks, if there is a reader."""
-        self._pieces: list[object] = []
-        work.state.pieces = self._pieces
-        self.take = _taking(run, work, self._pieces, self.box, chunk_maker(work.name, work.attempt, numbers, work.span))
+        self._chunks: list[object] = []
+        work.state.chunks = self._chunks
+        self.accept = _publisher(
+            run, work, self._chunks, self.box, chunk_maker(work.name, work.attempt, numbers, work.span)
+        )
 
     async def within(self, read: Callable[[], Awaitable[T]]) -> T:
         """Read to the end; there are no bounds."""
         return await read()
 
-    def whole(self) -> object:
+    def result(self) -> object:
         """Return all that the stream delivered."""
-        return joined(self._pieces)
+        return joined(self._chunks)
 
 
-def _taking(
-    run: Run, work: AttemptInput, pieces: list[object], box: EventStream | None, chunk_of: MakeChunk
+def _publisher(
+    run: Run, work: AttemptInput, chunks: list[object], box: EventStream | None, chunk_of: MakeChunk
 ) -> Callable[[object], Chunk | None]:
     """Return a function that publishes a chunk, or returns it unsent."""
     # A closure, as `chunk_maker` is: it is called for each chunk.
-    keep, show, path, attempt = pieces.append, run.show, work.span, work.attempt
+    keep, show, path, attempt = chunks.append, run.show, work.span, work.attempt
 
-    def take(piece: object) -> Chunk | None:
-        keep(piece)
-        show(path, attempt, piece)
-        if box is None or box.offer(chunk := chunk_of(piece)):
+    def accept(chunk: object) -> Chunk | None:
+        keep(chunk)
+        show(path, attempt, chunk)
+        if box is None or box.offer(message := chunk_of(chunk)):
             return None
-        return chunk
+        return message
 
-    return take
+    return accept

@@ -55,9 +55,9 @@ class Aggregator:
         self._preview = Preview()
         self._error: StructuredOutputError | None = None
 
-    def take(self, piece: object) -> tuple[object] | None:
+    def accept(self, chunk: object) -> tuple[object] | None:
         """Put a chunk into the inbox, or return it without room."""
-        message = (piece,)
+        message = (chunk,)
         return None if self.box.offer(message) else message
 
     async def within(self, read: Callable[[], Awaitable[T]]) -> T:
@@ -69,10 +69,10 @@ class Aggregator:
                 with trio.move_on_after(self._settings.max_seconds) as scope:
                     got = await guarded(read)
                 if scope.cancelled_caught:
-                    self._error = self._late()
+                    self._error = self._timeout_error()
                 self.box.close()
         finally:
-            self._work.state.pieces = self._arrived()
+            self._work.state.chunks = self._arrived()
         if self._error is not None:  # whatever the producer made of it
             raise self._error
         assert got is not None
@@ -81,9 +81,9 @@ class Aggregator:
     async def _act(self, producer: trio.CancelScope) -> None:
         """Publish every chunk; stop the producer at an exceeded bound."""
         event_stream, show, path, attempt = self._event_stream, self._run.show, self._work.span, self._work.attempt
-        async for (piece,) in self.box:
+        async for (chunk,) in self.box:
             try:
-                self._keep(piece)
+                self._keep(chunk)
             except StructuredOutputError as error:
                 self._error = error
                 if not isinstance(error, StreamLimitExceeded):
@@ -91,25 +91,25 @@ class Aggregator:
                 self.box.break_off()
                 producer.cancel()
                 return
-            show(path, attempt, piece)
+            show(path, attempt, chunk)
             if event_stream is not None:
-                await event_stream.put(self._chunk_of(piece, self._previewed()))
+                await event_stream.put(self._chunk_of(chunk, self._previewed()))
 
-    def _keep(self, piece: object) -> None:
-        if isinstance(piece, _TEXT) and not self._values:
-            self._buffer.feed(piece)
+    def _keep(self, chunk: object) -> None:
+        if isinstance(chunk, _TEXT) and not self._values:
+            self._buffer.feed(chunk)
             return
         self._values = self._values or self._arrived()
         if len(self._values) >= self._settings.max_chunks:
             raise StreamLimitExceeded(f"the stream delivered more than {self._settings.max_chunks} chunks")
-        self._values.append(piece)
+        self._values.append(chunk)
 
     def _arrived(self) -> list[object]:
         if self._values:
             return self._values
         return [self._buffer.text] if self._buffer.chars else []
 
-    def whole(self) -> object:
+    def result(self) -> object:
         """Return all that the stream delivered."""
         if self._values:
             return self._values
@@ -125,7 +125,7 @@ class Aggregator:
             return None
         return self._preview.partial_value(self._buffer)
 
-    def _late(self) -> StreamLimitExceeded:
+    def _timeout_error(self) -> StreamLimitExceeded:
         error = StreamLimitExceeded(f"the stream took longer than {self._settings.max_seconds:g} seconds")
         error.partial_text = self._buffer.text
         return error

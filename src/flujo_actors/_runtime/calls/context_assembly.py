@@ -46,7 +46,7 @@ from ..._core.records.assembled import (
     within_budget,
     without_duplicates,
 )
-from ..._core.usage import NO_USAGE, Usage, believed
+from ..._core.usage import NO_USAGE, Usage, sanitized
 from ..._dsl.call_plan import accepts, shape_of
 from ..._dsl.context_format import shown_text
 from ..._dsl.context_sources import (
@@ -75,12 +75,12 @@ from ..run.user_functions import error_text, with_context_copy
 class Unassembled(Exception):
     """Unavailable source; `cause` is its exception."""
 
-    def __init__(self, what: str, cause: BaseException) -> None:
-        self.what, self.cause = what, cause
-        super().__init__(what)
+    def __init__(self, subject: str, cause: BaseException) -> None:
+        self.what, self.cause = subject, cause
+        super().__init__(subject)
 
 
-async def state_of(run: Run, work: AttemptInput, source: FromState | Callable[..., Any], *, what: str) -> object:
+async def state_of(run: Run, work: AttemptInput, source: FromState | Callable[..., Any], *, subject: str) -> object:
     """Return a source's, query's or filter's value; raise `Unassembled`."""
     where = source.where if isinstance(source, FromState) else source
     if isinstance(where, str):
@@ -88,7 +88,7 @@ async def state_of(run: Run, work: AttemptInput, source: FromState | Callable[..
     else:
         got = await with_context_copy(run, where, own(work.data), work.context, work.scope)
     if isinstance(got, Error):
-        raise Unassembled(what, got.error)
+        raise Unassembled(subject, got.error)
     return got.value
 
 
@@ -123,14 +123,14 @@ class RetrievalCall:
     async def retrieved(self, source: FromRetrieval) -> RetrievalSegment | Skipped:
         """Return a source's passages; raise `Unassembled` if a required one fails."""
         name = collection_name(source.collection)
-        what = f"retrieval from {name!r}"
-        search = await self._search(source, what=what)
+        subject = f"retrieval from {name!r}"
+        search = await self._search(source, subject=subject)
         got = await guarded(self._searched, source, search)
         if isinstance(got, Error):
             if source.on_error == "skip" and _may_be_skipped(got.error):
                 reason = self.run.redact(error_text(self.run, got.error))
                 return Skipped(source.name, reason)
-            raise Unassembled(what, got.error)
+            raise Unassembled(subject, got.error)
         return RetrievalSegment(name, got.value, if_empty=source.if_empty, name=source.name)
 
     async def _searched(self, source: FromRetrieval, search: Search) -> tuple[RetrievalResult, ...]:
@@ -170,7 +170,7 @@ class RetrievalCall:
         with trio.move_on_after(source.timeout_s or float("inf")) as limit:
             answered = await run.searches.search(run, search, cache=source.cache, if_left=left, label=work.name)
             if not answered.cached:
-                used = believed(answered.found.usage)
+                used = sanitized(answered.found.usage)
                 self.used += used
                 work.spend(used)
             return answered
@@ -199,48 +199,48 @@ class RetrievalCall:
         """Return the reranked passages; sync functions run in a thread."""
         keywords = {"query": search.query} if accepts(rerank, "query") else {}
         call = functools.partial(rerank, results, **keywords)
-        answer = call() if shape_of(rerank) == "async" else await self._aside(call)
+        answer = call() if shape_of(rerank) == "async" else await self._in_thread(call)
         if isinstance(answer, Awaitable):
             answer = await self.run.host.finish(answer)
         return read_found(answer, collection=search.collection).results
 
-    async def _aside(self, call: Callable[[], object]) -> object:
+    async def _in_thread(self, call: Callable[[], object]) -> object:
         run, work = self.run, self.work
         left = functools.partial(report_left_thread, run, work.name, work.span)
         return await in_thread(
             call, label=work.name, limit=run.sync_step_threads, if_left=left, waited=run.journal.confirm
         )
 
-    async def _search(self, source: FromRetrieval, *, what: str) -> Search:
-        filters = {field: await self._filter(source, field, what=what) for field in source.filters}
+    async def _search(self, source: FromRetrieval, *, subject: str) -> Search:
+        filters = {field: await self._filter(source, field, subject=subject) for field in source.filters}
         return Search(
             collection=collection_name(source.collection),
-            query=await self._query(source, what=what),
+            query=await self._query(source, subject=subject),
             top_k=source.top_k,
             min_relevance=source.min_relevance,
             filters=filters,
         )
 
-    async def _query(self, source: FromRetrieval, *, what: str) -> str:
+    async def _query(self, source: FromRetrieval, *, subject: str) -> str:
         query, asked = source.query, self.work.data
         if isinstance(query, str):
             return query
         if query is not None:
-            asked = await state_of(self.run, self.work, query, what=f"the query of {what}")
+            asked = await state_of(self.run, self.work, query, subject=f"the query of {subject}")
         if isinstance(asked, str):
             return asked
         whose = "the step's data" if query is None else "it"
         cure = ": say query=…" if query is None else ""
         why = f"a query must be a text, and {whose} is a {type(asked).__name__}{cure}"
-        raise Unassembled(f"the query of {what}", RetrievalError(why))
+        raise Unassembled(f"the query of {subject}", RetrievalError(why))
 
-    async def _filter(self, source: FromRetrieval, field: str, *, what: str) -> object:
+    async def _filter(self, source: FromRetrieval, field: str, *, subject: str) -> object:
         value = source.filters[field]
         if isinstance(value, FromState) or (callable(value) and not isinstance(value, type)):
-            value = await state_of(self.run, self.work, value, what=f"filter {field!r} of {what}")
+            value = await state_of(self.run, self.work, value, subject=f"filter {field!r} of {subject}")
         flaw = filter_flaw(filterable(source.collection)[field], value)
         if flaw is not None:
-            raise Unassembled(what, RetrievalError(f"filter {field!r} {flaw}"))
+            raise Unassembled(subject, RetrievalError(f"filter {field!r} {flaw}"))
         return list(value) if isinstance(value, tuple) else value
 
     def _emit(self, kind: Any, **facts: object) -> None:
@@ -407,8 +407,8 @@ class ContextAssembly:
     async def _segment(self, source: Source) -> ContextSegment | Skipped:
         match source:
             case FromState(name=name):
-                what = f"state {name!r}" if name else "a state"
-                return StateSegment(name, await state_of(self.run, self.work, source, what=what))
+                subject = f"state {name!r}" if name else "a state"
+                return StateSegment(name, await state_of(self.run, self.work, source, subject=subject))
             case FromLiteral(text=text):
                 return LiteralSegment(text)
             case FromRetrieval():

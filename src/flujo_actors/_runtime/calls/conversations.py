@@ -122,7 +122,7 @@ class StepSteering:
         place, journal = self.units.place(key), self.units.journal
         is_recorded = journal.unit(place) is not None
         if not is_recorded:
-            await self.units.trio.call(self.inbox.look)
+            await self.units.trio.call(self.inbox.read_reported)
         found = self.inbox.of(step_paths.step_of(place))
         if not found:
             return found
@@ -257,7 +257,7 @@ class Conversations:
         """Return whether the store, not the agent, ended the last conversation."""
         return isinstance(error, StoreError) and self._last is not None and error is self._last.stopped
 
-    def heard_out(self, failed: AttemptFailed) -> bool:
+    def ended_with_refusal(self, failed: AttemptFailed) -> bool:
         """Return whether the last one ended with a refusal."""
         kept, error = self._last, failed.error
         refused = isinstance(error, StructuredOutputError) or is_about_content(error)

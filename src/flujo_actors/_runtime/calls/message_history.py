@@ -18,7 +18,7 @@ from ..context.context_paths import has_path, read_path, with_value
 
 def history_in(context: object, source: FromHistory) -> list[ModelMessage]:
     """Return the messages of a context history, shortened as declared."""
-    return shortened(messages_of(_kept(context, source), what=f"context field {source.where!r}"), source.keep_last)
+    return shortened(messages_of(_kept(context, source), subject=f"context field {source.where!r}"), source.keep_last)
 
 
 def remembered(step: Step, context: object, new: Sequence[ModelMessage]) -> object:
@@ -26,7 +26,7 @@ def remembered(step: Step, context: object, new: Sequence[ModelMessage]) -> obje
     source = None if step.context_sources is None else step.context_sources.history
     assert source is not None
     field = f"context field {source.where!r}"
-    messages = appended(_kept(context, source), new, what=field, as_messages=_holds_messages(context, source))
+    messages = appended(_kept(context, source), new, subject=field, as_messages=_holds_messages(context, source))
     return with_value(context, source.where, messages, step_name=step.name)
 
 

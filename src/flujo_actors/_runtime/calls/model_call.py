@@ -108,14 +108,14 @@ async def defaults_for(run: Run, step: Step, work: AttemptInput) -> CallDefaults
     if deps is not None and step.deps_plan is not None:
         got = await made(run, step.deps_plan, deps, work)
         if isinstance(got, Error):
-            return failure_of(run, got.error, plan=step.deps_plan, what=f"The deps of step {step.name!r}")
+            return failure_of(run, got.error, plan=step.deps_plan, subject=f"The deps of step {step.name!r}")
         deps = got.value
         run.telemetry.learn(deps)
     what = f"The message_history of step {step.name!r}"
     if history is not None and step.history_plan is not None:
         got = await made(run, step.history_plan, history, work)
         if isinstance(got, Error):
-            return failure_of(run, got.error, plan=step.history_plan, what=what)
+            return failure_of(run, got.error, plan=step.history_plan, subject=what)
         history = got.value
     if step.conversation is not None:
         loaded = await calls.conversation_for(run, step, work)
@@ -127,7 +127,7 @@ async def defaults_for(run: Run, step: Step, work: AttemptInput) -> CallDefaults
         return given
     read = await guarded(_messages, step, work, history)
     if isinstance(read, Error):
-        return failure_of(run, read.error, what=what)
+        return failure_of(run, read.error, subject=what)
     shown = "" if work.assembly is None else work.assembly.text
     return CallDefaults(deps=deps, history=read.value, shown=shown, given=given)
 
@@ -141,7 +141,7 @@ async def _options_for(run: Run, step: Step, work: AttemptInput) -> dict[str, An
     if plan is not None:
         got = await made(run, plan, given, work)
         if isinstance(got, Error):
-            return failure_of(run, got.error, plan=plan, what=f"The agent_options of step {step.name!r}")
+            return failure_of(run, got.error, plan=plan, subject=f"The agent_options of step {step.name!r}")
         given = {} if got.value is None else got.value
     try:
         return checked_options(given, agent, where=where)
@@ -153,7 +153,7 @@ async def _messages(step: Step, work: AttemptInput, given: object) -> list[Model
     source = None if step.context_sources is None else step.context_sources.history
     if source is not None:
         return history_in(work.context, source)
-    return [] if given is None else messages_of(given, what="message_history")
+    return [] if given is None else messages_of(given, subject="message_history")
 
 
 # --- Tool approvals of an atomic agent call -----------------------------------------------------------------------
@@ -190,7 +190,7 @@ class ToolApprovals:
         goes_on = {"message_history": messages, "deferred_tool_results": results}
         return {**options, **goes_on}, True, None
 
-    def asks(self, requests: DeferredToolRequests, messages: bytes, tools: Mapping[str, Any]) -> AttemptStopped:
+    def first_pause(self, requests: DeferredToolRequests, messages: bytes, tools: Mapping[str, Any]) -> AttemptStopped:
         """Return the first pause about the requested tools."""
         calls = [CallToApprove.of(call, tools.get(call.tool_name)) for call in requests.approvals]
         calls += [CallToApprove.of(call, external=True) for call in requests.calls]
@@ -234,8 +234,10 @@ class ToolApprovals:
 
 def approvals_for(run: Run, work: AttemptInput, agent: SomeAgent, given: Mapping[str, Any]) -> ToolApprovals | None:
     """Return an attempt's approvals, if any tool needs them."""
-    asks = may_ask_for_approval(agent, given.get("output_type")) or any(map(defers_calls, given.get("toolsets", ())))
-    return ToolApprovals(run, work, agent) if asks else None
+    first_pause = may_ask_for_approval(agent, given.get("output_type")) or any(
+        map(defers_calls, given.get("toolsets", ()))
+    )
+    return ToolApprovals(run, work, agent) if first_pause else None
 
 
 def may_ask_for_approval(agent: SomeAgent, output_type: object = None) -> bool:
@@ -276,7 +278,7 @@ def _emit_tool(
     assert run.event_stream is not None
     stands: ToolCallStatus = "started" if not ended else "returned" if status in (None, "success") else "failed"
     text = None if feedback is None else run.redact(feedback)
-    run.event_stream.squeeze_in(
+    run.event_stream.force_put(
         ToolCalled(
             tool_name=tool_name,
             tool_call_id=tool_call_id,
@@ -369,17 +371,17 @@ def _emit_rest(run: Run, work: AttemptInput, call: AgentCall, rest: Usage) -> No
 def _emitter(run: Run, work: AttemptInput) -> Emit:
     """Return a telemetry emitter for the asyncio loop, possibly another thread."""
 
-    def tell(kind: type[Any], **facts: object) -> None:
+    def emit(kind: type[Any], **facts: object) -> None:
         run.emit(kind.kind, work.span, step_name=work.name, attempt=work.attempt, **facts)
         emit_if_tool(run, work, kind, facts)
 
     if run.host.asyncio().same_thread:
-        return tell
+        return emit
     token = trio.lowlevel.current_trio_token()
 
     def emit_remote(kind: type[object], **facts: object) -> None:
         # In a copy of the caller's context: a sink's current span does not leak into a task.
-        token.run_sync_soon(functools.partial(contextvars.copy_context().run, tell, kind, **facts))
+        token.run_sync_soon(functools.partial(contextvars.copy_context().run, emit, kind, **facts))
 
     return emit_remote
 
@@ -414,10 +416,10 @@ async def call_model_agent(run: Run, step: Step, work: AttemptInput, agent: Some
         kept=_conversations(run, step, work, defaults),
         approvals=None if step.resumable is not None else approvals_for(run, work, agent, defaults.given),
     )
-    ended = await (caller.ask(None) if schema is None else structured_attempt(run, step, work, caller, schema))
+    ended = await (caller.request(None) if schema is None else structured_attempt(run, step, work, caller, schema))
     if not isinstance(ended, AttemptFailed) or step.resumable is None:
         return ended
-    heard_out = caller.kept is not None and caller.kept.heard_out(ended)
+    heard_out = caller.kept is not None and caller.kept.ended_with_refusal(ended)
     work.state.refused += heard_out
     return ended if heard_out else attrs.evolve(ended, refusal=None)  # it continues, so its beginning must stay
 
@@ -445,7 +447,7 @@ class ModelCaller:
     """Conversations recorded by unit, if the step is granular."""
     approvals: ToolApprovals | None = None
     """Tool approvals, if a tool needs them."""
-    can_ask_again: bool = True
+    can_retry: bool = True
     cut_off: bool = False
     """Whether the provider reported a truncated last answer."""
     numbers: Iterator[int] = attrs.field(factory=itertools.count)
@@ -461,7 +463,7 @@ class ModelCaller:
     """Whether pydantic-ai refused the last answer, so that none was reported yet."""
 
     @property
-    def mended(self) -> tuple[str, ReadResult] | None:
+    def last_repaired(self) -> tuple[str, ReadResult] | None:
         """Return the last answer's text and reading, if repaired deterministically."""
         return None if self._mending is None else self._mending.mended
 
@@ -479,18 +481,18 @@ class ModelCaller:
         """Return whether the call failed because of the model's text."""
         return is_about_content(failed.error)
 
-    async def ask(self, instruction: str | None, *, as_text: bool = False) -> Attempt:
+    async def request(self, instruction: str | None, *, as_text: bool = False) -> Attempt:
         """Call the agent on the step's data, streaming to a reader."""
         run, work = self.run, self.work
         run.emit("agent.input", work.span, step_name=work.name, attempt=work.attempt, data=work.data)
         prompt, options = self._question(instruction, self._options(as_text=as_text))
         if self.kept is None and self.approvals is not None:
-            options, goes_on, asks = self.approvals.options(options)
-            if asks is not None:
-                return asks
+            options, goes_on, first_pause = self.approvals.options(options)
+            if first_pause is not None:
+                return first_pause
             prompt = None if goes_on else prompt
         request = self._request(prompt, options)
-        ended = await self._answered(request, _watched if run.is_seen(work.span) else _unwatched)
+        ended = await self._answered(request, _watched if run.is_watched(work.span) else _unwatched)
         self._messages = request.heard
         # Called when the messages are read or stored: most are never.
         work.state.transcript = functools.partial(_transcript, self._messages or self._result, self.defaults.history)
@@ -552,7 +554,7 @@ class ModelCaller:
             return self.kept.repair(agent, prompt, call)
         return AgentRequest(agent=agent, prompt=prompt, call=call)
 
-    async def judge(self, value: object) -> Attempt:
+    async def validate(self, value: object) -> Attempt:
         """Validate a repaired value with the agent's own validators."""
         if not has_own_validators(self.agent):
             return AttemptSucceeded(output=value, context=self.work.context)
@@ -597,15 +599,15 @@ class ModelCaller:
         result: AgentRunResult[object] = got.value
         self._result = result
         if self.approvals is not None and isinstance(result.output, DeferredToolRequests):
-            return self.approvals.asks(result.output, result.all_messages_json(), request.call.unapproved_tools)
+            return self.approvals.first_pause(result.output, result.all_messages_json(), request.call.unapproved_tools)
         metadata = noted(call) | ({} if self.kept is None else self.kept.undelivered())
         return within_limits(AttemptSucceeded(output=result.output, context=work.context, metadata=metadata), work)
 
     def failed(self, request: Request, error: BaseException) -> Attempt:
         """Return the end of an attempt whose call raised."""
-        asks = None if self.kept is None else self.kept.asks_about(request, error)
-        if asks is not None:
-            return asks
+        first_pause = None if self.kept is None else self.kept.asks_about(request, error)
+        if first_pause is not None:
+            return first_pause
         self.cut_off = self.cut_off or broke_off(error)
         if isinstance(error, MaxTurnsReached):
             return attrs.evolve(failure_of(self.run, error), output=error.last_text or None)

@@ -190,7 +190,7 @@ async def conversation_for(run: Run, step: Step, work: AttemptInput) -> LoadedCo
     if callable(name):
         asked = await with_context_copy(run, name, work.data, work.context, work.scope)
         if isinstance(asked, Error):
-            return failure_of(run, asked.error, what=f"The conversation of step {step.name!r}")
+            return failure_of(run, asked.error, subject=f"The conversation of step {step.name!r}")
         name = asked.value
     if not isinstance(name, str) or not name:
         error = ValueError(f"step {step.name!r}: conversation must return an id, a text, not {name!r:.100}")
@@ -198,7 +198,7 @@ async def conversation_for(run: Run, step: Step, work: AttemptInput) -> LoadedCo
     assert run.journal.store is not None  # checked with the declaration
     loaded = await guarded(load_conversation, run.journal.store, name)
     if isinstance(loaded, Error):
-        return failure_of(run, loaded.error, what=f"The conversation of step {step.name!r}")
+        return failure_of(run, loaded.error, subject=f"The conversation of step {step.name!r}")
     work.state.conversation = loaded.value
     return loaded.value
 

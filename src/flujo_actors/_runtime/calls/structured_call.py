@@ -67,17 +67,17 @@ from ..run.run_environment import Run
 class Caller(Protocol):
     """The agent behind a structured step."""
 
-    async def ask(self, instruction: str | None, *, as_text: bool = False) -> Attempt:
+    async def request(self, instruction: str | None, *, as_text: bool = False) -> Attempt:
         """Call the agent with an extra instruction, maybe for text."""
 
     async def repair(self, prompt: str) -> Attempt:
         """Call the bare model with only the prompt; the output is text."""
 
-    async def judge(self, value: object) -> Attempt:
+    async def validate(self, value: object) -> Attempt:
         """Validate a schema-valid value by the agent; return output or failure."""
 
     @property
-    def can_ask_again(self) -> bool:
+    def can_retry(self) -> bool:
         """Return whether an instruction would reach the agent."""
 
     @property
@@ -93,7 +93,7 @@ class Caller(Protocol):
         """Return whether there is a model for repairs."""
 
     @property
-    def mended(self) -> tuple[str, ReadResult] | None:
+    def last_repaired(self) -> tuple[str, ReadResult] | None:
         """Return the last answer's text and reading, if repaired inside."""
 
     @property
@@ -269,7 +269,7 @@ class StructuredStep:
 
     async def attempt(self) -> Attempt:
         """Call the agent and bring its answer to a value."""
-        first = await self.caller.ask(None)
+        first = await self.caller.request(None)
         settled = self._settled_at_once(first)
         if settled is not None:
             return settled
@@ -309,9 +309,9 @@ class StructuredStep:
 
     def _accepted(self, first: AttemptSucceeded, checked: _Valid) -> AttemptSucceeded:
         """Return the first answer as output, with inner repairs."""
-        if self.caller.mended is None:
+        if self.caller.last_repaired is None:
             return attrs.evolve(first, output=checked.value)
-        text, reading = self.caller.mended
+        text, reading = self.caller.last_repaired
         self._metadata, self._read_last = dict(first.metadata), text
         valid, decision = attrs.evolve(_valid_of(reading), value=checked.value), Deterministic(text=text)
         self._emit_end(decision, valid)
@@ -396,34 +396,34 @@ class StructuredStep:
             case LlmRepair(prompt=prompt):
                 return await self._read_answer(await self.caller.repair(prompt), "llm")
             case StrictRetry(instruction=instruction):
-                return await self._ask_again(instruction)
+                return await self._retry(instruction)
             case Simplified(instruction=instruction, schema=flat):
-                return await self._ask_simplified(instruction, flat)
+                return await self._request_simplified(instruction, flat)
             case Extract(text=text):
                 return await self._extract(text)
             case Degrade(text=text):
                 return self._degraded(text or self._partial)
             case GiveUp(stage=stage, reason=reason, flaws=flaws):
-                return self._given_up(stage, reason, flaws)
+                return self._failed(stage, reason, flaws)
             case _:
                 assert_never(decision)
 
     async def _read(self, text: str, stage: stages.Stage) -> _Valid | StageFailure | Attempt:
         cut_off, self._read_last = self.caller.cut_off, text
         try:
-            reading: ReadResult = await _aside(text, lambda: read_structured(text, self.schema))
+            reading: ReadResult = await _read_in_thread(text, lambda: read_structured(text, self.schema))
         except StructuredOutputError as error:
             return self._cut(text, stage) if cut_off else self._refused(stage, error, text)
         unsure = reading.truncated or (cut_off and reading.engine == "scalar")
-        if unsure and (cut_off or self._may_ask_again()):
+        if unsure and (cut_off or self._may_retry()):
             return self._cut(text, stage)
-        return await self._judged(_valid_of(reading), stage, text)
+        return await self._validated(_valid_of(reading), stage, text)
 
-    async def _judged(self, valid: _Valid, stage: stages.Stage, text: str) -> _Valid | StageFailure | Attempt:
+    async def _validated(self, valid: _Valid, stage: stages.Stage, text: str) -> _Valid | StageFailure | Attempt:
         """Return the value, if the promising agent accepts it."""
         if not self.caller.validates:
             return valid
-        match await self.caller.judge(valid.value):
+        match await self.caller.validate(valid.value):
             case AttemptSucceeded(output=output):
                 return attrs.evolve(valid, value=output)
             case AttemptFailed() as failed if not self.caller.is_about_content(failed):
@@ -468,32 +468,32 @@ class StructuredStep:
             return StageFailure(stage=stage, reason=str(error))
         return await self._read(text, stage)
 
-    async def _ask_again(self, instruction: str) -> _Valid | StageFailure | Attempt:
-        if not self.caller.can_ask_again:
+    async def _retry(self, instruction: str) -> _Valid | StageFailure | Attempt:
+        if not self.caller.can_retry:
             return StageFailure(stage="strict_retry", reason=f"{_NOT_REQUESTED}; {self._reason()}")
         passed = None if self._unheard else instruction
-        return await self._read_answer(await self.caller.ask(passed), "strict_retry")
+        return await self._read_answer(await self.caller.request(passed), "strict_retry")
 
-    async def _ask_simplified(self, instruction: str, flat: Any) -> _Valid | StageFailure | Attempt:
-        if not self.caller.can_ask_again:
+    async def _request_simplified(self, instruction: str, flat: Any) -> _Valid | StageFailure | Attempt:
+        if not self.caller.can_retry:
             return StageFailure(stage="simplified", reason=f"{_NOT_REQUESTED}; {self._reason()}")
-        ended = await self.caller.ask(instruction, as_text=True)
+        ended = await self.caller.request(instruction, as_text=True)
         if not isinstance(ended, AttemptSucceeded) or not isinstance(ended.output, str):
             return await self._read_answer(ended, "simplified")
         text = ended.output
         try:
-            value = await _aside(text, lambda: flat.read(text))
+            value = await _read_in_thread(text, lambda: flat.read(text))
         except StructuredOutputError as error:
             return self._refused("simplified", error, text)
-        return await self._judged(_Valid(value=value, engine="simplified"), "simplified", text)
+        return await self._validated(_Valid(value=value, engine="simplified"), "simplified", text)
 
     async def _extract(self, text: str) -> _Valid | StageFailure | Attempt:
         find = labelled_value if text == self._read_last else extract_from_text
         try:
-            value = await _aside(text, lambda: find(text, self.schema))
+            value = await _read_in_thread(text, lambda: find(text, self.schema))
         except StructuredOutputError as error:
             return self._refused("extractor", error, text)
-        return await self._judged(_Valid(value=value, engine="extractor"), "extractor", text)
+        return await self._validated(_Valid(value=value, engine="extractor"), "extractor", text)
 
     def _degraded(self, text: str) -> AttemptSucceeded | StageFailure:
         if not text.strip():
@@ -501,7 +501,7 @@ class StructuredStep:
         noted = {**self._metadata, "degraded": True, "structured_output_error": self._reason()}
         return AttemptSucceeded(output=text, context=self.work.context, metadata=noted)
 
-    def _given_up(self, stage: str, reason: str, flaws: tuple[Flaw, ...]) -> AttemptFailed:
+    def _failed(self, stage: str, reason: str, flaws: tuple[Flaw, ...]) -> AttemptFailed:
         reason = _with_flaws(reason, flaws)
         error = StructuredOutputError(f"no valid value after stage {stage!r}: {reason}")
         error.stage, error.errors, error.schema_hash = stage, list(flaws), self.schema.schema_hash
@@ -538,10 +538,10 @@ class StructuredStep:
         """Return whether the provider itself refused the first answer."""
         return self._error is not None
 
-    def _may_ask_again(self) -> bool:
+    def _may_retry(self) -> bool:
         tried = any(failure.stage == "strict_retry" for failure in self._history)
         allowed = self.run.settings.aros.fallback.max_stages > 0 and self.processing.enforcement == "repair"
-        return not tried and allowed and self.caller.can_ask_again
+        return not tried and allowed and self.caller.can_retry
 
     def _reason(self) -> str:
         """Return the last known flaw of the answer."""
@@ -569,7 +569,7 @@ _CUT_OFF = "the answer was cut off before its end"
 _NOT_REQUESTED = "the agent takes no feedback, so it is not asked again"
 
 
-async def _aside(text: str, read: Callable[[], T]) -> T:
+async def _read_in_thread(text: str, read: Callable[[], T]) -> T:
     if len(text) <= _READ_AT_ONCE:
         return read()
     return await trio.to_thread.run_sync(read, abandon_on_cancel=True)

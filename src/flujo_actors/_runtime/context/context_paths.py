@@ -21,7 +21,7 @@ from .merge import updated
 _PLAIN = (str, bytes, int, float, bool)
 
 
-def check_path(model: type, where: str, *, what: str) -> object:
+def check_path(model: type, where: str, *, subject: str) -> object:
     """Refuse an unknown path; return its annotation or `Any`."""
     at: Any = model
     for name in where.split("."):
@@ -31,21 +31,22 @@ def check_path(model: type, where: str, *, what: str) -> object:
         if name not in known:
             near = nearest(name, list(known))
             hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
-            raise DeclarationError(f"{what} {where!r}: {at.__name__} has no field {name!r}; {hint}")
+            raise DeclarationError(f"{subject} {where!r}: {at.__name__} has no field {name!r}; {hint}")
         at = _without_none(known[name])
     return at
 
 
-def check_history(model: type, where: str, *, what: str) -> None:
+def check_history(model: type, where: str, *, subject: str) -> None:
     """Refuse a field that cannot hold messages."""
-    kind = check_path(model, where, what=what)
+    kind = check_path(model, where, subject=subject)
     holder = typing.get_origin(kind) or kind
     items = [each for each in typing.get_args(kind) if each is not Ellipsis]
     listed = not isinstance(holder, type) or issubclass(holder, Iterable)
     plain = isinstance(holder, type) and issubclass(holder, (Mapping, *_PLAIN))
     if not listed or plain or any(each in _PLAIN for each in items):
         raise DeclarationError(
-            f"{what} {where!r}: the field holds {_named(kind)}, not messages; annotate it list[ModelMessage], or list"
+            f"{subject} {where!r}: the field holds {_named(kind)}, not messages; annotate it list[ModelMessage], or "
+            "list"
         )
 
 

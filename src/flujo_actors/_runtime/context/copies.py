@@ -32,7 +32,7 @@ class FirstContext:
         self._wanting: DeclarationError | None = None
         self._usual: object
         try:
-            self._usual = make_context(self._model, data, what="initial_context_data")
+            self._usual = make_context(self._model, data, subject="initial_context_data")
         except IncompleteContext as error:  # the rest may come with the runs
             self._usual, self._wanting = None, error
 
@@ -49,7 +49,7 @@ class FirstContext:
             return self._usual
         if not isinstance(own, Mapping):
             raise DeclarationError(f"context must be a dict of fields of this run's context, not {own!r:.100}")
-        return make_context(self._model, {**(self._data or {}), **own}, what="context")
+        return make_context(self._model, {**(self._data or {}), **own}, subject="context")
 
 
 class IncompleteContext(DeclarationError):
@@ -57,17 +57,17 @@ class IncompleteContext(DeclarationError):
 
 
 def make_context(
-    model: type | None, data: Mapping[str, object] | None, *, what: str = "initial_context_data"
+    model: type | None, data: Mapping[str, object] | None, *, subject: str = "initial_context_data"
 ) -> object:
     """Return a run's initial context; `what` names its data's source."""
     model = model or Context
     if isinstance(data, Mapping):
-        _refuse_unheard(model, data, what)
+        _refuse_ignored(model, data, subject)
     try:
         return model(**dict(data or {}))
     except (TypeError, ValueError) as error:
         kind = IncompleteContext if _misses_fields(error) else DeclarationError
-        raise kind(f"{what} does not fit context_model {model.__name__}: {error}") from error
+        raise kind(f"{subject} does not fit context_model {model.__name__}: {error}") from error
 
 
 def _misses_fields(error: Exception) -> bool:
@@ -78,19 +78,19 @@ def _misses_fields(error: Exception) -> bool:
     return "missing" in str(error) and "required" in str(error)
 
 
-def _refuse_unheard(model: type, data: Mapping[str, object], what: str) -> None:
+def _refuse_ignored(model: type, data: Mapping[str, object], subject: str) -> None:
     """Refuse keys that a pydantic model would silently ignore."""
-    taken = _keys_taken(model)
-    unheard = None if taken is None else next((key for key in data if key not in taken), None)
-    if taken is not None and unheard is not None:
-        near = nearest(str(unheard), taken)
+    taken = _accepted_keys(model)
+    ignored = None if taken is None else next((key for key in data if key not in taken), None)
+    if taken is not None and ignored is not None:
+        near = nearest(str(ignored), taken)
         hint = f"did you mean {near!r}?" if near else f"it has {', '.join(taken)}"
         raise DeclarationError(
-            f"{what} does not fit context_model {model.__name__}: it has no field {unheard!r}; {hint}"
+            f"{subject} does not fit context_model {model.__name__}: it has no field {ignored!r}; {hint}"
         )
 
 
-def _keys_taken(model: Any) -> list[str] | None:
+def _accepted_keys(model: Any) -> list[str] | None:
     """Return the dict keys that a pydantic model reads, or None."""
     decorators = getattr(model, "__pydantic_decorators__", None)
     if decorators is None or model.model_config.get("extra", "ignore") != "ignore":
@@ -117,8 +117,8 @@ def isolated(context: object) -> object:
     copied = tried(copy.deepcopy, context, _flat_copies(context))
     if isinstance(copied, Error):
         raise ContextError(
-            f"the context cannot be copied for the next step: key {_culprit(context)!r} holds a value that refuses "
-            f"({text_from(copied.error)}); keep such things in resources"
+            f"the context cannot be copied for the next step: key {_uncopyable_field(context)!r} holds a value that "
+            f"refuses ({text_from(copied.error)}); keep such things in resources"
         ) from copied.error
     return copied.value
 
@@ -143,7 +143,7 @@ def own(data: object) -> object:
     return data if isinstance(copied, Error) else copied.value
 
 
-def _culprit(context: object) -> str:
+def _uncopyable_field(context: object) -> str:
     values = values_of(context).items()
     return next((key for key, value in values if isinstance(tried(copy.deepcopy, value), Error)), "?")
 

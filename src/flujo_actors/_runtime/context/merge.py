@@ -116,7 +116,7 @@ def updated(context: object, output: object, *, step_name: str) -> object:
             f"step {step_name!r} updates the context, so its output must be a dict or a model, "
             f"not {type(output).__name__}: {output!r:.100}"
         )
-    return _replaced(context, values_of(output), who=f"the output of step {step_name!r}")
+    return _replaced(context, values_of(output), writer=f"the output of step {step_name!r}")
 
 
 def merged(base: object, branches: Iterable[tuple[str, object]], *, strategy: Merging, where: str) -> object:
@@ -133,13 +133,13 @@ def merged(base: object, branches: Iterable[tuple[str, object]], *, strategy: Me
         key: each[0][1] if len(each) == 1 else conflicts.resolved(key, before.get(key), each)
         for key, each in writes.items()
     }
-    return _replaced(base, after, who=f"the branches of {where!r}") if after else base
+    return _replaced(base, after, writer=f"the branches of {where!r}") if after else base
 
 
 def carried(before: object, after: object, onto: object) -> object:
     """Return a context with a handler's changes between two others."""
     changes = dict(_changed(values_of(before), values_of(after)))
-    return _replaced(onto, changes, who="a handler") if changes else onto
+    return _replaced(onto, changes, writer="a handler") if changes else onto
 
 
 @attrs.frozen
@@ -250,29 +250,29 @@ def _kind(cls: type) -> Callable[..., object] | None:
     return _replace_dataclass if dataclasses.is_dataclass(cls) else None
 
 
-def _replaced(context: object, changes: Changes, *, who: str) -> object:
+def _replaced(context: object, changes: Changes, *, writer: str) -> object:
     replace = _kind(type(context))
     if replace is None:
         raise ContextError(f"a context of type {type(context).__name__} cannot be updated")
     if not isinstance(context, Context):
-        _refuse_unknown(context, changes, who)
+        _refuse_unknown(context, changes, writer)
     replaced = tried(replace, context, changes)  # a model's validators may raise anything
     if isinstance(replaced, Error):
         why = message_of(replaced.error)
-        raise ContextError(f"{who} cannot be merged into {type(context).__name__}: {why}") from replaced.error
+        raise ContextError(f"{writer} cannot be merged into {type(context).__name__}: {why}") from replaced.error
     return replaced.value
 
 
-def _refuse_unknown(context: Any, changes: Changes, who: str) -> None:
+def _refuse_unknown(context: Any, changes: Changes, writer: str) -> None:
     """Refuse unknown fields and missing values of a model."""
     known = values_of(context)
     extra = getattr(type(context), "model_config", {}).get("extra") == "allow"
     for key, value in changes.items():
         if value is _MISSING and not (extra and key in (context.__pydantic_extra__ or {})):
-            raise ContextError(f"{who} removed the key {key!r}, which {type(context).__name__} must have")
+            raise ContextError(f"{writer} removed the key {key!r}, which {type(context).__name__} must have")
         if key not in known and not extra:
             has = ", ".join(known)
-            raise ContextError(f"{who} has the key {key!r}, which {type(context).__name__} does not have ({has})")
+            raise ContextError(f"{writer} has the key {key!r}, which {type(context).__name__} does not have ({has})")
 
 
 def _replace_freeform(context: Context, changes: Changes) -> Context:

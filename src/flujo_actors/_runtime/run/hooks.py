@@ -201,12 +201,12 @@ async def notify_outcome(run: Run, state: StepState, outcome: TerminalOutcome) -
     """Notify hooks and reader; return a hook's veto."""
     if run.journal.lapsed:
         await run.journal.confirm()
-    untold, request = _untold(state, outcome), state.request
+    pending, request = _pending(state, outcome), state.request
     if isinstance(outcome, Paused) and (run.hooks or await _is_all(run, request)):
-        run.pausing.append(untold)
+        run.pausing.append(pending)
         return None
     veto = await _notify_dropped(run, request.path) if run.pausing and not isinstance(outcome, Paused) else None
-    return await _tell(run, untold) or veto
+    return await _deliver(run, pending) or veto
 
 
 async def _is_all(run: Run, request: StepRequest) -> bool:
@@ -219,8 +219,8 @@ async def notify_pauses(run: Run, *, over: bool = False) -> Aborted | Failure | 
     """Deliver a resting run's pauses; if `over`, none waits for answers."""
     veto: Aborted | Failure | None = None
     while run.pausing:
-        untold = run.pausing.pop(0)
-        answer = await _tell(run, _dropped(untold) if over or not _waits(run, untold) else untold)
+        pending = run.pausing.pop(0)
+        answer = await _deliver(run, _dropped(pending) if over or not _waits(run, pending) else pending)
         veto = veto or answer
     return veto
 
@@ -228,31 +228,31 @@ async def notify_pauses(run: Run, *, over: bool = False) -> Aborted | Failure | 
 async def _notify_dropped(run: Run, path: StepPath) -> Aborted | Failure | None:
     """Deliver withdrawn pauses inside a step before its outcome."""
     veto: Aborted | Failure | None = None
-    for untold in [each for each in run.pausing if below(path, each.request.path)]:
-        run.pausing.remove(untold)
-        answer = await _tell(run, _dropped(untold))
+    for pending in [each for each in run.pausing if below(path, each.request.path)]:
+        run.pausing.remove(pending)
+        answer = await _deliver(run, _dropped(pending))
         veto = veto or answer
     return veto
 
 
-def _waits(run: Run, untold: PendingNotification) -> bool:
-    assert isinstance(untold.outcome, Paused)
-    _, path = parse_token(untold.outcome.state_token or "")
+def _waits(run: Run, pending: PendingNotification) -> bool:
+    assert isinstance(pending.outcome, Paused)
+    _, path = parse_token(pending.outcome.state_token or "")
     return run.journal.waiting(path) is not None
 
 
-def _dropped(untold: PendingNotification) -> PendingNotification:
-    reason = f"step {untold.request.name!r} was about to pause, but its parent ended without the answer"
-    return attrs.evolve(untold, outcome=Aborted(reason=reason, path=untold.request.path))
+def _dropped(pending: PendingNotification) -> PendingNotification:
+    reason = f"step {pending.request.name!r} was about to pause, but its parent ended without the answer"
+    return attrs.evolve(pending, outcome=Aborted(reason=reason, path=pending.request.path))
 
 
 def notify_later(run: Run, state: StepState, outcome: TerminalOutcome) -> None:
     """Leave the delivery to the canceller of the step."""
     if run.hooks or run.event_stream is not None:
-        run.untold.append(_untold(state, outcome))
+        run.pending.append(_pending(state, outcome))
 
 
-def _untold(state: StepState, outcome: TerminalOutcome) -> PendingNotification:
+def _pending(state: StepState, outcome: TerminalOutcome) -> PendingNotification:
     """Return the outcome for hooks and readers, with its path."""
     request = state.request
     return PendingNotification(request=request, outcome=attrs.evolve(outcome, path=request.path), pauses=state.pauses)
@@ -261,33 +261,33 @@ def _untold(state: StepState, outcome: TerminalOutcome) -> PendingNotification:
 async def notify_late(run: Run, *, watched: bool = True) -> Aborted | Failure | None:
     """Deliver pending outcomes in order."""
     veto: Aborted | Failure | None = None
-    while run.untold:
-        answer = await _tell(run, run.untold.popleft(), watched=watched)
+    while run.pending:
+        answer = await _deliver(run, run.pending.popleft(), watched=watched)
         veto = veto or answer
     return veto
 
 
-async def _tell(run: Run, untold: PendingNotification, *, watched: bool = True) -> Aborted | Failure | None:
+async def _deliver(run: Run, pending: PendingNotification, *, watched: bool = True) -> Aborted | Failure | None:
     veto: Aborted | Failure | None = None
     try:
-        if run.hooks and not untold.hooks_know:
-            veto = await _notify_hooks(run.hooks, untold)
+        if run.hooks and not pending.hooks_know:
+            veto = await _notify_hooks(run.hooks, pending)
         if run.event_stream is not None and watched:
-            await run.event_stream.put(untold.outcome)
+            await run.event_stream.put(pending.outcome)
     except trio.Cancelled:
-        run.untold.appendleft(attrs.evolve(untold, hooks_know=True))
+        run.pending.appendleft(attrs.evolve(pending, hooks_know=True))
         raise
     return veto
 
 
-async def _notify_hooks(hooks: Hooks, untold: PendingNotification) -> Aborted | Failure | None:
-    request, outcome = untold.request, untold.outcome
+async def _notify_hooks(hooks: Hooks, pending: PendingNotification) -> Aborted | Failure | None:
+    request, outcome = pending.request, pending.outcome
     where = {"step_name": request.name, "path": request.path}
     veto = await hooks.notify("post_step", outcome=outcome, **where)
     also: Aborted | Failure | None = None
     match outcome:
         case Failure():
             also = await hooks.notify("on_step_failure", outcome=outcome, **where)
-        case Paused() if untold.pauses:
+        case Paused() if pending.pauses:
             also = await hooks.notify("on_pause", outcome=outcome, **where)
     return veto or also

@@ -96,7 +96,7 @@ class CompensationState:
         """Compensation entries of nested steps by start number."""
 
 
-def spelled_out(entry: ToUndo | CompletedStep) -> ToUndo:
+def expanded(entry: ToUndo | CompletedStep) -> ToUndo:
     """Return a compensation entry with all arguments of its compensation."""
     return completed(entry) if isinstance(entry, CompletedStep) else entry
 
@@ -145,11 +145,11 @@ class UsageTotal:
         if cause is not None and self.compensation_state.cause is None:
             self.compensation_state.cause = cause
 
-    def left_inside(self) -> tuple[ToUndo, ...]:
+    def nested_entries(self) -> tuple[ToUndo, ...]:
         """Return the nested compensation entries in start order."""
         if self.compensation_state is None:
             return ()
-        return tuple(spelled_out(each) for _, left in sorted(self.compensation_state.undo.items()) for each in left)
+        return tuple(expanded(each) for _, left in sorted(self.compensation_state.undo.items()) for each in left)
 
     def spend(self, usage: Usage) -> None:
         """Count a call."""
@@ -270,7 +270,7 @@ class StepState(UsageTotal):
     """Choice of the current attempt, if the step is a selection."""
     evidence: tuple[Evidence, ...] = ()
     """Unwritten outcomes of selected agents."""
-    pieces: Sequence[object] = ()
+    chunks: Sequence[object] = ()
     """Streamed chunks of the current attempt."""
     assembly: AssembledInput | None = None
     """Assembled context of the step's agent, from the first attempt."""
@@ -487,7 +487,7 @@ class EventStream(Mailbox[ToldOutcome]):
         """Return whether the reader sees the chunks at a path."""
         return self.chunks is None or self.chunks.shows(path)
 
-    def squeeze_in(self, outcome: ToldOutcome) -> None:
+    def force_put(self, outcome: ToldOutcome) -> None:
         """Add an outcome beyond the bound, for senders that cannot wait."""
         with contextlib.suppress(trio.ClosedResourceError, trio.BrokenResourceError):  # there is no reader any more
             if not self.offer(outcome):

@@ -47,7 +47,7 @@ from ..._core.records.records import Lease
 from ..._core.retry_decisions import retry_after_of
 from ..._durable.store_executor import call_store
 from ...errors import RateLimited
-from .run_environment import OpenWait, put_away_if_idle
+from .run_environment import OpenWait, release_if_idle
 
 if TYPE_CHECKING:
     from ..._dsl.step_declaration import Step
@@ -268,7 +268,7 @@ class RateGate:
 
     async def _acquire(self, found: list[RateLimit], sure: float, rests: bool) -> HeldRates:
         held = HeldRates(holder=self.limits.new_holder(), tokens=self.limits.estimate(self.caller, sure))
-        began, pause = trio.current_time(), self._earlier_wait() if rests else None
+        began, pause = trio.current_time(), self._previous_wait() if rests else None
         complete = False
         try:
             kept = pause is not None and await self._redeem(held, found, pause)
@@ -282,7 +282,7 @@ class RateGate:
                     await self._take_slot(held, limit)
             complete = True
             if pause is not None:
-                self._tell_woken(pause)
+                self._emit_woken(pause)
         except RateWait:
             complete = True  # it keeps its reservations
             raise
@@ -317,8 +317,8 @@ class RateGate:
             return max((starts[key] + offset[key] for key in starts), default=-math.inf)
 
         while (left := begin() - trio.current_time()) > 0:
-            if rests and left > PUT_AWAY_S and await self._is_put_away(left):
-                raise self._put_away(held, max(starts.values()), pause)
+            if rests and left > PUT_AWAY_S and await self._is_run_released(left):
+                raise self._rate_wait(held, max(starts.values()), pause)
             with waiting_on_trio():
                 await trio.sleep(min(left, LOOK_S))
             if left > LOOK_S:
@@ -327,19 +327,19 @@ class RateGate:
 
     # --- runs that are put away ---
 
-    async def _is_put_away(self, left: float) -> bool:
+    async def _is_run_released(self, left: float) -> bool:
         """Return whether every step of the run waits, after a short time."""
         wait = self.run.waits[self.path] = OpenWait(due=trio.current_time() + left)
         try:
             with waiting_on_trio(), trio.move_on_after(LOOK_S):
                 await trio.lowlevel.checkpoint()  # concurrent steps start a round later
-                put_away_if_idle(self.run)
+                release_if_idle(self.run)
                 await wait.put_away.wait()
             return wait.put_away.is_set()
         finally:
             del self.run.waits[self.path]
 
-    def _put_away(self, held: HeldRates, due_at: float, pause: Pause | None) -> RateWait:
+    def _rate_wait(self, held: HeldRates, due_at: float, pause: Pause | None) -> RateWait:
         """Return the wait of a run for the start of its request."""
         name = held.parts[0].limit.name
         parts = [
@@ -350,14 +350,14 @@ class RateGate:
         facts = {"due_at": due_at, "tokens": held.tokens, "parts": parts}
         return RateWait(name, facts, None if pause is None else pause.paused)
 
-    def _earlier_wait(self) -> Pause | None:
+    def _previous_wait(self) -> Pause | None:
         """Return the wait with which an earlier session was put away."""
         journal, place = self.run.journal, step_paths.unit(self.path, step_paths.RATE)
         answered = journal.answered(place) if self.run.resumed else None
         pause = answered.pause if answered is not None else journal.waiting(place) if self.run.resumed else None
         return None if pause is None or pause.paused.state_token in self.run.waits.redeemed else pause
 
-    def _tell_woken(self, pause: Pause) -> None:
+    def _emit_woken(self, pause: Pause) -> None:
         """Note that the wait of an earlier session is over."""
         self.run.waits.redeemed.add(pause.paused.state_token or "")
         answered = self.run.journal.answered(pause.path)

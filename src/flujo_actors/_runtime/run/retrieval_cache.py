@@ -45,7 +45,7 @@ from ...errors import DeclarationError
 from ...stores._store_port import Store
 from ..context.context_paths import check_history, check_path
 from .run_environment import Run
-from .user_functions import ask
+from .user_functions import call
 
 _Key: TypeAlias = tuple[object, ...]
 
@@ -188,7 +188,7 @@ class StepCache:
 
     async def _key(self, run: Run, step: Declared, cache: Cache, data: object, context: object) -> str:
         if cache.key is not None:
-            made = await ask(run, cache.key, data, context)
+            made = await call(run, cache.key, data, context)
             given = ["key", made.unwrap()]
         else:
             given = ["input", record_bodies.stored_value(data)]
@@ -226,7 +226,7 @@ def planned_searches(
         for source in step.context_sources.searches if step.context_sources else ():
             asked.setdefault(source.collection, []).append((step, source))
     _refuse_unasked(given, asked)
-    plans = {collection: _planned(collection, given, who) for collection, who in asked.items()}
+    plans = {collection: _planned(collection, given, owner) for collection, owner in asked.items()}
     _refuse_same_names(plans)
     return {collection_name(collection): plan for collection, plan in plans.items()}
 
@@ -236,7 +236,7 @@ def _checked_retrievers(retrievers: object) -> dict[type[Collection], object]:
         return {}
     if not isinstance(retrievers, Mapping):
         raise DeclarationError(f"retrievers must be a dict of retrievers by collection, not {retrievers!r:.100}")
-    return {checked_collection(each, what="a key of retrievers"): found for each, found in retrievers.items()}
+    return {checked_collection(each, subject="a key of retrievers"): found for each, found in retrievers.items()}
 
 
 def _refuse_unasked(given: Mapping[type[Collection], object], asked: Mapping[type[Collection], object]) -> None:
@@ -257,9 +257,9 @@ def _refuse_same_names(plans: Iterable[type[Collection]]) -> None:
 
 
 def _planned(
-    collection: type[Collection], given: Mapping[type[Collection], object], who: list[tuple[Step, FromRetrieval]]
+    collection: type[Collection], given: Mapping[type[Collection], object], owner: list[tuple[Step, FromRetrieval]]
 ) -> SearchPlan:
-    steps = ", ".join(dict.fromkeys(repr(step.name) for step, _ in who))
+    steps = ", ".join(dict.fromkeys(repr(step.name) for step, _ in owner))
     if collection not in given:
         raise DeclarationError(
             f"no retriever for {collection.__name__}, which is searched by step {steps}: give it to "
@@ -276,7 +276,7 @@ def _planned(
     if own is not collection and isinstance(own, type) and issubclass(own, Collection):
         raise DeclarationError(f"the retriever of {collection.__name__} holds the passages of {own.__name__}")
     takes = frozenset(option for option in _OPTIONS if accepts(target, option, also=True))
-    filtered = next((step for step, source in who if source.filters), None)
+    filtered = next((step for step, source in owner if source.filters), None)
     if filtered is not None and "filters" not in takes:
         raise DeclarationError(
             f"step {filtered.name!r} filters {collection.__name__}, but its retriever takes no `filters`: it would "
@@ -299,7 +299,7 @@ def _check_paths(step: Step, context_model: type | None) -> None:
     for source in step.context_sources.sources:
         match source:
             case FromHistory(where=where):
-                check_history(context_model, where, what=f"step {step.name!r}: from_history")
+                check_history(context_model, where, subject=f"step {step.name!r}: from_history")
             case FromState():
                 _check_state(context_model, source, step)
             case FromRetrieval():
@@ -309,4 +309,4 @@ def _check_paths(step: Step, context_model: type | None) -> None:
 
 def _check_state(context_model: type, source: object, step: Step) -> None:
     if isinstance(source, FromState) and isinstance(source.where, str):
-        check_path(context_model, source.where, what=f"step {step.name!r}: from_state")
+        check_path(context_model, source.where, subject=f"step {step.name!r}: from_state")

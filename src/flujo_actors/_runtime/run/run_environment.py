@@ -125,17 +125,17 @@ class Run:
     """Factory of the settings, which are built on demand."""
     rng: Callable[[], float] = seams.jitter
     ledger: Ledger = attrs.field(factory=Ledger)
-    untold: deque[PendingNotification] = attrs.field(factory=deque)
+    pending: deque[PendingNotification] = attrs.field(factory=deque)
     """Pending outcomes of cancelled steps."""
     stopping: str | None = None
     """Reason of a cancelled run: its steps are only replayed for compensation."""
-    only_looks: bool = False
+    read_only: bool = False
     """Whether even compensation is skipped: the entries are collected for another process."""
     handles_failures: bool = False
     """Whether the pipeline has handlers or compensations."""
     undo_grace_s: float = UNDO_GRACE_S
     """Timeout of compensation after the caller left an unresumable run."""
-    undone: dict[StepPath, Undone] = attrs.field(factory=dict)
+    compensated: dict[StepPath, Undone] = attrs.field(factory=dict)
     """Compensated steps in order."""
     retry: RetryRecord | None = None
     """Retry that begins with this session, for its event."""
@@ -150,11 +150,11 @@ class Run:
     waits: OpenWaits = attrs.field(factory=OpenWaits)
     """Waits that pass in this process."""
 
-    heard: bool = attrs.field(init=False)
+    is_observed: bool = attrs.field(init=False)
     """Whether hooks, telemetry, a reader or a resume need notifications."""
 
-    @heard.default
-    def _is_heard(self) -> bool:
+    @is_observed.default
+    def _is_observed(self) -> bool:
         return bool(self.resumed or self.hooks or self.telemetry.enabled or self.emits_starts)
 
     @property
@@ -162,7 +162,7 @@ class Run:
         """Return the run id of idempotency keys."""
         return self.keyed_as or self.run_id
 
-    def is_seen(self, path: StepPath) -> bool:
+    def is_watched(self, path: StepPath) -> bool:
         """Return whether a reader sees the live text at a path."""
         return self.chunks_of(path) is not None or (self.live is not None and live_texts.is_watched(self.live))
 
@@ -170,10 +170,10 @@ class Run:
         """Return the event stream for chunks at a path, or None."""
         return self.event_stream if self.event_stream is not None and self.event_stream.shows(path) else None
 
-    def show(self, path: StepPath, attempt: int, piece: object) -> None:
+    def show(self, path: StepPath, attempt: int, chunk: object) -> None:
         """Publish a chunk to external watchers, if any."""
         if self.live is not None and self.live in live_texts.watched:
-            live_texts.hear(self.live, path, attempt, piece)
+            live_texts.append(self.live, path, attempt, chunk)
 
     @property
     def emits_starts(self) -> bool:
@@ -202,7 +202,7 @@ class Run:
         raised = self.journal.raised(path) if self.resumed else None
         if raised:
             limits = attrs.evolve(limits, **raised)
-        watch = LevelWatch(self, path, step_name).look if self.telemetry.enabled else None
+        watch = LevelWatch(self, path, step_name).update if self.telemetry.enabled else None
         return Quota(limits, owner=owner, guess=guess, path=path, watch=watch)
 
     def redact(self, text: str) -> str:
@@ -210,7 +210,7 @@ class Run:
         return self.telemetry.redact(text)
 
 
-def put_away_if_idle(run: Run) -> None:
+def release_if_idle(run: Run) -> None:
     """Release the run if every open step waits for long."""
     waits = run.waits
     if len(waits) != run.ledger.leaves or not getattr(run.journal, "puts_away", False):
@@ -250,7 +250,7 @@ class LevelWatch:
         self._left: dict[Quota, float] = {}
         self._token = trio.lowlevel.current_trio_token()
 
-    def look(self, quota: Quota) -> None:
+    def update(self, quota: Quota) -> None:
         """Emit an event if the level has changed."""
         self._left[quota] = quota.fraction
         fraction = min(self._left.values())
@@ -258,19 +258,19 @@ class LevelWatch:
         if level == before:
             return
         self._level = level
-        tell = functools.partial(self._tell, level, before, fraction)
-        if _here() is self._token:
-            tell()
+        emit = functools.partial(self._emit, level, before, fraction)
+        if _current_token() is self._token:
+            emit()
         else:
-            self._token.run_sync_soon(tell)
+            self._token.run_sync_soon(emit)
 
-    def _tell(self, level: BudgetLevel, before: BudgetLevel, fraction: float) -> None:
+    def _emit(self, level: BudgetLevel, before: BudgetLevel, fraction: float) -> None:
         self._run.emit(
             "budget.level", self._path, step_name=self._step_name, level=level, before=before, fraction=fraction
         )
 
 
-def _here() -> trio.lowlevel.TrioToken | None:
+def _current_token() -> trio.lowlevel.TrioToken | None:
     try:
         return trio.lowlevel.current_trio_token()
     except RuntimeError:

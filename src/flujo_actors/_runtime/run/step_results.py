@@ -19,7 +19,7 @@ from typing import Any, assert_never
 import attrs
 
 from ... import _core
-from ..._bridge.user_code_guard import holds_vanished
+from ..._bridge.user_code_guard import contains_left_scope
 from ..._core import seams
 from ..._core.attempt_results import Attempt, AttemptFailed, AttemptStopped, AttemptSucceeded, escalating
 from ..._core.error_info import error_type_of, message_of, place_of, put_note
@@ -30,7 +30,7 @@ from ..._core.quota import NOTHING, Amount, Quota
 from ..._core.step_paths import StepPath
 from ..._core.usage import NO_USAGE, Budget, Resources, Usage
 from ..._core.validators import nearest
-from ..._dsl.call_plan import BUDGET, CallPlan, asked_of_scope
+from ..._dsl.call_plan import BUDGET, CallPlan, scope_keywords_of
 from ..._dsl.declaration_tree import walk_steps
 from ..._dsl.declared_step import Declared
 from ..._dsl.pipeline import AnyStep
@@ -60,7 +60,7 @@ def budget_of(quotas: tuple[Quota, ...]) -> Budget:
 
 def budget_for(step: Declared, name: str, quotas: tuple[Quota, ...]) -> dict[str, Budget]:
     """Return the budget as a keyword, if the step's function takes it."""
-    return {BUDGET: budget_of(quotas)} if name in step.asks_for_budget else {}
+    return {BUDGET: budget_of(quotas)} if name in step.budget_functions else {}
 
 
 def refusal(work: AttemptInput) -> AttemptFailed | None:
@@ -281,7 +281,7 @@ def _shortened(feedback: str) -> str:
 
 def _level(error: object) -> int:
     """Return the log level; lower for a closing loop's steps."""
-    return logging.INFO if holds_vanished(error) else logging.WARNING
+    return logging.INFO if contains_left_scope(error) else logging.WARNING
 
 
 def _place(error: BaseException | ErrorInfo | None) -> str:
@@ -432,7 +432,7 @@ class Scope:
 
     def asked_by(self, fn: Callable[..., object]) -> dict[str, object]:
         """Return the scope keywords that a function takes."""
-        asked = asked_of_scope(fn)
+        asked = scope_keywords_of(fn)
         offered: dict[str, Callable[[], object]] = {
             "steps": lambda: StepOutputs(self),
             "item": lambda: own(self.item),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from outcome import Error, Value
 
 from ... import _bridge
-from ..._bridge.user_code_guard import guarded, vanished
+from ..._bridge.user_code_guard import guarded, left_scope_open
 from ..._core import records
 from ..._core.attempt_results import AttemptFailed
 from ..._core.error_info import message_of, put_note, text_from
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .step_results import Scope
 
 
-async def ask(run: Run, fn: Callable[..., object], *args: object, **keywords: object) -> Value[Any] | Error:
+async def call(run: Run, fn: Callable[..., object], *args: object, **keywords: object) -> Value[Any] | Error:
     """Call a user's quick sync or async function on the loop."""
     if run.journal.lapsed:
         await run.journal.confirm()
@@ -33,7 +33,7 @@ async def _answer(run: Run, fn: Callable[..., object], args: tuple[object, ...],
     return await run.host.finish(answer) if isinstance(answer, Awaitable) else answer
 
 
-async def ask_planned(
+async def call_planned(
     run: Run, plan: CallPlan, value: object, context: object, assembly: AssembledInput | None = None
 ) -> Value[Any] | Error:
     """Call a processor or validator on a value, with accepted keywords."""
@@ -41,7 +41,7 @@ async def ask_planned(
     if "assembled" in plan.named:
         offered["assembled"] = assembled_of(assembly)
     keywords = {name: offered[name] for name in plan.keywords if name in offered}
-    return await ask(run, plan.target, value, **keywords)
+    return await call(run, plan.target, value, **keywords)
 
 
 def assembled_of(assembly: AssembledInput | None) -> object:
@@ -59,7 +59,7 @@ async def made(run: Run, plan: CallPlan, fn: Any, work: AttemptInput) -> Value[A
     offered = {"context": copied.value, "resources": run.resources, LABELS: run.labels}
     keywords = {name: offered[name] for name in plan.keywords if name in offered}
     asked = {} if work.scope is None else work.scope.asked_by(fn)
-    return await ask(run, plan.target, *((own(work.data),) if plan.takes_data else ()), **keywords, **asked)
+    return await call(run, plan.target, *((own(work.data),) if plan.takes_data else ()), **keywords, **asked)
 
 
 async def given(
@@ -78,20 +78,20 @@ async def with_context_copy(
     copied = await guarded(_isolated, context)
     if isinstance(copied, Error):
         return copied
-    return await ask(run, fn, data, copied.value, **({} if scope is None else scope.asked_by(fn)), **asked)
+    return await call(run, fn, data, copied.value, **({} if scope is None else scope.asked_by(fn)), **asked)
 
 
 async def _isolated(context: object) -> object:
     return isolated(context)
 
 
-def failure_of(run: Run, error: BaseException, *, what: str = "", plan: CallPlan | None = None) -> AttemptFailed:
+def failure_of(run: Run, error: BaseException, *, subject: str = "", plan: CallPlan | None = None) -> AttemptFailed:
     """Return the failure of raising user code, named by `what`."""
-    if vanished(error):
+    if left_scope_open(error):
         text = f"The step ended without an outcome: {type(error).__name__} was raised without a cancelled scope"
     else:
         text = f"Agent execution failed with {error_text(run, error, plan)}"
-    return AttemptFailed(error=error, feedback=run.redact(f"{what}: {text}" if what else text))
+    return AttemptFailed(error=error, feedback=run.redact(f"{subject}: {text}" if subject else text))
 
 
 def error_text(run: Run, error: BaseException, plan: CallPlan | None = None) -> str:

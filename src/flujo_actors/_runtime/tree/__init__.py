@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from ..._core.lazy_exports import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
-    from .degraded_input import as_asked as as_asked
-    from .degraded_input import input_as_asked as input_as_asked
+    from .degraded_input import in_expected_form as in_expected_form
+    from .degraded_input import input_in_expected_form as input_in_expected_form
 else:
     __getattr__, __dir__ = _lazy_names(
         __name__,
         {
-            "as_asked": ".degraded_input",
-            "input_as_asked": ".degraded_input",
+            "in_expected_form": ".degraded_input",
+            "input_in_expected_form": ".degraded_input",
         },
     )

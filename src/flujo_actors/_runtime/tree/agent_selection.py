@@ -30,7 +30,7 @@ from ..._core.policies.selection import (
     Belief,
     Evidence,
     Selection,
-    faded,
+    decayed,
     generator,
     is_reward,
     read_statistics,
@@ -43,7 +43,7 @@ from ..run.messages import AttemptInput, Selected, StepSettled, StepState
 from ..run.run_environment import Run
 from ..run.selection_statistics import taken_evidence
 from ..run.step_results import budget_for, budget_of
-from ..run.user_functions import ask, failure_of, with_context_copy
+from ..run.user_functions import call, failure_of, with_context_copy
 from .step_supervisor import KINDS, WRAPPERS, Supervises, ended_by, of_one_child, output_of, texts_in
 
 logger = logging.getLogger("flujo_actors")
@@ -72,9 +72,11 @@ async def select_agent(spawner: Supervises, step: SelectAgent, work: AttemptInpu
 async def _category(run: Run, step: SelectAgent, tell: Callable[..., Any], work: AttemptInput) -> str | AttemptFailed:
     asked = budget_for(step, "category", work.quotas)
     found = await with_context_copy(run, tell, own(work.data), work.context, work.scope, **asked)
-    found = found if isinstance(found, Error) else await ask(run, str, found.value)
+    found = found if isinstance(found, Error) else await call(run, str, found.value)
     return (
-        failure_of(run, found.error, what=f"The category of {step.name!r}") if isinstance(found, Error) else found.value
+        failure_of(run, found.error, subject=f"The category of {step.name!r}")
+        if isinstance(found, Error)
+        else found.value
     )
 
 
@@ -88,15 +90,15 @@ async def _choice(
     assert run.beliefs is not None
     half_life = getattr(step.by, "idle_half_life_s", None)
     known = await run.beliefs.read(_name(step, work.span), category)
-    beliefs = {arm: faded(known.get(arm, NO_BELIEF), half_life) for arm in step.arms}
+    beliefs = {arm: decayed(known.get(arm, NO_BELIEF), half_life) for arm in step.arms}
     tried = _tried(run, work, number)
     candidates = tuple(arm for arm in step.arms if arm not in tried) or tuple(step.arms)
     seed = getattr(step.by, "seed", None)
     rng = seams.generator if seed is None else generator(seed, run.run_id, place)
     seen = {arm: beliefs[arm] for arm in candidates}
-    chosen = await ask(run, step.by.choose, candidates, seen, budget_of(work.quotas), rng)
+    chosen = await call(run, step.by.choose, candidates, seen, budget_of(work.quotas), rng)
     if isinstance(chosen, Error):
-        return failure_of(run, chosen.error, what=f"The selection of {step.name!r}")
+        return failure_of(run, chosen.error, subject=f"The selection of {step.name!r}")
     return await _committed(run, step, work, place, chosen.value, category, seen)
 
 

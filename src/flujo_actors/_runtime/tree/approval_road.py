@@ -26,7 +26,7 @@ from ...errors import ApprovalTimeout, Rejected
 from ..run.messages import AttemptInput, StepState, work_of
 from ..run.run_environment import Run
 from ..run.step_results import budget_for
-from ..run.user_functions import ask, failure_of, given, with_context_copy
+from ..run.user_functions import call, failure_of, given, with_context_copy
 from .step_supervisor import KINDS, WRAPPERS, Supervises, ended_by, of_one_child, output_of
 
 
@@ -38,9 +38,9 @@ async def ask_for_approval(spawner: Supervises, step: Approval, work: AttemptInp
     if not isinstance(text, str):
         budget = budget_for(step, "message", work.quotas)
         asked = await with_context_copy(run, text, work.data, work.context, work.scope, **budget)
-        asked = asked if isinstance(asked, Error) else await ask(run, str, asked.value)
+        asked = asked if isinstance(asked, Error) else await call(run, str, asked.value)
         if isinstance(asked, Error):
-            return failure_of(run, asked.error, what=f"The message of step {step.name!r}")
+            return failure_of(run, asked.error, subject=f"The message of step {step.name!r}")
         text = asked.value
     return AttemptStopped(outcome=Paused(message=text), question=_question(run, step, work.span))
 
@@ -69,7 +69,7 @@ async def decided(spawner: Supervises, state: StepState, step: Approval, answere
     if step.input is not None:
         resolved = await given(spawner.run, step.input, data, state.context, state.scope)
         if isinstance(resolved, Error):
-            return failure_of(spawner.run, resolved.error, what=f"The input of step {step.name!r}")
+            return failure_of(spawner.run, resolved.error, subject=f"The input of step {step.name!r}")
         data = resolved.value
     if answered.expired:
         return await _timed_out(spawner, state, step, data)

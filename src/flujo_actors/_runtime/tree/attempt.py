@@ -38,7 +38,7 @@ from ..run.hooks import notify_late
 from ..run.messages import AssembledInput, AttemptInput, StepState, work_of
 from ..run.run_environment import Run, note_swallowed_cancellation, report_unstoppable
 from ..run.step_results import emit_attempt_ended, redacted_attempt, within_limits
-from ..run.user_functions import ask, ask_planned, error_text, failure_of
+from ..run.user_functions import call, call_planned, error_text, failure_of
 from .step_supervisor import KINDS, WRAPPERS, Supervises, vetoed
 
 WRAPPERS["carried"] = carried
@@ -61,7 +61,7 @@ class AttemptRunner:
 
     async def attempt(self, step: Declared, work: AttemptInput) -> Attempt:
         """Run one attempt with the step's timeout and transaction, if any."""
-        work.state.pieces, work.state.questions = [], 0
+        work.state.chunks, work.state.questions = [], 0
         if self.run.stopping is not None and self._is_stopped_forward_work(step):
             return AttemptStopped(outcome=Aborted(reason=self.run.stopping))
         if self.run.journal.lapsed:
@@ -95,7 +95,7 @@ class AttemptRunner:
         if isinstance(ended, AttemptSucceeded):
             work.state.transaction = transaction
             return ended
-        return await _undone(transaction, ended) or ended
+        return await _rolled_back(transaction, ended) or ended
 
     def _again(self, work: AttemptInput, lost: TransactionLost) -> AttemptInput:
         state = work.state
@@ -107,16 +107,16 @@ class AttemptRunner:
         self.run.emit(
             "step.retry", work.span, step_name=work.name, attempt=state.attempts - 1, delay_s=0.0, feedback=text
         )
-        state.pieces, state.questions = [], 0
+        state.chunks, state.questions = [], 0
         return attrs.evolve(work, attempt=state.attempts)
 
     async def _timed(self, step: Declared, work: AttemptInput) -> Attempt:
         run = self.run
         run.emit("attempt.started", self.state.path, step_name=step.name, attempt=work.attempt)
         if step.timeout_s is None:
-            ended = redacted_attempt(run, await self._work(step, work))
+            ended = redacted_attempt(run, await self._prepare_and_run(step, work))
         else:
-            ended = await self._in_time(step, work, functools.partial(self._work, step, work))
+            ended = await self._in_time(step, work, functools.partial(self._prepare_and_run, step, work))
         if run.telemetry.enabled:
             emit_attempt_ended(run, self.state, ended, work.attempt)
         return ended
@@ -130,18 +130,18 @@ class AttemptRunner:
                 scope.cancel()
         if scope.cancel_called:
             ended = self._timed_out(step, work, ignored=not scope.cancelled_caught)
-            veto = await notify_late(self.run) if self.run.untold else None
+            veto = await notify_late(self.run) if self.run.pending else None
             ended = ended if veto is None else vetoed(veto)
         return redacted_attempt(self.run, ended)
 
-    async def _work(self, step: Declared, work: AttemptInput) -> Attempt:
+    async def _prepare_and_run(self, step: Declared, work: AttemptInput) -> Attempt:
         shown = step.shows_context or (work.plan is not None and work.plan.sees_context)
         own = await self._on_copy(work) if shown else work
         if isinstance(own, AttemptFailed):
             return own
         if isinstance(step, Step) and step.context_sources is not None:
             return await self._with_context(step, own)
-        return await self._worked(step, own)
+        return await self._process_and_run(step, own)
 
     async def _with_context(self, step: Step, work: AttemptInput) -> Attempt:
         """Run the attempt of a step with context sources."""
@@ -151,21 +151,21 @@ class AttemptRunner:
         refused = within_limits(AttemptSucceeded(output=None, context=work.context), work)  # an embedder counts, too
         if isinstance(refused, AttemptFailed):
             return refused
-        ended = await self._worked(step, attrs.evolve(work, assembly=assembly))
+        ended = await self._process_and_run(step, attrs.evolve(work, assembly=assembly))
         if isinstance(ended, AttemptStopped):
             return ended
         return attrs.evolve(ended, metadata={**ended.metadata, **calls.noted(assembly)})
 
-    async def _worked(self, step: Declared, work: AttemptInput) -> Attempt:
+    async def _process_and_run(self, step: Declared, work: AttemptInput) -> Attempt:
         if step.bare:
             return await self._of_its_kind(step, work)
         for plan in step.processors.before_plans:
-            got = await ask_planned(self.run, plan, work.data, work.context, work.assembly)
+            got = await call_planned(self.run, plan, work.data, work.context, work.assembly)
             if isinstance(got, Error):
-                return failure_of(self.run, got.error, plan=plan, what=f"A processor of step {step.name!r}")
+                return failure_of(self.run, got.error, plan=plan, subject=f"A processor of step {step.name!r}")
             work = attrs.evolve(work, data=got.value)
         if step.weighs:
-            return await self._weighed(step, work)
+            return await self._with_confidence(step, work)
         ended = await self._of_its_kind(step, work)
         if not isinstance(ended, AttemptSucceeded):
             return ended
@@ -173,7 +173,7 @@ class AttemptRunner:
         work.state.refused += isinstance(finished, AttemptFailed)
         return finished
 
-    async def _weighed(self, step: Declared, work: AttemptInput) -> Attempt:
+    async def _with_confidence(self, step: Declared, work: AttemptInput) -> Attempt:
         """Run the attempt of a step with a confidence threshold."""
         finished = functools.partial(self._finished, step, work)
         ended: Attempt = await WRAPPERS["confidence"](self.spawner, step, work, finished)
@@ -184,7 +184,7 @@ class AttemptRunner:
         ended = await self._of_its_kind(step, work)
         return await self._finish(step, ended, work.assembly) if isinstance(ended, AttemptSucceeded) else ended
 
-    async def go_on(self, step: Declared, answer: object, context: object = None) -> Attempt:
+    async def resume(self, step: Declared, answer: object, context: object = None) -> Attempt:
         """Continue the paused attempt with the answer as its output.
 
         It uses a context copy and a timeout like any attempt, including changes made before the pause.
@@ -193,7 +193,7 @@ class AttemptRunner:
         work = work if context is None else attrs.evolve(work, context=context)
         return await self._in_time(step, work, functools.partial(self._finish_with_answer, step, work))
 
-    async def judged(self, step: Declared, done: AttemptSucceeded) -> Attempt:
+    async def validated(self, step: Declared, done: AttemptSucceeded) -> Attempt:
         """Return an answer after processors and validators."""
         if step.bare:
             return done
@@ -225,7 +225,7 @@ class AttemptRunner:
         """Return the same work on a copy of the context (rule 1)."""
         copied = await guarded(_isolated, work.context)
         if isinstance(copied, Error):
-            return failure_of(self.run, copied.error, what="Copying the context")
+            return failure_of(self.run, copied.error, subject="Copying the context")
         return attrs.evolve(work, context=copied.value)
 
     async def _of_its_kind(self, step: Declared, work: AttemptInput) -> Attempt:
@@ -240,16 +240,16 @@ class AttemptRunner:
         """Processors, validators and the context update on an output."""
         output, context = done.output, done.context
         for plan in step.processors.after_plans:
-            got = await ask_planned(self.run, plan, output, context, assembly)
+            got = await call_planned(self.run, plan, output, context, assembly)
             if isinstance(got, Error):
-                return failure_of(self.run, got.error, plan=plan, what=f"A processor of step {step.name!r}")
+                return failure_of(self.run, got.error, plan=plan, subject=f"A processor of step {step.name!r}")
             output = got.value
         refused = refused_output(step.name, output) if step.processors.after_plans else None
         if refused is not None:
             return refused
         for check, plan in zip(step.validators, step.checks, strict=True):
-            got = await ask_planned(self.run, plan, output, context, assembly)
-            got = got if isinstance(got, Error) else await ask(self.run, _objection, check, got.value)
+            got = await call_planned(self.run, plan, output, context, assembly)
+            got = got if isinstance(got, Error) else await call(self.run, _objection, check, got.value)
             reason = error_text(self.run, got.error, plan) if isinstance(got, Error) else got.value
             if isinstance(reason, Redirect):
                 text = self.run.redact(reason.feedback)
@@ -273,7 +273,7 @@ class AttemptRunner:
     def _not_updated(self, step: Declared, error: BaseException, output: object) -> AttemptFailed:
         if isinstance(error, ContextError):
             return AttemptFailed(error=error, feedback=str(error), output=output)
-        failed = failure_of(self.run, error, what=f"Updating the context with the output of step {step.name!r}")
+        failed = failure_of(self.run, error, subject=f"Updating the context with the output of step {step.name!r}")
         return attrs.evolve(failed, output=output)
 
     def _timed_out(self, step: Declared, work: AttemptInput, *, ignored: bool) -> AttemptFailed:
@@ -282,7 +282,7 @@ class AttemptRunner:
             text += "; it did not stop when it was cancelled"
             report_unstoppable(self.run, work.name, work.span)
         error = StepTimeout(text)
-        partial = joined(work.state.pieces) if work.state.pieces else None
+        partial = joined(work.state.chunks) if work.state.chunks else None
         return AttemptFailed(error=error, feedback=failure_of(self.run, error).feedback, output=partial)
 
 
@@ -290,7 +290,7 @@ async def _isolated(context: object) -> object:
     return isolated(context)
 
 
-async def _undone(transaction: OpenTransaction, ended: AttemptFailed | AttemptStopped) -> TransactionLost | None:
+async def _rolled_back(transaction: OpenTransaction, ended: AttemptFailed | AttemptStopped) -> TransactionLost | None:
     """Roll back an attempt without output; return the store's loss."""
     if isinstance(ended, AttemptFailed) and isinstance(ended.error, StepTimeout):
         await transaction.abandon()

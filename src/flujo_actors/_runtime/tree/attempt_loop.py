@@ -24,7 +24,7 @@ import trio
 from outcome import Error, Value
 
 from ... import errors
-from ..._bridge.user_code_guard import guarded, holds_vanished
+from ..._bridge.user_code_guard import contains_left_scope, guarded
 from ..._core import step_paths
 from ..._core.attempt_results import Attempt, AttemptFailed, AttemptStopped, AttemptSucceeded, escalating
 from ..._core.outcomes import Aborted, ErrorInfo, Failure, Paused, StepResult, Success
@@ -52,7 +52,7 @@ from ..context.copies import own
 from ..run.messages import CompensationState, StepRequest, StepState, work_of
 from ..run.run_environment import Run, note_swallowed_cancellation
 from ..run.step_results import budget_for, cause_of, charge, report_fallback, result_in, result_of
-from ..run.user_functions import ask, failure_of, given
+from ..run.user_functions import call, failure_of, given
 from .attempt import AttemptRunner
 from .step_supervisor import ROADS, WRAPPERS, Supervises
 
@@ -80,7 +80,7 @@ async def remember_failed(
         outcome=failure,
         context=state.context,
         same_context=True,
-        undo=state.left_inside(),
+        undo=state.nested_entries(),
         cause=cause,
         evidence=WRAPPERS["evidence"](run, state) if state.evidence else (),
     )
@@ -127,11 +127,11 @@ def failed_earlier(run: Run, state: StepState) -> RecordedFailure | None:
         state.usage = result.usage
         charge(state, state.usage, state.history)
     if tried.undo or tried.cause is not None:
-        _left_behind(state, tried, failure)
+        _restore_compensations(state, tried, failure)
     return RecordedFailure(ended=_ended(failure, result), final=bool(result.metadata.get("final")))
 
 
-def _left_behind(state: StepState, tried: Recorded, failure: Failure) -> None:
+def _restore_compensations(state: StepState, tried: Recorded, failure: Failure) -> None:
     compensation_state = state.compensation_state = state.compensation_state or CompensationState()
     compensation_state.undo = {0: tried.undo} if tried.undo else {}
     compensation_state.cause = None if tried.cause is None else attrs.evolve(tried.cause, error=failure.error)
@@ -187,26 +187,28 @@ class AttemptLoop:
             return resolved
         if step.cache is not None and self.run.cache is not None and continued is None and earlier is None:
             return await self._from_cache(self.run.cache, resolved.value)
-        return await self._tried(resolved.value, continued, earlier)
+        return await self._attempts(resolved.value, continued, earlier)
 
     async def _from_cache(self, cache: StepCache, data: object) -> Attempt:
         """Return an earlier run's stored output, or execute and store."""
         state, step = self.state, self.step
         looked = await guarded(cache.found, self.run, step, data, state.context)
         if isinstance(looked, Error):
-            return failure_of(self.run, looked.error, what=f"The cache of step {step.name!r}")
+            return failure_of(self.run, looked.error, subject=f"The cache of step {step.name!r}")
         key, found = looked.value
         if found is None:
-            ended = await self._tried(data, None, None)
+            ended = await self._attempts(data, None, None)
             if isinstance(ended, AttemptSucceeded):
                 made = await guarded(_entry, cache, step, key, ended.output)
                 state.cached = () if isinstance(made, Error) else (made.value,)
             return ended
         self.run.emit("step.cached", state.path, step_name=step.name)
         done = AttemptSucceeded(output=found.value, context=state.context, metadata={"cached": True})
-        return await self._one().updated_by(step, done)
+        return await self._runner().updated_by(step, done)
 
-    async def _tried(self, data: object, continued: AttemptFailed | None, earlier: RecordedFailure | None) -> Attempt:
+    async def _attempts(
+        self, data: object, continued: AttemptFailed | None, earlier: RecordedFailure | None
+    ) -> Attempt:
         """Make attempts in order, after those of an earlier session."""
         feedback: str | None = self.state.keywords.get("feedback")  # feedback of an enclosing loop
         if feedback is not None:
@@ -222,7 +224,7 @@ class AttemptLoop:
             decision = self._decided(ended, turns, final=final, matched=matched)
             if isinstance(decision, StopRun) or not isinstance(ended, AttemptFailed):
                 return ended
-            stopped = await self._given_up(ended, decision, is_written=known is not None and earlier is not None)
+            stopped = await self._record_failed(ended, decision, is_written=known is not None and earlier is not None)
             if stopped is not None:
                 return stopped
             known, feedback = None, ended.feedback
@@ -231,7 +233,7 @@ class AttemptLoop:
                     self._emit_retry(seconds, feedback)
                     await trio.sleep(seconds if self.run.stopping is None and self.run.gate is None else 0)
                 case RedirectTo(to=agent):
-                    circle = turns.hand_over(agent)
+                    circle = turns.redirect_to(agent)
                     if circle is not None:
                         return AttemptFailed(error=circle, feedback=str(circle), output=ended.output)
                 case Review():
@@ -252,9 +254,9 @@ class AttemptLoop:
         The exception of a rule replaces the failure, and there is no retry.
         """
         for chain in retry_subjects(failed):
-            holds = await ask(self.run, _any_holds, self.run, rules, chain)
+            holds = await call(self.run, _any_holds, self.run, rules, chain)
             if isinstance(holds, Error):
-                return failure_of(self.run, holds.error, what=f"retry_on of step {self.step.name!r}"), False
+                return failure_of(self.run, holds.error, subject=f"retry_on of step {self.step.name!r}"), False
             if not holds.value:
                 return failed, False
         return failed, True
@@ -270,7 +272,7 @@ class AttemptLoop:
             has_review=step.on_low_confidence is not None
             and isinstance(ended, AttemptFailed)
             and WRAPPERS["is_low"](ended.error),
-            lost=final or (isinstance(ended, AttemptFailed) and holds_vanished(ended.error)),
+            lost=final or (isinstance(ended, AttemptFailed) and contains_left_scope(ended.error)),
             matched=matched,
             rng=self.run.rng,
         )
@@ -278,21 +280,21 @@ class AttemptLoop:
     async def _reviewed(self, low: AttemptFailed) -> Attempt:
         """Return a low-confidence answer's review, validated like any output."""
         ended: Attempt = await WRAPPERS["review"](self.spawner, self.state, self.step, low)
-        return await self._one().judged(self.step, ended) if isinstance(ended, AttemptSucceeded) else ended
+        return await self._runner().validated(self.step, ended) if isinstance(ended, AttemptSucceeded) else ended
 
-    async def _given_up(
+    async def _record_failed(
         self, failed: AttemptFailed, decision: Decision, *, is_written: bool
     ) -> AttemptStopped | AttemptFailed | None:
         """Record and compensate a failed attempt before anything else.
 
         Return the step's end if it has to wait for a person.
         """
-        undoes = self.state.compensation_state is not None and bool(self.state.left_inside())
+        undoes = self.state.compensation_state is not None and bool(self.state.nested_entries())
         if isinstance(decision, Accept) and not undoes and not self.step.on_failure:
             return None  # nothing else happens
         if not is_written and failed.redirect is None:  # the target agent cannot be stored
             await remember_failed(self.run, self.state, failed, final=not isinstance(decision, RetryAttempt))
-        return await self._take_back(failed) if undoes else None
+        return await self._compensate(failed) if undoes else None
 
     async def _resolved(self) -> Value[object] | AttemptFailed:
         """Return the step's input: its data, or its `input` value."""
@@ -302,16 +304,16 @@ class AttemptLoop:
         asked = budget_for(step, "input", state.quotas)
         resolved = await given(self.run, step.input, state.data, state.context, state.scope, **asked)
         if isinstance(resolved, Error):
-            return failure_of(self.run, resolved.error, what=f"The input of step {step.name!r}")
+            return failure_of(self.run, resolved.error, subject=f"The input of step {step.name!r}")
         data = resolved.value
         if state.degraded:
-            data = tree.input_as_asked(step, data, state.degraded)
+            data = tree.input_in_expected_form(step, data, state.degraded)
         if self.run.handles_failures:
             state.compensation_state = state.compensation_state or CompensationState()
             state.compensation_state.input = (data,)
         return Value(data)
 
-    async def _take_back(self, failed: AttemptFailed) -> AttemptStopped | AttemptFailed | None:
+    async def _compensate(self, failed: AttemptFailed) -> AttemptStopped | AttemptFailed | None:
         """Compensate the attempt before anything else."""
         work = work_of(self.state, self.state.data)
         compensated = WRAPPERS["compensation"](self.spawner, work, failed.feedback)
@@ -337,8 +339,8 @@ class AttemptLoop:
         if pause.question is not None and pause.question.kind == "approval":
             return await self._approved(answered)
         if answered.refused is not None:
-            return failure_of(self.run, answered.refused, what=f"The answer to step {step.name!r}")
-        ended = await self._one().go_on(step, answered.answer, pause.context)
+            return failure_of(self.run, answered.refused, subject=f"The answer to step {step.name!r}")
+        ended = await self._runner().resume(step, answered.answer, pause.context)
         if isinstance(ended, AttemptFailed) and ended.refusal is not None:
             state.refusal = ended.refusal
         return ended
@@ -346,12 +348,12 @@ class AttemptLoop:
     async def _waited(self, pause: Pause, answered: PauseAnswer | None) -> Attempt:
         """Continue a wait; its output is validated like any."""
         ended: Attempt = await WRAPPERS["wait"](self.spawner, self.state, self.step, pause, answered)
-        return await self._one().judged(self.step, ended) if isinstance(ended, AttemptSucceeded) else ended
+        return await self._runner().validated(self.step, ended) if isinstance(ended, AttemptSucceeded) else ended
 
     async def _approved(self, answered: PauseAnswer) -> Attempt:
         """Continue an approval with its decision, validated like any output."""
         ended: Attempt = await WRAPPERS["approval"](self.spawner, self.state, self.step, answered)
-        return await self._one().judged(self.step, ended) if isinstance(ended, AttemptSucceeded) else ended
+        return await self._runner().validated(self.step, ended) if isinstance(ended, AttemptSucceeded) else ended
 
     def _attempts_failed(self) -> int:
         """Return the number of failed attempts of an earlier session."""
@@ -365,7 +367,7 @@ class AttemptLoop:
             self.state.compensation_state.cause = None
         share = own(data) if self.step.may_read_again else data
         work = work_of(self.state, share, feedback=feedback, plan=plan)
-        ended = await self._one().attempt(self.step, work)
+        ended = await self._runner().attempt(self.step, work)
         await note_swallowed_cancellation(self.run, self.state)
         if isinstance(ended, AttemptFailed) and ended.refusal is not None:
             self.state.refusal = ended.refusal
@@ -373,15 +375,19 @@ class AttemptLoop:
             await WRAPPERS["reward"](self.run, self.state, self.step, ended)
         return ended
 
-    def _one(self) -> AttemptRunner:
+    def _runner(self) -> AttemptRunner:
         return AttemptRunner(self.spawner, self.state)
 
     async def _fallen_back(self, failed: AttemptFailed, data: object) -> Attempt:
         """Run the fallback; a failed one is compensated like any attempt."""
         ended = await self._fall_back(failed, data)
-        if not isinstance(ended, AttemptFailed) or escalating(ended.error) is not None or not self.state.left_inside():
+        if (
+            not isinstance(ended, AttemptFailed)
+            or escalating(ended.error) is not None
+            or not self.state.nested_entries()
+        ):
             return ended
-        return await self._take_back(ended) or ended
+        return await self._compensate(ended) or ended
 
     async def _fall_back(self, failed: AttemptFailed, data: object) -> Attempt:
         state, step = self.state, self.step
@@ -404,7 +410,7 @@ class AttemptLoop:
         )
         async with self.spawner.children(state) as children:
             settled = await children.one(fallback)
-            _take_over(state, settled.result)  # here: leaving the block may raise, and the usage counts all the same
+            _merge(state, settled.result)  # here: leaving the block may raise, and the usage counts all the same
         match settled.verdict:
             case Success(step_result=result):
                 noted = {**result.metadata, "fallback_triggered": True, "original_error": failed.feedback}
@@ -456,7 +462,7 @@ class RedirectHistory:
         self.plan: CallPlan | None = None
         self.redirects = 0
 
-    def hand_over(self, agent: object) -> InfiniteRedirectError | None:
+    def redirect_to(self, agent: object) -> InfiniteRedirectError | None:
         """Give the next turn to `agent`, unless it had one."""
         if any(agent is earlier for earlier in self._had):
             return InfiniteRedirectError(
@@ -469,7 +475,7 @@ class RedirectHistory:
         return None
 
 
-def _take_over(state: StepState, result: StepResult | None) -> None:
+def _merge(state: StepState, result: StepResult | None) -> None:
     if result is not None:
         state.attempts += result.attempts
         state.include(result)

@@ -34,8 +34,8 @@ from ..._core.failure_info import (
     ToUndo,
     Undo,
     Undoable,
+    compensation_entries_of,
     in_order,
-    left_by,
     state_of,
 )
 from ..._core.locks import QUOTA_LOCK
@@ -62,9 +62,11 @@ from .step_supervisor import WRAPPERS, Supervises, of_one_child
 
 
 @WRAPPERS.entry("left")
-def left(state: StepState, outcome: TerminalOutcome, context: object, *, attempts: int) -> tuple[ToUndo, ...]:
+def compensation_entries(
+    state: StepState, outcome: TerminalOutcome, context: object, *, attempts: int
+) -> tuple[ToUndo, ...]:
     """Return the compensation entries of a settled step in start order."""
-    inside: Sequence[ToUndo] = state.left_inside()
+    inside: Sequence[ToUndo] = state.nested_entries()
     if isinstance(outcome, Success):
         inside = [
             each for each in inside if not isinstance(each, CompensationStop)
@@ -72,7 +74,9 @@ def left(state: StepState, outcome: TerminalOutcome, context: object, *, attempt
     declared = state.step.compensate
     when = declared.when if isinstance(declared, Compensate) else "started"
     own = None if declared is None or not attempts else _own(state, outcome, context, attempts)
-    return left_by(state_of(outcome), own=own, inside=inside, is_call=isinstance(state.step, Step), when=when)
+    return compensation_entries_of(
+        state_of(outcome), own=own, inside=inside, is_call=isinstance(state.step, Step), when=when
+    )
 
 
 def _own(state: StepState, outcome: TerminalOutcome, context: object, attempts: int) -> ToUndo:
@@ -90,12 +94,14 @@ def _own(state: StepState, outcome: TerminalOutcome, context: object, attempts: 
 
 
 @WRAPPERS.entry("compensation")
-async def take_back(spawner: Supervises, work: AttemptInput, reason: str) -> AttemptStopped | AttemptFailed | None:
+async def compensate_attempt(
+    spawner: Supervises, work: AttemptInput, reason: str
+) -> AttemptStopped | AttemptFailed | None:
     """Compensate an attempt's entries; return its pause or stop, if any."""
-    listed = work.state.left_inside()
+    listed = work.state.nested_entries()
     if not listed:
         return None
-    if spawner.run.only_looks:
+    if spawner.run.read_only:
         return AttemptStopped(outcome=Aborted(reason=spawner.run.stopping or reason))
     compensation_state = work.state.compensation_state
     assert compensation_state is not None
@@ -103,9 +109,9 @@ async def take_back(spawner: Supervises, work: AttemptInput, reason: str) -> Att
     rest: list[ToUndo] = list(listed)
     compensation_state.undo = {0: rest}
     spawner.run.emit("undo.started", work.span, step_name=work.name, steps=len(in_order(listed)), feedback=reason)
-    before = len(spawner.run.undone)
+    before = len(spawner.run.compensated)
     ended = await _CompensationRun(spawner, work, reason, failure, rest).all()
-    if ended is None and spawner.run.stopping is not None and len(spawner.run.undone) > before:
+    if ended is None and spawner.run.stopping is not None and len(spawner.run.compensated) > before:
         return AttemptStopped(
             outcome=Aborted(reason=spawner.run.stopping)
         )  # when it was cancelled, nothing else had begun
@@ -113,11 +119,15 @@ async def take_back(spawner: Supervises, work: AttemptInput, reason: str) -> Att
 
 
 @WRAPPERS.entry("branch_compensation")
-async def take_back_branch(spawner: Supervises, work: AttemptInput, settled: StepSettled) -> StepSettled:
+async def compensate_branch(spawner: Supervises, work: AttemptInput, settled: StepSettled) -> StepSettled:
     """Compensate one branch; it waits if compensation pauses."""
     compensation_state, branch = work.state.compensation_state, StepState(work.state.request)
     assert compensation_state is not None
-    started = next(number for number, left in compensation_state.undo.items() if left is settled.undo)
+    started = next(
+        number
+        for number, compensation_entries in compensation_state.undo.items()
+        if compensation_entries is settled.undo
+    )
     branch.compensation_state = CompensationState()
     branch.compensation_state.undo, branch.compensation_state.cause = (
         {0: compensation_state.undo.pop(started)},
@@ -125,9 +135,9 @@ async def take_back_branch(spawner: Supervises, work: AttemptInput, settled: Ste
     )
     feedback = getattr(settled.verdict, "feedback", None) or ""
     try:
-        waits = await take_back(spawner, attrs.evolve(work, state=branch), feedback)
+        waits = await compensate_attempt(spawner, attrs.evolve(work, state=branch), feedback)
     finally:
-        compensation_state.undo[started] = branch.left_inside()
+        compensation_state.undo[started] = branch.nested_entries()
         compensation_state.cause = None if compensation_state.cause is settled.cause else compensation_state.cause
         for result in branch.history:
             work.state.include(result)
@@ -177,22 +187,22 @@ class _CompensationRun:
             entry = self.rest[-1]
             if entry.waiting is not None:
                 return AttemptStopped(outcome=entry.waiting)
-            ended = await self._each(entry)
+            ended = await self._compensate_entry(entry)
             if ended is not None:
                 return ended
-        self._keep(before)
+        self._keep_context(before)
         return None
 
-    def _keep(self, before: object) -> None:
+    def _keep_context(self, before: object) -> None:
         """Keep compensations' context changes at the top of the run."""
         if self.context is not before and self.work.span == ROOT:
             self.work.state.last_context = self.context
 
-    async def _each(self, entry: Undoable) -> AttemptStopped | AttemptFailed | None:
+    async def _compensate_entry(self, entry: Undoable) -> AttemptStopped | AttemptFailed | None:
         # A cancelled one is run again later, as another step of the run.
         self.rest[-1] = attrs.evolve(entry, number=entry.number + 1)
         for target in self._targets(entry):
-            ended = await self._one(entry, target)
+            ended = await self._compensate_target(entry, target)
             if ended is not None:
                 return ended
             if isinstance(self.rest[-1], CompensationStop):
@@ -229,12 +239,12 @@ class _CompensationRun:
 
         return tuple(call for _, call in tool_calls(self.spawner.run, entry.path))
 
-    async def _one(self, entry: Undoable, target: _Target) -> AttemptStopped | AttemptFailed | None:
+    async def _compensate_target(self, entry: Undoable, target: _Target) -> AttemptStopped | AttemptFailed | None:
         """Run one compensation, as often as a person wants it."""
         number = entry.number
         ended = await self._run(target, number)
         while isinstance(ended, str) and target.by.if_it_fails == "pause":
-            answer = await self._asked(target, number, ended)
+            answer = await self._decision(target, number, ended)
             if isinstance(answer, Paused):
                 ended = answer
             elif answer == "retry":
@@ -298,7 +308,7 @@ class _CompensationRun:
     async def _performed(self, request: StepRequest) -> StepSettled:
         return await of_one_child(self.spawner, self.work.state, request)
 
-    async def _asked(self, target: _Target, number: int, feedback: str) -> object:
+    async def _decision(self, target: _Target, number: int, feedback: str) -> object:
         """Return a person's decision on a failed compensation, or the open pause."""
         step = doubt(target.undo.step_name, feedback)
         path = step_paths.doubt(target.path, number)
@@ -317,7 +327,7 @@ class _CompensationRun:
         run, name = self.spawner.run, target.undo.step_name
         path = step_paths.compensated_by(target.path) or target.path
         noted = Undone(step_name=name, path=path, success=feedback is None, feedback=feedback)
-        run.undone[path] = noted
+        run.compensated[path] = noted
         status = "success" if noted.success else "failure"
         run.emit("undo.ended", path, step_name=name, status=status, feedback=feedback)
 

@@ -29,7 +29,7 @@ from ..run.hooks import notify_late
 from ..run.messages import AttemptInput, StepRequest, StepSettled
 from ..run.run_environment import Run
 from ..run.step_results import budget_for, recall_usage
-from ..run.user_functions import ask, failure_of, given, with_context_copy
+from ..run.user_functions import call, failure_of, given, with_context_copy
 from .step_supervisor import (
     KINDS,
     WRAPPERS,
@@ -53,7 +53,7 @@ def run_sequence(spawner: Supervises, step: SequenceOf, work: AttemptInput) -> A
 
 
 @KINDS.entry("question")
-async def ask_a_person(spawner: Supervises, step: HumanInTheLoop, work: AttemptInput) -> Attempt:
+async def pause_for_input(spawner: Supervises, step: HumanInTheLoop, work: AttemptInput) -> Attempt:
     """Return a pause; the answer continues the step."""
     run = spawner.run
     if isinstance(step.message, str):
@@ -61,10 +61,10 @@ async def ask_a_person(spawner: Supervises, step: HumanInTheLoop, work: AttemptI
     budget = budget_for(step, "message", work.quotas)
     asked = await with_context_copy(run, step.message, own(work.data), work.context, work.scope, **budget)
     if isinstance(asked, Error):
-        return failure_of(run, asked.error, what=f"The message of step {step.name!r}")
-    text = await ask(run, str, asked.value)
+        return failure_of(run, asked.error, subject=f"The message of step {step.name!r}")
+    text = await call(run, str, asked.value)
     if isinstance(text, Error):
-        return failure_of(run, text.error, what=f"The message of step {step.name!r}")
+        return failure_of(run, text.error, subject=f"The message of step {step.name!r}")
     return _question(text.value, work)
 
 
@@ -104,7 +104,7 @@ async def loop_until(spawner: Supervises, loop: LoopUntil, work: AttemptInput) -
                     kept.end(settled.verdict.step_result, context)
             met = await _condition(spawner, loop, work, data, context)
             if isinstance(met, Error):
-                return failure_of(spawner.run, met.error, what=f"The condition of loop {loop.name!r}")
+                return failure_of(spawner.run, met.error, subject=f"The condition of loop {loop.name!r}")
             if met.value:
                 noted = {"loops": turn, **marks(data, degraded)}
                 return AttemptSucceeded(output=data, context=context, metadata=noted)
@@ -126,7 +126,7 @@ async def _condition(
     """Return whether the loop's condition holds, or its error."""
     asked = budget_for(loop, "until", work.quotas)
     met = await with_context_copy(spawner.run, loop.until, own(data), context, work.scope, **asked)
-    return met if isinstance(met, Error) else await ask(spawner.run, bool, met.value)
+    return met if isinstance(met, Error) else await call(spawner.run, bool, met.value)
 
 
 @KINDS.entry("branch")
@@ -134,9 +134,9 @@ async def branch_on(spawner: Supervises, branching: BranchOn, work: AttemptInput
     """Return the one branch that `select` names."""
     asked = budget_for(branching, "select", work.quotas)
     chosen = await with_context_copy(spawner.run, branching.select, own(work.data), work.context, work.scope, **asked)
-    chosen = chosen if isinstance(chosen, Error) else await ask(spawner.run, _chosen, branching, chosen.value)
+    chosen = chosen if isinstance(chosen, Error) else await call(spawner.run, _chosen, branching, chosen.value)
     if isinstance(chosen, Error):
-        return failure_of(spawner.run, chosen.error, what=f"The selection of {branching.name!r}")
+        return failure_of(spawner.run, chosen.error, subject=f"The selection of {branching.name!r}")
     name, step = chosen.value
     if step is None:
         known = ", ".join(map(repr, branching.branches))
@@ -190,7 +190,7 @@ async def map_over(spawner: Supervises, step: MapOver, work: AttemptInput) -> At
         asked = budget_for(step, "items", work.quotas)
         found = await given(spawner.run, step.items, work.data, work.context, work.scope, **asked)
         if isinstance(found, Error):
-            return failure_of(spawner.run, found.error, what=f"The items of {step.name!r}")
+            return failure_of(spawner.run, found.error, subject=f"The items of {step.name!r}")
         items = found.value
     settled = spawner.run.journal.settled_items(work.path) if spawner.run.resumed else None
     if isinstance(items, AsyncIterable):
@@ -201,9 +201,9 @@ async def map_over(spawner: Supervises, step: MapOver, work: AttemptInput) -> At
         items = await stream.listed()
         if stream.failure is not None:
             return stream.failure
-    found = await ask(spawner.run, _listed, items)
+    found = await call(spawner.run, _listed, items)
     if isinstance(found, Error):
-        return failure_of(spawner.run, found.error, what=f"The items of {step.name!r}")
+        return failure_of(spawner.run, found.error, subject=f"The items of {step.name!r}")
     if isinstance(found.value, str):
         text = f"step {step.name!r} maps over items, but got {found.value}; give it a list, or a function as items="
         return AttemptFailed(error=None, feedback=text)
@@ -268,12 +268,12 @@ class ItemStream:
         return [item async for _, item in self._read()]
 
     async def _read(self) -> AsyncIterator[tuple[int, object]]:
-        found = await ask(self._run, aiter, self._items)
+        found = await call(self._run, aiter, self._items)
         iterator = None if isinstance(found, Error) else found.value
         try:
             for index in itertools.count():
                 await self._room.acquire()
-                found = found if iterator is None else await ask(self._run, anext, iterator)
+                found = found if iterator is None else await call(self._run, anext, iterator)
                 if isinstance(found, Error):
                     self._end(found.error)
                     return
@@ -281,11 +281,11 @@ class ItemStream:
         finally:
             with trio.move_on_after(CLOSE_S, shield=True):
                 if (close := getattr(iterator, "aclose", None)) is not None:
-                    await ask(self._run, close)
+                    await call(self._run, close)
 
     def _end(self, error: BaseException) -> None:
         if not isinstance(error, StopAsyncIteration):
-            self.failure = failure_of(self._run, error, what=f"The items of {self._step.name!r}")
+            self.failure = failure_of(self._run, error, subject=f"The items of {self._step.name!r}")
 
     def make_room(self) -> None:
         """Permit another item."""
@@ -356,7 +356,7 @@ async def fan_out(
                     continue
                 reports.add(report)
                 if stops_siblings(report, patient=patient):
-                    if _only_looks(spawner, work):
+                    if _is_replayed_only(spawner, work):
                         requests = iter(())  # later steps did not start
                         if stream is not None:
                             stream.stop()
@@ -382,15 +382,15 @@ async def fan_out(
 
 async def _complete(run: Run, children: StepSupervisor, listed: dict[int, StepSettled]) -> None:
     """Take the last reports; a hook's late veto overrules the first one."""
-    listed.update((settled.index, settled) for settled in children.rest())
+    listed.update((settled.index, settled) for settled in children.unread())
     children.check_complete()
-    veto = await notify_late(run) if run.untold and listed else None
+    veto = await notify_late(run) if run.pending and listed else None
     if veto is not None:
         first = min(listed)
         listed[first] = attrs.evolve(listed[first], overruled=veto, cut_short=False)
 
 
-def _only_looks(spawner: Supervises, work: AttemptInput) -> bool:
+def _is_replayed_only(spawner: Supervises, work: AttemptInput) -> bool:
     """Return whether branches are only replayed for compensation."""
     return spawner.run.stopping is not None and (work.aside is None or work.aside.undo is None)
 

@@ -20,14 +20,14 @@ from ..._core import step_paths
 from ..._core.attempt_results import Attempt, AttemptFailed, AttemptSucceeded
 from ..._core.error_info import message_of
 from ..._core.outcomes import Failure, Success
-from ..._core.policies.selection import Vote, Votes, confidence_in, elect, field_of
+from ..._core.policies.selection import Vote, Votes, confidence_in, field_of, majority
 from ..._dsl.call_plan import plan_callable
 from ..._dsl.declared_step import Declared
 from ..._dsl.selection_step import DEFAULT_FIELD
 from ..._dsl.step_declaration import Step
 from ...errors import LowConfidence
 from ..run.messages import AttemptInput, StepSettled, StepState, work_of
-from ..run.user_functions import ask, ask_planned
+from ..run.user_functions import call, call_planned
 from .composites import fan_out
 from .step_supervisor import WRAPPERS, Supervises, ended_by, of_one_child, output_of
 
@@ -38,10 +38,10 @@ async def with_confidence(
 ) -> Attempt:
     """Return the attempt, or the vote of several, refused below the threshold."""
     ended = await (voted(spawner, step, work, step.confidence) if isinstance(step.confidence, Votes) else attempt())
-    return await weighed(spawner, step, work, ended) if isinstance(ended, AttemptSucceeded) else ended
+    return await _checked(spawner, step, work, ended) if isinstance(ended, AttemptSucceeded) else ended
 
 
-async def weighed(spawner: Supervises, step: Declared, work: AttemptInput, done: AttemptSucceeded) -> Attempt:
+async def _checked(spawner: Supervises, step: Declared, work: AttemptInput, done: AttemptSucceeded) -> Attempt:
     """Return the attempt with its confidence, or refused for a low one."""
     number, why = await _number(spawner, step, work, done)
     noted = {**done.metadata, "confidence": number}
@@ -75,18 +75,18 @@ async def _number(
         return confidence_in(field_of(done.output, source))
     if _is_plain(source):
         plan = plan_callable(source, step_name=f"{step.name} (confidence)")
-        found = await ask_planned(spawner.run, plan, done.output, done.context)
+        found = await call_planned(spawner.run, plan, done.output, done.context)
         if isinstance(found, Error):
             return None, f"its confidence is not known: {type(found.error).__name__}: {message_of(found.error)}"
         return confidence_in(found.value)
-    return await _judged(spawner, step, work, done)
+    return await _verdict(spawner, step, work, done)
 
 
 def _is_plain(source: Any) -> bool:
     return callable(source) and not hasattr(source, "run")
 
 
-async def _judged(
+async def _verdict(
     spawner: Supervises, step: Declared, work: AttemptInput, done: AttemptSucceeded
 ) -> tuple[float | None, str]:
     """Return an agent's verdict on the output, as a counted step."""
@@ -129,7 +129,7 @@ async def voted(spawner: Supervises, step: Declared, work: AttemptInput, votes: 
     )
     reports = await fan_out(spawner, work, requests, None, patient=True)
     compared = [await _compared(spawner, votes, settled) for settled in reports.listed.values()]
-    elected = elect([vote for vote in compared if vote is not None], votes.n)
+    elected = majority([vote for vote in compared if vote is not None], votes.n)
     if elected is None:
         first = next((each for each in reports.listed.values() if not isinstance(each.verdict, Success)), None)
         if first is None:
@@ -146,7 +146,7 @@ async def _compared(spawner: Supervises, votes: Votes, settled: StepSettled) -> 
         return None
     if votes.key is None:
         return Vote(settled.index, output_of(settled))
-    found = await ask(spawner.run, votes.key, output_of(settled))
+    found = await call(spawner.run, votes.key, output_of(settled))
     return None if isinstance(found, Error) else Vote(settled.index, found.value)
 
 

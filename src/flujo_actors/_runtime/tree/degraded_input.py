@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from ..._dsl.call_plan import asks_for
+from ..._dsl.call_plan import input_type
 from ..._dsl.declared_step import Declared
 from ..._dsl.pipeline import Pipeline
 from ..._dsl.step_declaration import Step
@@ -21,30 +21,30 @@ _OBJECTS = frozenset({"dict", "Dict", "Mapping", "MutableMapping"})
 _UNIONS = frozenset({"Union", "Optional"})
 
 
-def as_asked(request: StepRequest) -> StepRequest:
+def in_expected_form(request: StepRequest) -> StepRequest:
     """Return the request with data in the step's expected form."""
     step = request.step
     if isinstance(step, Pipeline):
         return request
-    asked = asks_for(step.input) if callable(step.input) else _taken_as(step) if step.input is None else None
-    return attrs.evolve(request, data=_as(asked, request.data, request.degraded))
+    expected = input_type(step.input) if callable(step.input) else _expected_type(step) if step.input is None else None
+    return attrs.evolve(request, data=_as(expected, request.data, request.degraded))
 
 
-def input_as_asked(step: Declared, data: object, texts: frozenset[str]) -> object:
+def input_in_expected_form(step: Declared, data: object, texts: frozenset[str]) -> object:
     """Return a step's `input` value in its expected form."""
-    return _as(_taken_as(step), data, texts)
+    return _as(_expected_type(step), data, texts)
 
 
-def _taken_as(step: Declared) -> object:
+def _expected_type(step: Declared) -> object:
     """Return the annotation of the first consumer of the step's data."""
     plans = (*step.processors.before_plans, *((step.plan,) if isinstance(step, Step) else ()))
-    return plans[0].asks_for if plans else None
+    return plans[0].input_type if plans else None
 
 
-def _as(asked: object, data: object, texts: frozenset[str]) -> object:
+def _as(expected: object, data: object, texts: frozenset[str]) -> object:
     """Return an object for a degraded text, where expected."""
     stands_for_value = isinstance(data, str) and data in texts
-    return ensure_object(data) if stands_for_value and _wants_object(asked) else data
+    return ensure_object(data) if stands_for_value and _wants_object(expected) else data
 
 
 def _wants_object(annotation: object) -> bool:

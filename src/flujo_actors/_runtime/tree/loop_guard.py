@@ -25,7 +25,7 @@ from ...errors import LoopDetected, NotSerializable
 from ..run.messages import AttemptInput
 from ..run.run_environment import Run
 from ..run.step_results import charge
-from ..run.user_functions import ask, failure_of
+from ..run.user_functions import call, failure_of
 from .step_supervisor import WRAPPERS
 
 _SHORT = 60
@@ -69,9 +69,9 @@ class GuardedLoop:
         guard = self.guard
         if guard.similar is None or len(self._texts) < guard.window:
             return None
-        found = await ask(self.run, guard.similar, self._texts[-guard.window :])
+        found = await call(self.run, guard.similar, self._texts[-guard.window :])
         if isinstance(found, Error):
-            return failure_of(self.run, found.error, what=f"The similarity of loop {self.work.name!r}")
+            return failure_of(self.run, found.error, subject=f"The similarity of loop {self.work.name!r}")
         return (
             DetectedLoop("similarity", self._history[-1].names, guard.window)
             if found.value >= guard.similar_at

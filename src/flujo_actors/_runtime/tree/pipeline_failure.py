@@ -42,7 +42,7 @@ from ..run.messages import (
 from ..run.run_environment import Run
 from ..run.step_results import cause_of, failure_from
 from .attempt_loop import failed_earlier, remember_failed
-from .compensation import take_back
+from .compensation import compensate_attempt
 from .step_supervisor import WRAPPERS, Supervises, of_one_child, sequence
 
 # --- Failure handlers of a step or pipeline -----------------------------------------------------------------------
@@ -76,7 +76,7 @@ class FailureHandlers:
     async def ended(self, failed: AttemptFailed) -> Attempt:
         """Run the handlers; return the end of the step."""
         for number, handler in enumerate(self.handlers, start=1):
-            settled = await self._told(handler, number)
+            settled = await self._run_handler(handler, number)
             match settled.verdict:
                 case Success(step_result=result):
                     self._context = settled.context
@@ -89,9 +89,9 @@ class FailureHandlers:
                 case Paused() | Aborted() as outcome:
                     return AttemptStopped(outcome=outcome)
             self._drop_entries()
-        return attrs.evolve(failed, metadata=self._noted(failed.metadata), context=self._left(failed))
+        return attrs.evolve(failed, metadata=self._noted(failed.metadata), context=self._remaining(failed))
 
-    async def _told(self, handler: AnyStep, number: int) -> StepSettled:
+    async def _run_handler(self, handler: AnyStep, number: int) -> StepSettled:
         work = self.work
         request = StepRequest(
             step=handler,
@@ -123,7 +123,7 @@ class FailureHandlers:
     def _noted(self, metadata: Mapping[str, object]) -> dict[str, object]:
         return {**metadata, **({"failed_handlers": self._failed} if self._failed else {})}
 
-    def _left(self, failed: AttemptFailed) -> object:
+    def _remaining(self, failed: AttemptFailed) -> object:
         return failed.context if self._context is self.work.context else self._context
 
     def _drop_entries(self) -> None:
@@ -148,9 +148,9 @@ async def pipeline_ended(spawner: Supervises, pipeline: Pipeline, state: StepSta
         ended = earlier.ended
     if not isinstance(ended, AttemptFailed) or escalating(ended.error) is not None:
         return ended
-    if earlier is None and (state.left_inside() or pipeline.on_failure):
+    if earlier is None and (state.nested_entries() or pipeline.on_failure):
         await remember_failed(spawner.run, state, ended, final=True)
-    return await take_back(spawner, work_of(state, state.data), ended.feedback) or ended
+    return await compensate_attempt(spawner, work_of(state, state.data), ended.feedback) or ended
 
 
 @WRAPPERS.entry("handlers")
@@ -228,10 +228,10 @@ async def _after_failure(
     spawner: Supervises, state: StepState, ended: AttemptFailed | AttemptStopped, *, known: bool
 ) -> Attempt:
     handlers = state.step.on_failure
-    if not known and (state.left_inside() or handlers):
+    if not known and (state.nested_entries() or handlers):
         await remember_failed(spawner.run, state, ended, final=True)
     reason = ended.feedback if isinstance(ended, AttemptFailed) else _reason(ended)
-    waits = await take_back(spawner, work_of(state, state.data), reason)
+    waits = await compensate_attempt(spawner, work_of(state, state.data), reason)
     if waits is not None:
         return waits
     if spawner.run.stopping is not None:
@@ -257,19 +257,19 @@ def _interrupts(ended: Attempt) -> bool:
 
 async def _compensate_in_time(spawner: Supervises, state: StepState, reason: str) -> None:
     """Compensate an unresumable run within a timeout; log the result."""
-    run, listed = spawner.run, in_order(state.left_inside())
+    run, listed = spawner.run, in_order(state.nested_entries())
     if run.journal.durable or run.journal.asks or not listed:
         return
     with trio.CancelScope(shield=True, deadline=trio.current_time() + run.undo_grace_s):
-        await take_back(_unwatched(spawner), work_of(state, state.data), reason)
-    _log_uncompensated(spawner, reason, state.left_inside())
+        await compensate_attempt(_unwatched(spawner), work_of(state, state.data), reason)
+    _log_uncompensated(spawner, reason, state.nested_entries())
 
 
 def _log_uncompensated(spawner: Supervises, reason: str, left: Sequence[ToUndo]) -> None:
     run = spawner.run
-    done = ", ".join(f"{each.step_name!r}" for each in run.undone.values() if each.success) or "nothing"
+    done = ", ".join(f"{each.step_name!r}" for each in run.compensated.values() if each.success) or "nothing"
     logger.warning("run %s: %s, and it was undone: %s", run.run_id, reason, done)
-    not_done = [f"{each.step_name!r}" for each in run.undone.values() if not each.success]
+    not_done = [f"{each.step_name!r}" for each in run.compensated.values() if not each.success]
     not_done += [f"{each.name!r} (path {str(each.path)!r})" for each in in_order(left)]
     if not_done:
         logger.error(

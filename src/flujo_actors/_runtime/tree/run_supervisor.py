@@ -79,13 +79,13 @@ async def drive(
 ) -> PipelineResult:
     """Run the pipeline to its result; control errors carry the partial result."""
     requested = halt
-    if run.handles_failures and halt is not None and halt.given_reason is not None:
-        run, halt = attrs.evolve(run, stopping=halt.given_reason), None
+    if run.handles_failures and halt is not None and halt.end_reason is not None:
+        run, halt = attrs.evolve(run, stopping=halt.end_reason), None
     _announce_start(run, pipeline.title, {"answer": answer} if resumed else {"input": data}, resumed=resumed)
     quotas: tuple[Quota, ...] = () if limits is None else (run.quota(limits, owner=f"run {run.run_id}"),)
     if windows is not None:
         quotas = await windows.opened(run, quotas[0])
-    around = _around(data, quotas, scoped=bool(pipeline.asks_of_scope))
+    around = _root_scope(data, quotas, scoped=bool(pipeline.scope_keywords))
     message = StepRequest(step=pipeline, name="", path=ROOT, parent=None, data=data, context=context, around=around)
     state = StepState(message)
     state.attempts, state.last_context = 1, context
@@ -135,7 +135,7 @@ async def _cancelled_at_end(
     return await _ended(run, pipeline, state, resumed=True, halt=halt)
 
 
-def _around(data: object, quotas: tuple[Quota, ...], *, scoped: bool) -> InheritedScope:
+def _root_scope(data: object, quotas: tuple[Quota, ...], *, scoped: bool) -> InheritedScope:
     """Return the scope shared by all steps of the run."""
     if not scoped:
         return InheritedScope(quotas=quotas) if quotas else NOTHING_AROUND
@@ -180,7 +180,7 @@ async def _ended(run: Run, pipeline: Pipeline, state: StepState, *, resumed: boo
     actors.open_span(ROOT, None)
     try:
         if run.handles_failures:
-            ended = await _with_what_comes_after(actors, pipeline, state, halt)
+            ended = await _with_failure_handlers(actors, pipeline, state, halt)
         else:
             ended = await _forward(actors, pipeline, state, halt)
     except StrayCancellation as error:
@@ -203,7 +203,7 @@ def _supervisor(run: Run, coalesced: frozenset[StepPath]) -> RunSupervisor:
 def _coalesced(run: Run, pipeline: Pipeline) -> frozenset[StepPath]:
     """Return the steps with coalesced commits: without readers and compensations."""
     here = run.journal.holds and run.event_stream is None and run.remote is None
-    return pipeline.coalesced_steps if here and not run.heard and not run.handles_failures else NOT_COALESCED
+    return pipeline.coalesced_steps if here and not run.is_observed and not run.handles_failures else NOT_COALESCED
 
 
 def _forward(
@@ -216,7 +216,7 @@ def _forward(
     return steps(actors, pipeline, work) if halt is None else _halted_or_ended(actors, halt, steps, pipeline, work)
 
 
-def _with_what_comes_after(
+def _with_failure_handlers(
     actors: RunSupervisor, pipeline: Pipeline, state: StepState, halt: StopRequest | None
 ) -> Awaitable[Attempt]:
     forward = functools.partial(_forward, actors, pipeline, state, halt)
@@ -231,7 +231,7 @@ async def _halted_or_ended(
     if stopped is None:
         with halt.scope:
             ended = await steps(actors, pipeline, work)
-    if actors.run.untold:
+    if actors.run.pending:
         await notify_late(actors.run)  # of cancelled steps: callers other than a leaving one read it
     ended = ended or halt.stopped
     assert ended is not None
@@ -249,7 +249,7 @@ def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 async def _notify_post_run(run: Run, result: PipelineResult) -> Aborted | Failure | None:
     if not run.hooks:
         return None
-    run.untold.extend(run.pausing)  # the reader of these has left
+    run.pending.extend(run.pausing)  # the reader of these has left
     with trio.CancelScope(shield=True, deadline=_grace(result)):
         await notify_late(run, watched=False)
         return await run.hooks.notify("post_run", result=result)
@@ -276,7 +276,7 @@ def _delivered(result: PipelineResult, ended: Attempt, veto: Aborted | Failure |
 
 def _result(run: Run, ended: Attempt, total: UsageTotal) -> PipelineResult:
     status, output, context, feedback, token = _summary(run, ended, total)
-    if run.undone and status in ("failed", "aborted"):
+    if run.compensated and status in ("failed", "aborted"):
         feedback = _with_uncompensated(run, feedback)
     error = ended.error if isinstance(ended, AttemptFailed) else None
     return PipelineResult(
@@ -290,13 +290,13 @@ def _result(run: Run, ended: Attempt, total: UsageTotal) -> PipelineResult:
         feedback=feedback,
         state_token=token,
         error=error,
-        undone=tuple(run.undone.values()),
+        undone=tuple(run.compensated.values()),
         labels=run.labels,
     )
 
 
 def _with_uncompensated(run: Run, feedback: str | None) -> str | None:
-    text = could_not(list(run.undone.values()))
+    text = could_not(list(run.compensated.values()))
     return feedback if text is None else f"{feedback}; {text}"
 
 

@@ -50,10 +50,10 @@ from ..run.messages import (
     StepSettled,
     StepState,
     UsageTotal,
-    spelled_out,
+    expanded,
     work_of,
 )
-from ..run.run_environment import Run, note_swallowed_cancellation, put_away_if_idle, report_unstoppable
+from ..run.run_environment import Run, note_swallowed_cancellation, release_if_idle, report_unstoppable
 from ..run.step_results import (
     cause_of,
     charge,
@@ -100,7 +100,7 @@ class RunSupervisor:
         """Close a span in the ledger: the only place."""
         self.run.ledger.settle(path)
         if self.run.waits:
-            put_away_if_idle(self.run)
+            release_if_idle(self.run)
 
     # --- the gate ---
 
@@ -115,7 +115,7 @@ class RunSupervisor:
             request = self._prepare(state)
         self.open_span(request.path, request.parent)
         run.journal.started(request.path, request.name, request.of)
-        if run.heard and not served:
+        if run.is_observed and not served:
             refused = await self._announce(state)
             if refused is not None:
                 return await self._settle(state, refused, request.context)
@@ -147,7 +147,7 @@ class RunSupervisor:
             around = attrs.evolve(request.around, quotas=(*request.quotas, quota))
             state.request = request = attrs.evolve(request, around=around)
         if request.degraded:
-            state.request = request = tree.as_asked(request)
+            state.request = request = tree.in_expected_form(request)
         return request
 
     async def _announce(self, state: StepState) -> Aborted | Failure | None:
@@ -188,7 +188,7 @@ class RunSupervisor:
             if not state.request.served:
                 emit_step_ended(self.run, state, outcome)
                 notify_later(self.run, state, outcome)
-        undo = _left(state, outcome, state.context, state.attempts)
+        undo = _compensation_entries(state, outcome, state.context, state.attempts)
         return _report(state, outcome, state.context, undo=undo, cut_short=True)
 
     async def fail(self, state: StepState, stray: trio.Cancelled) -> StepSettled:
@@ -244,7 +244,7 @@ class RunSupervisor:
             return await self.pause(state, paused, place, question, written)
         except NotSerializable as error:
             state.pauses = False
-            return self._cannot_be_stored(state, error, what="paused")
+            return self._cannot_be_stored(state, error, subject="paused")
 
     async def pause(
         self,
@@ -282,7 +282,7 @@ class RunSupervisor:
         """Close the span, write the outcome, notify; then report."""
         run, request = self.run, state.request
         leaves_nothing = request.step.compensate is None and state.compensation_state is None
-        undo = () if leaves_nothing else _left(state, outcome, context, state.attempts)
+        undo = () if leaves_nothing else _compensation_entries(state, outcome, context, state.attempts)
         if type(outcome) is Success and state.conversation is not None:
             kept = await self._remember(state, outcome, context, undo)  # may be refused: another attempt follows
             self.close_span(request.path)
@@ -331,19 +331,19 @@ class RunSupervisor:
             context=context,
             given=state.request.context,
             same_context=same,
-            undo=_spelled_out(undo) if run.journal.durable else undo,
+            undo=_expanded(undo) if run.journal.durable else undo,
             cause=cause,
             evidence=evidence,
             cached=state.cached if type(outcome) is Success else (),
-            conversation=_said(state) if type(outcome) is Success else None,
+            conversation=_conversation_write(state) if type(outcome) is Success else None,
         )
         try:
             closes = state.path in self.coalesced and self._closes(state, record)
             kept = run.journal.hold(state.path, record) if closes else await self._written(state, record)
         except (NotSerializable, TransactionRefused) as error:
             failed = self._cannot_be_stored(state, error)
-            undo = _left(state, failed, state.context, state.attempts)
-            failure = Recorded(outcome=failed, context=state.context, same_context=True, undo=_spelled_out(undo))
+            undo = _compensation_entries(state, failed, state.context, state.attempts)
+            failure = Recorded(outcome=failed, context=state.context, same_context=True, undo=_expanded(undo))
             kept = await run.journal.settled(state.path, failure)
         return kept.outcome, state.context if kept.same_context else kept.context, undo
 
@@ -368,9 +368,9 @@ class RunSupervisor:
         return _committed(transaction, state.path, record)
 
     def _cannot_be_stored(
-        self, state: StepState, error: NotSerializable | TransactionRefused, what: str = "succeeded"
+        self, state: StepState, error: NotSerializable | TransactionRefused, subject: str = "succeeded"
     ) -> Failure:
-        text = self.run.redact(f"The step {what}, but its context cannot be stored: {message_of(error)}")
+        text = self.run.redact(f"The step {subject}, but its context cannot be stored: {message_of(error)}")
         result = result_of(state, success=False, feedback=text)
         self._report(state, error, text)
         return Failure(error=error, feedback=text, step_result=result)
@@ -382,7 +382,7 @@ class RunSupervisor:
             charge(state, result.usage, result.step_history)
             state.attempts = result.attempts
         context = state.context if recorded.same_context else recorded.context
-        undo = recorded.undo or _left(state, recorded.outcome, context, state.attempts)
+        undo = recorded.undo or _compensation_entries(state, recorded.outcome, context, state.attempts)
         cause = self._recalled_cause(state, recorded) if self.run.handles_failures else None
         return _report(state, recorded.outcome, context, undo=tuple(undo), cause=cause)
 
@@ -418,7 +418,7 @@ def _report(
     )
 
 
-def _said(state: StepState) -> ConversationWrite | None:
+def _conversation_write(state: StepState) -> ConversationWrite | None:
     """Return the new messages of the step's conversation, if it has one."""
     loaded = state.conversation
     return None if loaded is None else loaded.written(state.transcript() if state.transcript else (), state.usage)
@@ -458,7 +458,7 @@ async def _call_function(actors: RunSupervisor, state: StepState) -> Attempt:
     if type(got) is Value and type(got.value) in PLAIN:
         ended: Attempt = AttemptSucceeded(output=got.value, context=request.context)
     else:
-        ended = redacted_attempt(run, calls.meant_by(run, state, got))
+        ended = redacted_attempt(run, calls.plain_attempt(run, state, got))
     if run.telemetry.enabled:
         emit_attempt_ended(run, state, ended, 1)
     return ended
@@ -491,7 +491,7 @@ def _run_pipeline(actors: RunSupervisor, state: StepState) -> Awaitable[Attempt]
     return ended
 
 
-def _left(
+def _compensation_entries(
     state: StepState, outcome: TerminalOutcome, context: object, attempts: int
 ) -> tuple[ToUndo | CompletedStep, ...]:
     """Return a step's compensation entries; most have none."""
@@ -519,8 +519,8 @@ def _completed(state: StepState, outcome: Success, context: object) -> Completed
     )
 
 
-def _spelled_out(undo: tuple[ToUndo | CompletedStep, ...]) -> tuple[ToUndo, ...]:
-    return tuple(map(spelled_out, undo))
+def _expanded(undo: tuple[ToUndo | CompletedStep, ...]) -> tuple[ToUndo, ...]:
+    return tuple(map(expanded, undo))
 
 
 async def _committed(transaction: OpenTransaction, path: StepPath, record: Recorded) -> Recorded:

@@ -112,7 +112,7 @@ class StepSupervisor:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         if error is not None and not self._stopped:
-            self._stray = self._strayed()
+            self._stray = self._stray_cancellation()
         cut_short = True
         try:
             swallowed = await self._manager.__aexit__(kind, error, traceback)
@@ -122,7 +122,7 @@ class StepSupervisor:
             raise _single(group) from None
         finally:
             if cut_short:
-                self._count_the_rest()
+                self._count_unread()
         if self._stray is not None:
             raise self._stray
         if not self._stopped:
@@ -169,10 +169,10 @@ class StepSupervisor:
 
     def stop(self) -> None:
         """Cancel all children."""
-        self._stray, self._stopped = self._strayed(), True
+        self._stray, self._stopped = self._stray_cancellation(), True
         self._nursery.cancel_scope.cancel()
 
-    def rest(self) -> Iterator[StepSettled]:
+    def unread(self) -> Iterator[StepSettled]:
         """After the block: the reports that were not read."""
         with contextlib.suppress(trio.WouldBlock):
             while True:
@@ -181,12 +181,12 @@ class StepSupervisor:
                 if settled is not None:
                     yield settled
 
-    def _count_the_rest(self) -> None:
+    def _count_unread(self) -> None:
         """Count the usage of the children of a composite that was cancelled."""
-        for settled in self.rest():
+        for settled in self.unread():
             self._total.include(settled.result)
 
-    def _strayed(self) -> StrayCancellation | None:
+    def _stray_cancellation(self) -> StrayCancellation | None:
         """Return the error of a composite cancelled by foreign code (rule 5)."""
         if not self._nursery.cancel_scope.cancel_called:
             return None
@@ -250,7 +250,7 @@ async def sequence(spawner: Supervises, pipeline: Pipeline, work: AttemptInput) 
     """Run the steps in order, each on the previous output."""
     data, context, degraded, around = work.data, work.context, work.degraded, work.around
     scope = around.scope
-    if scope is not None and "steps" in pipeline.asks_of_scope:
+    if scope is not None and "steps" in pipeline.scope_keywords:
         scope = scope.inner()
         around = attrs.evolve(around, scope=scope)
     async with spawner.children(work.state) as steps:
@@ -293,7 +293,7 @@ def ended_by(work: AttemptInput, child: str, settled: StepSettled, before: objec
         case Failure(error=error, feedback=feedback, step_result=result):
             whose = f"step {child!r} of {work.name!r}" if work.name else f"step {child!r}"
             output = None if result is None else result.output
-            left = None if settled.context is before else _left_by_handlers(work, settled, before)
+            left = None if settled.context is before else _handler_context(work, settled, before)
             raised = settled.agent_name and (feedback or "").startswith("Agent execution failed with")
             asked = f" (agent: {settled.agent_name})" if raised else ""
             text = f"{whose} failed: {feedback}{asked}"
@@ -306,7 +306,7 @@ def ended_by(work: AttemptInput, child: str, settled: StepSettled, before: objec
             raise ProtocolError(f"step {child!r} succeeded, which ends nothing")
 
 
-def _left_by_handlers(work: AttemptInput, settled: StepSettled, before: object) -> object:
+def _handler_context(work: AttemptInput, settled: StepSettled, before: object) -> object:
     """Return context changes of a failed child's handlers, to keep."""
     if work.span == ROOT:
         work.state.last_context = settled.context

@@ -47,8 +47,8 @@ Ended = Callable[[], Awaitable[Attempt]]
 async def limited(actors: PausingSupervisor, state: StepState, work: Ended) -> Attempt:
     """Run a step under limits; see the module's rules."""
     run = actors.run
-    ended = await _stopped_earlier(run, state) if run.resumed else None
-    ended = ended or await _not_begun(run, state) or await _worked(run, state, work)
+    ended = await _resumed_pause(run, state) if run.resumed else None
+    ended = ended or await _refused_start(run, state) or await _run_within(run, state, work)
     while True:
         asked = asking(ended)
         if not isinstance(asked, AttemptStopped) or asked.question is None or asked.question.kind != "budget":
@@ -57,15 +57,15 @@ async def limited(actors: PausingSupervisor, state: StepState, work: Ended) -> A
         if stopped is not None:
             return stopped
         state.attempts = max(0, state.attempts - 1)
-        ended = await _worked(run, state, work)
+        ended = await _run_within(run, state, work)
 
 
-async def _worked(run: Run, state: StepState, work: Ended) -> Attempt:
+async def _run_within(run: Run, state: StepState, work: Ended) -> Attempt:
     own = state.quotas[-1] if state.quotas[-1].path == state.path else None
     return await (work() if own is None else within_time(run, own, work))
 
 
-async def _stopped_earlier(run: Run, state: StepState) -> Attempt | None:
+async def _resumed_pause(run: Run, state: StepState) -> Attempt | None:
     """Apply the answer to a limit pause, or continue the wait."""
     answered = run.journal.answered(state.path)
     pause = run.journal.waiting(state.path) if answered is None else answered.pause
@@ -100,16 +100,16 @@ def ended_by_answer(paused: Paused) -> AttemptFailed:
     return AttemptFailed(error=error, feedback=str(error))
 
 
-async def _not_begun(run: Run, state: StepState) -> AttemptFailed | None:
+async def _refused_start(run: Run, state: StepState) -> AttemptFailed | None:
     """Count the step once; return its refusal, if any."""
-    if not isinstance(state.step, Step) or state.usage.steps or _was_tried(run, state.path):
+    if not isinstance(state.step, Step) or state.usage.steps or _was_counted(run, state.path):
         return None
     limited = any(quota.limits.step_limit is not None for quota in state.quotas)
     shared = state.quotas[0].shared if limited else None
     if shared is None:
-        refusing = _begun(state.quotas)
+        refusing = _refusing_quota(state.quotas)
     else:
-        refusing = await call_store(functools.partial(shared.take_one, state.quotas, ONE_STEP))
+        refusing = await call_store(functools.partial(shared.spend_one, state.quotas, ONE_STEP))
     if refusing is not None:
         error = refusing.error(needed=ONE_STEP)
         return AttemptFailed(error=error, feedback=str(error))
@@ -118,7 +118,7 @@ async def _not_begun(run: Run, state: StepState) -> AttemptFailed | None:
     return None
 
 
-def _begun(quotas: tuple[Quota, ...]) -> Quota | None:
+def _refusing_quota(quotas: tuple[Quota, ...]) -> Quota | None:
     """Count a step; return the refusing limit, if any."""
     with QUOTA_LOCK:
         refusing = next((quota for quota in quotas if not quota.allows(ONE_STEP)), None)
@@ -128,7 +128,7 @@ def _begun(quotas: tuple[Quota, ...]) -> Quota | None:
     return refusing
 
 
-def _was_tried(run: Run, path: StepPath) -> bool:
+def _was_counted(run: Run, path: StepPath) -> bool:
     """Return whether recorded attempts have counted the step."""
     return run.resumed and run.journal.recall(step_paths.tried(path)) is not None
 
@@ -154,7 +154,7 @@ async def within_time(run: Run, quota: Quota, work: Ended) -> Attempt:
 
 
 async def _out_of_time(run: Run, quota: Quota) -> AttemptFailed:
-    if run.untold:
+    if run.pending:
         await notify_late(run)  # of the steps that were cut short
     error = quota.error()
     return AttemptFailed(error=error, feedback=str(error))

@@ -33,7 +33,7 @@ from ..._durable.journal import Pause, PauseAnswer
 from ...errors import WaitTimeout
 from ...structured import compile_schema
 from ..run.messages import AttemptInput, StepState, work_of
-from ..run.run_environment import OpenWait, Run, put_away_if_idle
+from ..run.run_environment import OpenWait, Run, release_if_idle
 from ..run.step_results import budget_for
 from ..run.user_functions import failure_of, given, with_context_copy
 from .step_supervisor import KINDS, WRAPPERS, Supervises, ended_by, of_one_child, output_of
@@ -95,7 +95,7 @@ async def sleep(spawner: PausesSteps, step: Sleep, work: AttemptInput) -> Attemp
         spec = QuestionSpec(kind="sleep", timeout_s=asked)
     else:
         spec = QuestionSpec(kind="sleep", facts={"due_at": asked})
-    return await _begun(spawner, step, work, spec, f"sleeps for {left_s:g} s")
+    return await _commit_and_wait(spawner, step, work, spec, f"sleeps for {left_s:g} s")
 
 
 async def _time_of(run: Run, step: Sleep, work: AttemptInput) -> float | AttemptFailed:
@@ -107,11 +107,11 @@ async def _time_of(run: Run, step: Sleep, work: AttemptInput) -> float | Attempt
         budget = budget_for(step, name, work.quotas)
         asked = await with_context_copy(run, declared, work.data, work.context, work.scope, **budget)
     if isinstance(asked, Error):
-        return failure_of(run, asked.error, what=f"The {name} of step {step.name!r}")
+        return failure_of(run, asked.error, subject=f"The {name} of step {step.name!r}")
     try:
         if step.until is None:
-            return checked_delay_s(asked.value, what=f"step {step.name!r}: seconds")
-        return epoch_of(asked.value, what=f"step {step.name!r}: until")
+            return checked_delay_s(asked.value, subject=f"step {step.name!r}: seconds")
+        return epoch_of(asked.value, subject=f"step {step.name!r}: until")
     except ValueError as error:
         return AttemptFailed(error=error, feedback=str(error))
 
@@ -132,10 +132,10 @@ async def wait_for_event(spawner: PausesSteps, step: WaitFor, work: AttemptInput
         timeout_s=step.deadline_s,
         facts={"event": step.event, "key": key},
     )
-    return await _begun(spawner, step, work, spec, f"waits for event {step.event!r} with key {key!r}")
+    return await _commit_and_wait(spawner, step, work, spec, f"waits for event {step.event!r} with key {key!r}")
 
 
-async def _tell_refused(run: Run, state: StepState, spec: QuestionSpec) -> None:
+async def _emit_refused(run: Run, state: StepState, spec: QuestionSpec) -> None:
     """Report the buffered events that did not fit a wait."""
     event, key = spec.facts["event"], spec.facts["key"]
     for info in await _waits_of(run).refused_events(event, key):
@@ -154,7 +154,7 @@ async def _key_of(run: Run, step: WaitFor, work: AttemptInput) -> str | AttemptF
     budget = budget_for(step, "key", work.quotas)
     asked = await with_context_copy(run, step.key, work.data, work.context, work.scope, **budget)
     if isinstance(asked, Error):
-        return failure_of(run, asked.error, what=f"The key of step {step.name!r}")
+        return failure_of(run, asked.error, subject=f"The key of step {step.name!r}")
     key = asked.value
     if isinstance(key, str) and 0 < len(key) <= 200 and key.isprintable():
         return key
@@ -171,7 +171,7 @@ def _json_schema(schema: object) -> object:
 # --- both -----------------------------------------------------------------------------------------------------
 
 
-async def _begun(
+async def _commit_and_wait(
     spawner: PausesSteps, step: Sleep | WaitFor, work: AttemptInput, spec: QuestionSpec, message: str
 ) -> Attempt:
     """Commit a wait, and wait."""
@@ -181,7 +181,7 @@ async def _begun(
         spec = attrs.evolve(spec, facts={**spec.facts, "span": span})
     paused = await spawner.pause(state, Paused(message=message), state.path, spec)
     if spec.wait == "event":
-        await _tell_refused(spawner.run, state, spec)
+        await _emit_refused(spawner.run, state, spec)
     return await _ended(spawner, step, state, paused, spec, work.data)
 
 
@@ -194,12 +194,12 @@ async def resumed_wait(
     if step.input is not None:
         resolved = await given(spawner.run, step.input, data, state.context, state.scope)
         if isinstance(resolved, Error):
-            return failure_of(spawner.run, resolved.error, what=f"The input of step {step.name!r}")
+            return failure_of(spawner.run, resolved.error, subject=f"The input of step {step.name!r}")
         data = resolved.value
     assert pause.question is not None
     if answered is None:
         return await _ended(spawner, step, state, pause.paused, pause.question, data)
-    tell_woken(spawner.run, state, pause.question, answered)
+    emit_woken(spawner.run, state, pause.question, answered)
     return await _outcome(spawner, step, state, pause.question, answered, data)
 
 
@@ -225,7 +225,7 @@ async def passed(run: Run, state: StepState, spec: QuestionSpec) -> PauseAnswer 
     wait = run.waits[path] = OpenWait(due=trio.current_time() + max(0.0, left_s))
     try:
         await trio.lowlevel.checkpoint()  # concurrent steps start a round later
-        put_away_if_idle(run)
+        release_if_idle(run)
         while not wait.put_away.is_set():
             with trio.move_on_at(min(wait.due, trio.current_time() + LOOK_S)):
                 await wait.put_away.wait()
@@ -244,7 +244,7 @@ async def passed(run: Run, state: StepState, spec: QuestionSpec) -> PauseAnswer 
 
 
 @WRAPPERS.entry("woken")
-def tell_woken(run: Run, state: StepState, spec: QuestionSpec, answered: PauseAnswer) -> None:
+def emit_woken(run: Run, state: StepState, spec: QuestionSpec, answered: PauseAnswer) -> None:
     late_s = answered.late_s if answered.expired else 0.0
     woken = {"wait_kind": spec.kind, "late_s": late_s, "span": spec.facts.get("span")}
     run.emit("run.woken", state.path, step_name=state.name, **woken)
@@ -269,7 +269,7 @@ async def _outcome(
     try:
         return AttemptSucceeded(output=reader_of(step.schema)(answered.answer), context=state.context)
     except (ValueError, TypeError, cattrs.BaseValidationError) as error:
-        return failure_of(spawner.run, error, what=f"The event of step {step.name!r}")
+        return failure_of(spawner.run, error, subject=f"The event of step {step.name!r}")
 
 
 async def _timed_out(

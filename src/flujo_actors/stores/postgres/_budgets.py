@@ -146,9 +146,9 @@ class PostgresBudgets(ABC):
         if owner != (lease.owner, lease.epoch):
             raise record_rows.lost(lease, owner)
         order = sorted(range(len(claims)), key=lambda index: _hash(claims[index].share))
-        asked = {index: self._asked(db, claims[index]) for index in order}
+        asked = {index: self._lock_and_read(db, claims[index]) for index in order}
         db.turn()
-        snapshots = [_told(*asked[index]) for index in range(len(claims))]
+        snapshots = [_snapshot(*asked[index]) for index in range(len(claims))]
         granted = all(grants(each.limits, claim, each.others) for claim, each in zip(claims, snapshots, strict=True))
         for index in order:
             if not claims[index].reads:
@@ -167,7 +167,7 @@ class PostgresBudgets(ABC):
         bounds = {"wall": self._wall() if self._wall else None, "kept_s": KEPT_S, "limit": limit}
         return self._connections.write(lambda db: (len(db.ask(_PURGE, bounds)), _repeatable))
 
-    def _asked(self, db: PostgresSession, claim: BudgetClaim) -> tuple[Any, Any]:
+    def _lock_and_read(self, db: PostgresSession, claim: BudgetClaim) -> tuple[Any, Any]:
         """Lock a budget and query the other shares, in one trip."""
         named = _named(claim.share)
         raised = None if claim.raises is None else json.dumps(dict(claim.raises))
@@ -181,7 +181,7 @@ class PostgresBudgets(ABC):
 
 
 def write_shares(db: PostgresSession, written: Iterable[tuple[Lease, BudgetShare]]) -> None:
-    """Write shares, each unless a later one is there."""
+    """Write shares, each unless a later one exists."""
     for lease, share in sorted(written, key=lambda each: _hash(each[1])):
         _absorb(db, share)
         _write(db, lease, share)
@@ -192,7 +192,7 @@ def forget_budgets(db: PostgresSession, run_ids: Sequence[str]) -> None:
     db.execute(_FORGET, (list(run_ids),))
 
 
-def _told(opened: Any, others: Any) -> BudgetSnapshot:
+def _snapshot(opened: Any, others: Any) -> BudgetSnapshot:
     """Return a budget; `warns` is false where a warning was emitted."""
     [(limits, raised, warned)] = opened.fetchall()
     return BudgetSnapshot(

@@ -309,14 +309,14 @@ class _PostgresSearch:
         return [key for (key,) in self._db.ask(_KEYS, {**wanted, **bounds})]
 
     def _of_keys(self, wanted: Mapping[str, object], keys: Sequence[str], limit: int) -> list[int]:
-        rooms = self._rooms(wanted, keys)
+        rooms = self._free_per_key(wanted, keys)
         read = {**wanted, "keys": list(keys), "each": rows_per_key(limit, len(keys))}
         rows: dict[str, list[int]] = {}
         for key, run in self._db.ask(_OF_KEYS, read):
             rows.setdefault(key, []).append(run)
         return in_turns(rows, limit, rooms)
 
-    def _rooms(self, wanted: Mapping[str, object], keys: Sequence[str]) -> dict[str, int] | None:
+    def _free_per_key(self, wanted: Mapping[str, object], keys: Sequence[str]) -> dict[str, int] | None:
         """Return the free leases of keys, which stay locked until the commit."""
         if self._per_key is None:
             return None

@@ -33,7 +33,7 @@ from psycopg_pool import ConnectionPool
 
 from ..._core.records.records import RECORD_VERSION
 from ...errors import StoreError, TransactionLost, TransactionRefused
-from .._dsn_redaction import said_without_password
+from .._dsn_redaction import message_without_password
 from .._record_rows import other_schema
 from . import _statements as sql
 from ._schema import MIGRATIONS, former_views, migrate, readable, record_format
@@ -167,16 +167,16 @@ class PostgresConnections:
         return self._pool_size
 
     @contextlib.contextmanager
-    def lent(self, is_there: IsThere, *, slow: bool | None = None) -> Iterator[PostgresSession]:
+    def lent_connection(self, is_there: IsThere, *, slow: bool | None = None) -> Iterator[PostgresSession]:
         """Yield a connection in a transaction that commits finally.
 
         Without `slow`, its duration is limited from the first append on; with it, from its beginning.
         """
-        begun, db = self._begun(self._deadline(), 0.0 if slow is None else self._transaction_s(slow))
+        begun, db = self._open_transaction(self._deadline(), 0.0 if slow is None else self._transaction_s(slow))
         deadline = None
         try:
             with begun:
-                with self._losing(db):
+                with self._reporting_loss(db):
                     yield db
                 deadline = self._bound(db)  # from here on, the commit may be in flight
         except psycopg.Error as error:
@@ -186,12 +186,12 @@ class PostgresConnections:
                 raise TransactionRefused(f"{self._failure(error)}; nothing was written") from error
             self._raise_unless_passing(error, deadline)
             if not self._has_committed(db.session, is_there, deadline):
-                raise self._loss(error) from error
+                raise self._transaction_lost(error) from error
 
     def _transaction_s(self, slow: bool) -> float:
         return self._timeout_s if slow else self._limit_s
 
-    def _begun(self, deadline: float, transaction_s: float) -> tuple[contextlib.ExitStack, PostgresSession]:
+    def _open_transaction(self, deadline: float, transaction_s: float) -> tuple[contextlib.ExitStack, PostgresSession]:
         """Return a connection with an open transaction, skipping dead ones."""
         while True:
             try:
@@ -208,14 +208,14 @@ class PostgresConnections:
             time.sleep(_PAUSE_S)
 
     @contextlib.contextmanager
-    def _losing(self, db: PostgresSession) -> Iterator[None]:
+    def _reporting_loss(self, db: PostgresSession) -> Iterator[None]:
         """Pass borrower errors through, unless connection or lock was lost."""
         db.deadline = math.inf
         try:
             yield
         except Exception as error:
-            if db.closed or _takes_back(error):
-                raise self._loss(error) from error
+            if db.closed or _is_rolled_back(error):
+                raise self._transaction_lost(error) from error
             raise
         except BaseException:
             db.close()  # and the transaction with it: a thread left behind by the borrower writes nowhere
@@ -379,14 +379,14 @@ class PostgresConnections:
             raise self._failure(error) from error
 
     def _failure(self, error: psycopg.Error) -> StoreError:
-        text = said_without_password(str(error), self._url)
+        text = message_without_password(str(error), self._url)
         if text != str(error):
             error.args = (text,)  # chained to the `StoreError` and reported with it
         pooler = _NEEDS_POOLER if isinstance(error, _PREPARED) and not self._pooled else ""
         return StoreError(f"Postgres: {type(error).__name__}: {text.strip()}{pooler}")
 
-    def _loss(self, error: Exception) -> TransactionLost:
-        said = f"{type(error).__name__}: {said_without_password(str(error), self._url).strip()}"
+    def _transaction_lost(self, error: Exception) -> TransactionLost:
+        said = f"{type(error).__name__}: {message_without_password(str(error), self._url).strip()}"
         return TransactionLost(f"Postgres: {said}; nothing was written, it can be done again")
 
     def _has_committed(self, session: tuple[object, ...], is_there: IsThere, deadline: float) -> bool:
@@ -459,7 +459,7 @@ def _passing(error: psycopg.Error) -> bool:
     return state.startswith(("08", "57P0")) or isinstance(error, _MAY_PASS)
 
 
-def _takes_back(error: BaseException) -> bool:
+def _is_rolled_back(error: BaseException) -> bool:
     """Return whether a borrower's error means a rolled-back transaction worth repeating."""
     if isinstance(error, _MAY_PASS):
         return True

@@ -127,7 +127,7 @@ _TOGETHER: LiteralString = "SELECT pg_advisory_xact_lock_shared(4935112608003)"
 _ALONE: LiteralString = "SELECT pg_advisory_xact_lock(4935112608003)"
 
 
-def _asking(db: PostgresSession) -> Callable[[str, Mapping[str, object]], Sequence[tuple[Any, ...]]]:
+def _executor(db: PostgresSession) -> Callable[[str, Mapping[str, object]], Sequence[tuple[Any, ...]]]:
     def ask(text: str, named: Mapping[str, object]) -> Sequence[tuple[Any, ...]]:
         cursor = db.execute(_NAMED.sub(r"%(\1)s", text.replace("%", "%%")).encode(), dict(named))
         db.turn()
@@ -147,7 +147,7 @@ def refuse_moved(
     for place, (append, lease) in enumerate(zip(batch, leases, strict=True)):
         if append.conversation is not None and db.ask(_LOCK_LEASED, lease):
             db.execute(_TOGETHER)
-            if not add_messages_to(_asking(db), append.conversation):
+            if not add_messages_to(_executor(db), append.conversation):
                 refused[place] = ConversationMoved(append.conversation.row.id)
     return refused
 
@@ -171,14 +171,14 @@ class PostgresMaintenance(PostgresOutbox):
         """Return the statements that read and write conversation rows."""
 
         def read(do: Callable[..., Any]) -> Any:
-            return self._connections.read(lambda db: do(_asking(db)))
+            return self._connections.read(lambda db: do(_executor(db)))
 
         def write(do: Callable[..., Any], *, alone: bool) -> Any:
             lock = _ALONE if alone else _TOGETHER  # a fork must not refer to entries that a deletion removes
 
             def locked(db: PostgresSession) -> tuple[Any, IsThere]:
                 db.execute(lock)
-                return do(_asking(db)), _never
+                return do(_executor(db)), _never
 
             return self._connections.write(locked)
 
@@ -297,18 +297,18 @@ def _status(db: PostgresSession, *, pool_size: int) -> StoreStatus:
         tables={name: _size(db, name, rows, size) for name, rows, size in db.ask(_TABLES)},
         missing_indexes=sorted(index_names() - set(states)) if found == len(MIGRATIONS) else [],
         invalid_indexes=sorted(name for name, valid in states.items() if not valid),
-        workers=int(_one(db, _WORKERS)) if found else 0,
+        workers=int(_scalar(db, _WORKERS)) if found else 0,
         pool_size=pool_size,
-        oldest_open=restored(str(_one(db, _OLDEST_OPEN) or "")) or None if found == len(MIGRATIONS) else None,
+        oldest_open=restored(str(_scalar(db, _OLDEST_OPEN) or "")) or None if found == len(MIGRATIONS) else None,
     )
 
 
 def _size(db: PostgresSession, table: str, estimate: int, size: int) -> TableSize:
     counted = f"SELECT count(*) FROM {table}".encode()
-    return TableSize(rows=int(estimate if estimate > _EXACT else _one(db, counted)), bytes=int(size))
+    return TableSize(rows=int(estimate if estimate > _EXACT else _scalar(db, counted)), bytes=int(size))
 
 
-def _one(db: PostgresSession, statement: Any, *parameters: object) -> Any:
+def _scalar(db: PostgresSession, statement: Any, *parameters: object) -> Any:
     for row in db.ask(statement, parameters or None):
         return row[0]
     return None
@@ -321,7 +321,7 @@ def _findings(db: PostgresSession) -> Iterator[str]:
         for last, run_id in runs:
             yield from record_findings(name_of(run_id), _records(db, last), 0)
     for table in ("flujo_records", "flujo_pauses", "flujo_labels"):
-        yield from orphan_finding(table, int(_one(db, _ORPHANS.format(table).encode())))
+        yield from orphan_finding(table, int(_scalar(db, _ORPHANS.format(table).encode())))
 
 
 def _records(db: PostgresSession, run: int) -> Iterator[tuple[Any, ...]]:

@@ -55,7 +55,7 @@ from psycopg.waiting import Ready, Wait
 
 from ..._core.outcomes import RunId
 from ...errors import StoreError
-from .._dsn_redaction import said_without_password
+from .._dsn_redaction import message_without_password
 from .._fork_safety import watch_forks
 from . import _statements as sql
 
@@ -430,7 +430,7 @@ class RunListener:
         try:
             yield
         except psycopg.Error as error:
-            text = said_without_password(str(error), self._url).strip()
+            text = message_without_password(str(error), self._url).strip()
             raise StoreError(f"Postgres: {type(error).__name__}: {text}") from None
 
 

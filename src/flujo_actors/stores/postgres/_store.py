@@ -266,14 +266,14 @@ class PostgresStore(
         self._clock, self._wall = clock, wall
         url, options = url_options(url)
         migrate = options.get("migrate", migrate)
-        pool_size = options.get("pool_size") or checked_pool_size(pool_size, what="PostgresStore: pool_size")
+        pool_size = options.get("pool_size") or checked_pool_size(pool_size, subject="PostgresStore: pool_size")
         self.pooler = checked_pooler(options.get("pooler", pooler))
         """Mode of the pooler; LISTEN and engines need a direct connection."""
         schema = checked_schema(options.get("schema", schema))
         url = url if self.pooler else in_schema(url, schema)  # a pooler refuses options of a session
         self.url: str = url
         """Database URL with its password: for engines, never for logs."""
-        checked_seconds(timeout_s, what="PostgresStore: timeout_s")
+        checked_seconds(timeout_s, subject="PostgresStore: timeout_s")
         self._connections = _driver()(
             url,
             pool_size=pool_size,
@@ -310,7 +310,7 @@ class PostgresStore(
         """Create unowned runs; call `tell` with the connection before commit."""
         transaction = _PostgresTransaction(self._append_through)
         slow = _is_long(admission.body for admission in admissions)
-        with self._connections.lent(transaction.is_there, slow=slow) as db:
+        with self._connections.lent_connection(transaction.is_there, slow=slow) as db:
             with self._connections.appending(db, slow=None):
                 answers, transaction.last = db.in_pipeline(lambda: self._admit(db, admissions, None, 0.0))
             tell(db, [answer.run_id for answer in answers if isinstance(answer, Lease)])
@@ -385,7 +385,7 @@ class PostgresStore(
         The run's row is locked from its first append to its end.
         """
         transaction = _PostgresTransaction(self._append_through)
-        with self._connections.lent(transaction.is_there) as db:
+        with self._connections.lent_connection(transaction.is_there) as db:
             transaction.connection = db
             yield transaction
         self.signals.announce(transaction.changed)

@@ -61,7 +61,7 @@ class PostgresTransfer:
 
     def put(self, runs: Iterable[tuple[StoredRun, Iterable[Record]]]) -> None:
         first: list[RunId] = []
-        with self._connections.lent(lambda db: owner_of(db, first[0]) is not None) as db:
+        with self._connections.lent_connection(lambda db: owner_of(db, first[0]) is not None) as db:
             for run, records in runs:
                 first.append(run.run_id)
                 self._put(db, run, records)

@@ -161,7 +161,7 @@ class SqliteBudgets:
 
 
 def write_share(db: sqlite3.Connection, lease: Lease, share: BudgetShare) -> None:
-    """Write a share, unless a later one is there."""
+    """Write a share, unless a later one exists."""
     budget = _opened(db, BudgetClaim(share=share)).budget
     _absorb(db, budget, share)
     _write(db, budget, lease, share)

@@ -205,9 +205,11 @@ class _SqliteSearch:
     def _of_keys(self, wanted: Mapping[str, Any], keys: list[str], limit: int) -> list[int]:
         read = {**wanted, "limit": rows_per_key(limit, len(keys))}
         rows = {key: [run for (run,) in self._db.execute(_OF_KEY, {**read, "key": key})] for key in keys}
-        return in_turns(rows, limit, None if self._per_key is None else {key: self._room(wanted, key) for key in keys})
+        return in_turns(
+            rows, limit, None if self._per_key is None else {key: self._free_of_key(wanted, key) for key in keys}
+        )
 
-    def _room(self, wanted: Mapping[str, Any], key: str) -> int:
+    def _free_of_key(self, wanted: Mapping[str, Any], key: str) -> int:
         assert self._per_key is not None
         [(count,)] = self._db.execute(_LEASED, {**wanted, "key": key, "run_id": None}).fetchall()
         return self._per_key - int(count)

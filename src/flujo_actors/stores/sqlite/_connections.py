@@ -291,7 +291,7 @@ class SqliteConnections:
             self._looking.release()
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[StoreConnection]:
+    def lent_connection(self) -> Iterator[StoreConnection]:
         """Yield a dedicated connection for one transaction, begun at its first write."""
         if self.in_memory:
             with _SqliteWrite(self, errors_are_ours=False) as db, _lending(db):
@@ -304,16 +304,16 @@ class SqliteConnections:
             try:
                 with self.errors():
                     _wait_for_lock(db)
-                with self._losing(), _lending(db):
+                with self._reporting_loss(), _lending(db):
                     yield db  # an error here is the borrower's own, unless it is about locks
-                with self.errors(), self._judging():
+                with self.errors(), self._attributing_violations():
                     _commit(db)
                     self._refuse_if_moved(db)
             finally:
                 db.close()  # rolls back uncommitted writes
 
     @contextlib.contextmanager
-    def _judging(self) -> Iterator[None]:
+    def _attributing_violations(self) -> Iterator[None]:
         """Attribute a violated constraint at commit to the borrower."""
         try:
             yield
@@ -321,7 +321,7 @@ class SqliteConnections:
             raise TransactionRefused(f"{self.path}: {error}; nothing was written") from error
 
     @contextlib.contextmanager
-    def _losing(self) -> Iterator[None]:
+    def _reporting_loss(self) -> Iterator[None]:
         """Report a missed file lock as a lost, repeatable transaction."""
         try:
             yield

@@ -25,7 +25,7 @@ from .._store_status import Migration, StoreStatus, TableSize, name_of, orphan_f
 from . import _statements as sql
 from ._budgets import forget_budgets
 from ._connections import SqliteConnections
-from ._record_writes import asking, columns_of, mark_ready
+from ._record_writes import columns_of, executor, mark_ready
 from ._run_queries import delete_labels, insert_labels, owner_of, record_rows
 from ._schema import MIGRATIONS, migrate, record_format, version
 
@@ -131,11 +131,11 @@ class SqliteMaintenance(SqliteOutbox, ABC):
 
         def read(do: Callable[..., Any]) -> Any:
             with self._connections.reading() as db:
-                return do(asking(db))
+                return do(executor(db))
 
         def write(do: Callable[..., Any], *, alone: bool) -> Any:
             with self._connections.writing() as db:
-                return do(asking(db))
+                return do(executor(db))
 
         return read, write
 
@@ -227,17 +227,17 @@ def _status(db: sqlite3.Connection, *, now: float) -> StoreStatus:
         record_format=record_format(db, found) if found else RECORD_VERSION,
         tables={name: _size(db, name) for name in sorted(names)},
         missing_indexes=sorted(_indexes(_fresh()) - _indexes(db)) if found == len(MIGRATIONS) else [],
-        workers=_one(db, "SELECT count(*) FROM flujo_workers WHERE seen_at > ?", now - 60) if found else 0,
-        oldest_open=restored(_one(db, _OLDEST_OPEN) or "") or None if found == len(MIGRATIONS) else None,
+        workers=_scalar(db, "SELECT count(*) FROM flujo_workers WHERE seen_at > ?", now - 60) if found else 0,
+        oldest_open=restored(_scalar(db, _OLDEST_OPEN) or "") or None if found == len(MIGRATIONS) else None,
     )
 
 
 def _size(db: sqlite3.Connection, table: str) -> TableSize:
     try:
-        size = _one(db, _PAGES, table)
+        size = _scalar(db, _PAGES, table)
     except sqlite3.OperationalError:  # SQLite without `dbstat`
         size = 0
-    return TableSize(rows=_one(db, f"SELECT count(*) FROM {table}"), bytes=size)
+    return TableSize(rows=_scalar(db, f"SELECT count(*) FROM {table}"), bytes=size)
 
 
 def _indexes(db: sqlite3.Connection) -> set[str]:
@@ -250,7 +250,7 @@ def _fresh() -> sqlite3.Connection:
     return db
 
 
-def _one(db: sqlite3.Connection, statement: str, *parameters: object) -> Any:
+def _scalar(db: sqlite3.Connection, statement: str, *parameters: object) -> Any:
     row = db.execute(statement, parameters).fetchone()
     return None if row is None else row[0]
 
@@ -263,7 +263,7 @@ def _findings(db: sqlite3.Connection) -> Iterator[str]:
     for key, run_id in db.execute("SELECT id, run_id FROM flujo_runs ORDER BY id").fetchall():
         yield from record_findings(name_of(run_id), db.execute(_CHECKED_RECORDS, {"run": key}), 0)
     for table in ("flujo_records", "flujo_pauses", "flujo_labels"):
-        yield from orphan_finding(table, _one(db, _ORPHANS.format(table)))
+        yield from orphan_finding(table, _scalar(db, _ORPHANS.format(table)))
 
 
 def _delete_rows(db: sqlite3.Connection, run: int) -> int:

@@ -290,8 +290,8 @@ def append_all(db: sqlite3.Connection, batch: Sequence[Append], wall: float, pla
     cursor = db.cursor()
     requests = owner_notices(db)  # no other process can add one before this transaction ends
     lost: list[LeaseLost | ConversationMoved | CancelPending | None] = []
-    written = _each_inserted(cursor, batch, wall, places) if len(batch) >= MANY else set()
-    for append, count in _together(batch):
+    written = _bulk_inserted(cursor, batch, wall, places) if len(batch) >= MANY else set()
+    for append, count in _merged(batch):
         if append.lease.run_id in written:
             lost.append(None)
             continue
@@ -316,7 +316,7 @@ def _notice(requests: Mapping[RunId, OwnerNotice], append: Append) -> OwnerNotic
     return None if has_ended(append.status) else requests.get(append.lease.run_id)
 
 
-def _together(batch: Sequence[Append]) -> Iterator[tuple[Append, int]]:
+def _merged(batch: Sequence[Append]) -> Iterator[tuple[Append, int]]:
     """Yield the appends, merging consecutive records of a run (rule 4)."""
     for _, group in itertools.groupby(batch, lambda append: append.lease if _is_plain(append) else id(append)):
         first, *others = group
@@ -355,7 +355,7 @@ def insert_first(
     if blob is not None:
         db.execute(sql.INSERT_BLOB, blob)
     if lease.epoch:
-        places.know(RunRow(lease, _under(run, lease), first, wall))
+        places.update(RunRow(lease, _under(run, lease), first, wall))
 
 
 def columns_of(record: Record) -> tuple[tuple[str, str, str, bytes | None, str | None], Blob | None]:
@@ -372,7 +372,7 @@ def columns_of(record: Record) -> tuple[tuple[str, str, str, bytes | None, str |
 _NAMED = re.compile(r"\{(\w+)\}")
 
 
-def asking(db: sqlite3.Connection) -> record_rows.Ask:
+def executor(db: sqlite3.Connection) -> record_rows.Ask:
     """Return how to execute statements with `{name}`."""
     return lambda text, named: db.execute(_NAMED.sub(r":\1", text), named).fetchall()
 
@@ -382,7 +382,7 @@ def _appended(
 ) -> LeaseLost | ConversationMoved | None:
     lease = append.lease
     if append.conversation is not None:
-        moved = record_rows.moved(asking(cursor.connection), append.conversation)
+        moved = record_rows.moved(executor(cursor.connection), append.conversation)
         if moved is not None:
             return moved
     place, records = places.of(lease), append.records
@@ -400,13 +400,13 @@ def _appended(
     if append.release:
         places.forget(lease)
     elif place is not None:
-        places.know(place)
+        places.update(place)
     for each in append.evidence:
         learn(cursor.connection, each, wall)
     if append.cached:
         write_cached(cursor.connection, append.cached, wall)
     if append.conversation is not None:
-        record_rows.add_messages_to(asking(cursor.connection), append.conversation)
+        record_rows.add_messages_to(executor(cursor.connection), append.conversation)
     for share in append.shares:
         write_share(cursor.connection, lease, share)
     if append.outbox and place is not None:
@@ -463,7 +463,7 @@ def _many_inserted(
     return place, records
 
 
-def _each_inserted(cursor: sqlite3.Cursor, batch: Sequence[Append], wall: float, places: RunPositions) -> set[RunId]:
+def _bulk_inserted(cursor: sqlite3.Cursor, batch: Sequence[Append], wall: float, places: RunPositions) -> set[RunId]:
     """Insert single records of many runs in bulk (rule 4); return them."""
     counts = Counter(append.lease.run_id for append in batch)
     rows: dict[int, tuple[RunRow, tuple[object, ...]]] = {}
@@ -482,7 +482,7 @@ def _each_inserted(cursor: sqlite3.Cursor, batch: Sequence[Append], wall: float,
         part = places_and_columns[start : start + MOST_AT_ONCE]
         values = itertools.chain.from_iterable(columns for _, columns in part)
         for (key,) in cursor.execute(sql.insert_each_at(len(part)), (*values,)).fetchall():
-            places.know(rows[key][0])
+            places.update(rows[key][0])
             written.add(rows[key][0].lease.run_id)
     return written
 

@@ -85,14 +85,14 @@ class RunPositions:
         place = self._known.get(lease.run_id)
         return place if place is not None and place.lease == lease else None
 
-    def know(self, place: RunRow) -> None:
+    def update(self, place: RunRow) -> None:
         """Something was written there."""
         if len(self._known) >= MOST:
             self._known.clear()
         self._known[place.lease.run_id] = place
 
     def forget(self, lease: Lease) -> None:
-        """The lease was given up, or lost."""
+        """The lease was released, or lost."""
         self._known.pop(lease.run_id, None)
 
     def __enter__(self) -> None:
@@ -253,10 +253,10 @@ class SqliteRunQueries:
         """Return the existing runs; cached while the file's version is unchanged."""
         asked, version, now = tuple(run_ids), self._connections.version(), self._clock.now()
         if self._seen is None or not self._seen.fits(asked, version, now):
-            self._seen = _Seen(asked=asked, version=version, at=now, runs=self._looked(asked))
+            self._seen = _Seen(asked=asked, version=version, at=now, runs=self._query_many(asked))
         return self._seen.runs
 
-    def _looked(self, run_ids: Sequence[RunId]) -> dict[RunId, StoredRun]:
+    def _query_many(self, run_ids: Sequence[RunId]) -> dict[RunId, StoredRun]:
         ids = json.dumps([storable(run_id) for run_id in run_ids])
         with self._connections.reading() as db:
             found = self._stored(db, "WHERE run_id IN (SELECT value FROM json_each(:ids))", {"ids": ids})

@@ -287,7 +287,7 @@ class SqliteStore(
     ) -> None:
         self._clock = clock or SystemClock()
         self._wall = wall
-        timeout_s = checked_seconds(busy_timeout_s, what="SqliteStore: busy_timeout_s")
+        timeout_s = checked_seconds(busy_timeout_s, subject="SqliteStore: busy_timeout_s")
         self._places = RunPositions()
         self._connections = SqliteConnections(
             os.fspath(path), synchronous=synchronous, busy_timeout_s=timeout_s, migrates=migrates(migrate)
@@ -388,7 +388,7 @@ class SqliteStore(
         journal among them: write late and briefly. Earlier reads are not part of the transaction, unless it is begun
         with `connection.execute("BEGIN IMMEDIATE")`.
         """
-        with self._connections.lent() as db:
+        with self._connections.lent_connection() as db:
             yield _SqliteTransaction(db, self._append_through)
 
     @property

@@ -1,7 +1,7 @@
 """Rewriter from damaged JSON to strict JSON for the parser.
 
 1. One pass, left to right, with an explicit stack of open containers; each token costs one step of the budget.
-2. Commas are written by the mender itself, between items: missing, doubled and trailing ones all come out right.
+2. Commas are written by the repairer itself, between items: missing, doubled and trailing ones all come out right.
 3. A key is written only together with its value: a key whose value was cut off disappears, nothing is filled in.
 4. A closer closes the nearest container of its kind, and every container open inside it.
 5. Text that cannot be parsed as JSON without guessing raises `NotJson`.
@@ -315,7 +315,7 @@ _CLOSING_REPAIRS = frozenset({"missing_closer", "wrong_closer", "stray_closer", 
 
 
 @attrs.frozen(kw_only=True)
-class Mended:
+class RepairedJson:
     """Strict JSON text for `source[start:end]`, and the applied repairs."""
 
     json: str
@@ -329,13 +329,13 @@ class Mended:
     steps: int
 
 
-def mend(text: str, start: int, end: int, *, max_depth: int, max_steps: int) -> Mended:
+def repair_container(text: str, start: int, end: int, *, max_depth: int, max_steps: int) -> RepairedJson:
     """Rewrite the container that opens at `start`, reading no further than `end`."""
-    return _Mender(text, start, end, max_depth, max_steps).run()
+    return _Repairer(text, start, end, max_depth, max_steps).run()
 
 
-class _Mender(Values):
-    def run(self) -> Mended:
+class _Repairer(Values):
+    def run(self) -> RepairedJson:
         self.open(OPENERS[self.text[self.pos]])
         while self.stack:
             self.spend()
@@ -348,7 +348,7 @@ class _Mender(Values):
         if LEFTOVER_CLOSERS.match(self.text, self.pos, self.end):
             self.note("leftover_closers")
         empty = self.scalars == 0 and len(self.out) <= 2
-        return Mended(
+        return RepairedJson(
             json="".join(self.out),
             start=self.start,
             end=self.pos,

@@ -355,7 +355,7 @@ class ContainerFrame:
 
 
 class Writer:
-    """Position of the mender in the source, and its output so far."""
+    """Position of the repairer in the source, and its output so far."""
 
     def __init__(self, text: str, start: int, end: int, max_depth: int, max_steps: int) -> None:
         self.text, self.start, self.pos, self.end = text, start, start, end

@@ -235,7 +235,7 @@ _HEADERS = ("authorization", "cookie")
 _CERTAIN = ("password", "passwd", "pwd", "passphrase", "secret", "credential", "credentials")
 
 
-def lower_in_place(text: str) -> str:
+def lower_by_position(text: str) -> str:
     """Return lower-case `text` at unchanged positions, despite `İ`."""
     lowered = text.lower()
     return lowered if len(lowered) == len(text) else "".join(map(_lower_one, text))
@@ -282,7 +282,7 @@ class Assignments:
         """Yield the positions of values of secret names in `text`."""
         if ":" not in text and "=" not in text:
             return
-        lowered = lower_in_place(text)
+        lowered = lower_by_position(text)
         for last_word, site_pattern in self._sites.items():
             if last_word in lowered:
                 yield from self._spans_at(site_pattern, text, lowered)

@@ -227,7 +227,7 @@ def _attributes(value: object) -> Iterator[tuple[str, object]]:
                 yield slot, getattr(value, slot)
 
 
-def worth_hiding(values: Iterable[str]) -> frozenset[str]:
+def secret_values(values: Iterable[str]) -> frozenset[str]:
     """Return the values long and rare enough to hide."""
     stripped = (value.strip() for value in values)
     return frozenset(
@@ -371,12 +371,12 @@ class Redactor:
             names: further names whose values are hidden.
         """
         names = _texts(names)
-        found = worth_hiding(environment_secrets(environ, _endings(names)))
-        return cls(secrets=_texts(secrets) | found, patterns=patterns, names=names).knowing(deps)
+        found = secret_values(environment_secrets(environ, _endings(names)))
+        return cls(secrets=_texts(secrets) | found, patterns=patterns, names=names).with_deps(deps)
 
-    def knowing(self, deps: object, *, most: int = MOST_OBJECTS) -> Redactor:
+    def with_deps(self, deps: object, *, most: int = MOST_OBJECTS) -> Redactor:
         """Return a redactor that also hides secrets of `deps`."""
-        return self.hiding(worth_hiding(deps_secrets(deps, self._more, most=most)))
+        return self.hiding(secret_values(deps_secrets(deps, self._more, most=most)))
 
     def hiding(self, secrets: frozenset[str]) -> Redactor:
         """This redactor, also hiding these values; itself if it does so already."""
@@ -527,13 +527,13 @@ class LiveRedactor:
         self._lock = threading.Lock()
         self._redactor = Redactor.from_environment(environ if began is None else began)
         for each in self._deps:
-            self._redactor = self._redactor.knowing(each)
+            self._redactor = self._redactor.with_deps(each)
         _learned.add(self._redactor.known)
 
     def learn(self, deps: object) -> None:
         """Add the secrets of deps made for an attempt."""
         with self._lock:
-            secrets = self._redactor.knowing(deps, most=_NEAREST).known - self._redactor.known
+            secrets = self._redactor.with_deps(deps, most=_NEAREST).known - self._redactor.known
             if secrets and secrets not in self._made:
                 self._made.append(secrets)
                 self._with_made = None
@@ -546,7 +546,7 @@ class LiveRedactor:
         if held != self._seen:
             with self._lock:
                 self._seen = dict(held)
-                self._hide(worth_hiding(environment_secrets(dict(self._environ))))
+                self._hide(secret_values(environment_secrets(dict(self._environ))))
         return self._all()
 
     def _all(self) -> Redactor:
@@ -561,7 +561,7 @@ class LiveRedactor:
         self.current()
         for each in self._deps:
             with self._lock:
-                self._hide(self._redactor.knowing(each, most=_NEAREST).known)
+                self._hide(self._redactor.with_deps(each, most=_NEAREST).known)
         return self._all().error_text(text)
 
     def _hide(self, secrets: frozenset[str]) -> None:

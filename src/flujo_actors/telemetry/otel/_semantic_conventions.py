@@ -55,8 +55,10 @@ def _written(value: object) -> AttributeValue:
 
 def event_attributes(event: Event) -> Attributes:
     """Return all attributes of an event, for a span event."""
-    said = facts(event)
-    return written({f"flujo.{name}": said[name] for name in said.keys() - {"kind", "at", "run_id", "labels"}})
+    attributes = facts(event)
+    return written(
+        {f"flujo.{name}": attributes[name] for name in attributes.keys() - {"kind", "at", "run_id", "labels"}}
+    )
 
 
 def label_attributes(labels: Mapping[str, str]) -> Attributes:
@@ -79,18 +81,18 @@ def model_attributes(event: ModelStarted) -> Attributes:
 
 def _settings_attributes(settings: Mapping[str, object]) -> Attributes:
     """Return temperature, token limit and other settings."""
-    said = {f"gen_ai.request.{name}": value for name, value in settings.items() if name != "stop_sequences"}
+    attributes = {f"gen_ai.request.{name}": value for name, value in settings.items() if name != "stop_sequences"}
     stops = settings.get("stop_sequences")
     listed: Attributes = {"gen_ai.request.stop_sequences": list(map(str, stops))} if isinstance(stops, list) else {}
-    return written(said) | listed
+    return written(attributes) | listed
 
 
 def model_result_attributes(event: ModelEnded) -> Attributes:
     """Return the attributes of a model call at its end."""
-    said = written({"gen_ai.response.model": event.response_model})
+    attributes = written({"gen_ai.response.model": event.response_model})
     if event.finish_reason:
-        said["gen_ai.response.finish_reasons"] = [event.finish_reason]
-    return said | token_attributes(event)
+        attributes["gen_ai.response.finish_reasons"] = [event.finish_reason]
+    return attributes | token_attributes(event)
 
 
 def error_attributes(error_type: str | None, *, failed: bool) -> Attributes:
@@ -154,8 +156,8 @@ def retrieval_attributes(event: RetrievalStarted) -> Attributes:
 
 def retrieval_result_attributes(event: RetrievalEnded) -> Attributes:
     """Return the attributes of a search at its end."""
-    said = {"flujo.found": event.found, "flujo.best_score": event.best_score, "flujo.cached": event.cached}
-    return written({"gen_ai.retrieval.documents": event.documents, **said})
+    attributes = {"flujo.found": event.found, "flujo.best_score": event.best_score, "flujo.cached": event.cached}
+    return written({"gen_ai.retrieval.documents": event.documents, **attributes})
 
 
 def system_attributes(text: str | None) -> Attributes:

@@ -145,7 +145,7 @@ class Metrics:
                 self._gauges[name].set(value, {tag: each})
             self._measured[name] |= values.keys()
 
-    def taken(self, event: RunTaken, labels: Attributes) -> None:
+    def record_wait(self, event: RunTaken, labels: Attributes) -> None:
         """Note how long a run waited for a worker."""
         self._waits.record(event.waited_s, written({"flujo.queue": event.queue}) | labels)
 
@@ -172,7 +172,7 @@ class Metrics:
 
     def usage(self, event: AgentUsage, labels: Attributes) -> None:
         """Count tokens and dollars."""
-        asked = _asked(event, "invoke_agent") | labels
+        asked = _request_attributes(event, "invoke_agent") | labels
         if event.requests:  # after its last request an agent may only call tools
             self._tokens.record(event.input_tokens, asked | {"gen_ai.token.type": "input"})
             self._tokens.record(event.output_tokens, asked | {"gen_ai.token.type": "output"})
@@ -181,7 +181,9 @@ class Metrics:
 
     def model_call(self, event: ModelEnded, duration_s: float, labels: Attributes) -> None:
         """Note how long a model call took."""
-        self._duration.record(duration_s, _asked(event, "chat") | written({"error.type": event.error_type}) | labels)
+        self._duration.record(
+            duration_s, _request_attributes(event, "chat") | written({"error.type": event.error_type}) | labels
+        )
 
     def repair(self, event: _Repair, labels: Attributes) -> None:
         """Count a repair that began, succeeded or failed."""
@@ -193,7 +195,7 @@ class Metrics:
         self._stages.add(1, _tags(event) | labels)
 
 
-def _asked(event: AgentUsage | ModelEnded, operation: str) -> Attributes:
+def _request_attributes(event: AgentUsage | ModelEnded, operation: str) -> Attributes:
     model = written({"gen_ai.operation.name": operation, "gen_ai.request.model": event.model})
     return model | provider_attributes(event.provider)
 
@@ -455,9 +457,9 @@ class OtelSink:
     def _end_run(self, event: ev.RunEndedEvent) -> None:
         if spans := self._runs.pop(event.run_id, None):
             self._metrics.ended(event, spans.pipeline, self._labels(event.labels))
-            said = conventions.usage_attributes(event.usage) | {"flujo.status": event.status, **_error(event)}
-            said |= conventions.written({"flujo.output": event.output})
-            spans.end(RUN, event.at, _status(event), said)
+            attributes = conventions.usage_attributes(event.usage) | {"flujo.status": event.status, **_error(event)}
+            attributes |= conventions.written({"flujo.output": event.output})
+            spans.end(RUN, event.at, _status(event), attributes)
 
     def _labels(self, labels: Mapping[str, str]) -> conventions.Attributes:
         """Return the labels that metrics carry."""
@@ -472,7 +474,7 @@ class OtelSink:
     def _measure(self, event: ev.Event) -> None:
         match event:
             case ev.RunTaken():
-                self._metrics.taken(event, self._labels(event.labels))
+                self._metrics.record_wait(event, self._labels(event.labels))
             case ev.RunWoken():
                 self._metrics.woken(event)
             case ev.RetentionDeleted():
@@ -598,34 +600,34 @@ def _open(spans: OpenSpans, event: _Beginning) -> None:
     key = _key(event)
     match event:
         case ev.StepStarted():
-            said = conventions.written({"flujo.input": event.input})
-            spans.open(key, f"step {event.step_name}", event.at, where | said)
+            attributes = conventions.written({"flujo.input": event.input})
+            spans.open(key, f"step {event.step_name}", event.at, where | attributes)
         case ev.AttemptStarted():
             spans.open(key, f"attempt {event.attempt}", event.at, where | {"flujo.attempt": event.attempt})
         case ev.ModelStarted():
-            said = where | conventions.model_attributes(event)
-            spans.open(key, f"chat {event.model}", event.at, said, SpanKind.CLIENT)
+            attributes = where | conventions.model_attributes(event)
+            spans.open(key, f"chat {event.model}", event.at, attributes, SpanKind.CLIENT)
         case ev.ToolStarted():
-            said = where | conventions.tool_attributes(event)
-            spans.open(key, f"execute_tool {event.tool_name}", event.at, said)
+            attributes = where | conventions.tool_attributes(event)
+            spans.open(key, f"execute_tool {event.tool_name}", event.at, attributes)
         case ev.RetrievalStarted():
-            said = where | conventions.retrieval_attributes(event)
-            spans.open(key, f"retrieval {event.collection}", event.at, said, SpanKind.CLIENT)
+            attributes = where | conventions.retrieval_attributes(event)
+            spans.open(key, f"retrieval {event.collection}", event.at, attributes, SpanKind.CLIENT)
 
 
 def _end(spans: OpenSpans, event: _Ending) -> None:
-    said: conventions.Attributes = {"flujo.status": event.status, **_error(event)}
+    attributes: conventions.Attributes = {"flujo.status": event.status, **_error(event)}
     match event:
         case ev.StepEnded():
-            said |= conventions.usage_attributes(event.usage) | {"flujo.attempts": event.attempts}
-            said |= conventions.written({"flujo.output": event.output})
+            attributes |= conventions.usage_attributes(event.usage) | {"flujo.attempts": event.attempts}
+            attributes |= conventions.written({"flujo.output": event.output})
         case ev.ModelEnded():
-            said |= conventions.model_result_attributes(event)
+            attributes |= conventions.model_result_attributes(event)
         case ev.ToolEnded():
-            said |= conventions.tool_result_attributes(event)
+            attributes |= conventions.tool_result_attributes(event)
         case ev.RetrievalEnded():
-            said |= conventions.retrieval_result_attributes(event)
-    spans.end(_key(event), event.at, _status(event), said)
+            attributes |= conventions.retrieval_result_attributes(event)
+    spans.end(_key(event), event.at, _status(event), attributes)
 
 
 def _annotate(spans: OpenSpans, event: ev.AgentEvent) -> None:
@@ -636,8 +638,8 @@ def _annotate(spans: OpenSpans, event: ev.AgentEvent) -> None:
     match event:
         case ev.AgentUsage():
             attempt.usage += _usage(event)
-            said = conventions.agent_attributes(event) | conventions.usage_attributes(attempt.usage)
-            attempt.span.set_attributes(said)
+            attributes = conventions.agent_attributes(event) | conventions.usage_attributes(attempt.usage)
+            attempt.span.set_attributes(attributes)
         case ev.AgentSystem():
             attempt.span.set_attributes(conventions.system_attributes(event.text))
     spans.add_event(attempt.key, event.kind, event.at, conventions.event_attributes(event))

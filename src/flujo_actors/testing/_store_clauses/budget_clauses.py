@@ -20,7 +20,7 @@ from ...stores._store_port import Store
 from .store_target import STEP, StorePlace, admit, claim, record, write
 
 LIMITS = UsageLimits(total_tokens_limit=100, request_limit=5)
-CALL = ReservationRequest(reserves=Amount(tokens=30, requests=1), reckoned=Amount(tokens=30))
+CALL = ReservationRequest(reserves=Amount(tokens=30, requests=1), estimate=Amount(tokens=30))
 
 
 def share(holder: str, version: int = 1, **facts: Any) -> BudgetShare:
