@@ -131,6 +131,8 @@ def test_a_durable_run_of_functions_is_resumed(tmp_path: Path) -> None:
         (lambda: Step.human_in_the_loop("s", "?", schema=bool), "input_schema"),
         (lambda: Step.granular("s", same, max_turn=3), "max_turns"),
         (lambda: Step.granular("s", same, timeout=3), "timeout_s"),
+        (lambda: Step.approval("s", "?", deadline_s=3), "timeout_s"),
+        (lambda: Step.wait_for("s", "paid", deadline_s=3), "timeout_s"),
     ],
 )
 def test_an_unknown_option_is_refused_with_the_nearest_name(make: Callable[[], Any], meant: str) -> None:
@@ -145,8 +147,9 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(make: Callable[[], A
 
 def test_an_option_like_no_other_is_refused_with_all_names() -> None:
     """Then the reader chooses."""
-    with pytest.raises(UnknownOption, match=r"'zzz': it has agent, agent_options, backoff, .*max_retries.*"):
+    with pytest.raises(UnknownOption, match=r"'zzz': it has agent, agent_options, backoff, .*max_retries.*") as refused:
         Step("s", same, zzz=1)
+    assert "resumable" not in str(refused.value)
 
 
 # --- forgotten awaits ---------------------------------------------------------------------------------------

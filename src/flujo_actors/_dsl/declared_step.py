@@ -217,7 +217,15 @@ def options_of(kind: type[Declared]) -> frozenset[str]:
     return _options[kind]
 
 
-_MEANT = {"retry": "max_retries"}
+def public_options(kind: type[Declared]) -> frozenset[str]:
+    """Return the keyword options of this kind of step for its factory."""
+    return options_of(kind) - _INTERNAL
+
+
+_INTERNAL = frozenset({"deadline_s", "resumable"})
+"""Fields that a factory such as `Step.approval` sets from its own arguments."""
+
+_MEANT = {"retry": "max_retries", "deadline_s": "timeout_s"}
 """Options meant by a name that is closer to another one."""
 
 
@@ -226,8 +234,9 @@ def refuse_unknown(name: object, options: Mapping[str, object], known: frozenset
     if options.keys() <= known:
         return
     wrong = next(option for option in options if option not in known)
-    near = _MEANT.get(wrong) or nearest(wrong, sorted(known), cutoff=0.5)
-    hint = f"did you mean {near!r}?" if near else f"it has {', '.join(sorted(known))}"
+    shown = sorted(known - _INTERNAL)
+    near = _MEANT.get(wrong) or nearest(wrong, shown, cutoff=0.5)
+    hint = f"did you mean {near!r}?" if near else f"it has {', '.join(shown)}"
     raise UnknownOption(f"step {name!r} has no option {wrong!r}: {hint}")
 
 
@@ -513,6 +522,7 @@ class GovernedKinds:
             assert flujo.resume(paused.state_token, Decision("approve", by="ada")).output == 900
             ```
         """
+        refuse_unknown(name, config, public_options(_dsl.Approval))
         return _dsl.Approval(
             name,
             message,
@@ -591,6 +601,7 @@ class GovernedKinds:
             assert [result.output for result in flujo.recover()] == [12]
             ```
         """
+        refuse_unknown(name, config, public_options(_dsl.WaitFor))
         return _dsl.WaitFor(name, event, key=key, schema=schema, deadline_s=timeout_s, on_timeout=on_timeout, **config)
 
     @staticmethod

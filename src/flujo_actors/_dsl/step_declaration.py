@@ -12,7 +12,7 @@ from .. import _dsl
 from .._core.type_parameters import In, Out
 from ..errors import DeclarationError
 from .call_plan import CallPlan, check_agent_only, name_of, plan_agent, plan_maker
-from .declared_step import Declared, GovernedKinds, of_type, options_of, refuse_unknown
+from .declared_step import Declared, GovernedKinds, of_type, public_options, refuse_unknown
 from .output_options import NO_PROCESSING, Processing, Resumable, as_processing, as_rate_limits, checked_rehearse
 from .output_options import AgentOptions as AgentOptions
 from .output_options import AllOptions as AllOptions
@@ -298,7 +298,7 @@ class Step(Declared[In, Out], GovernedKinds):
             assert flujo.run("Oslo, please").output == "Booked."
             ```
         """
-        refuse_unknown(name, options, options_of(Step) | {"max_turns", "on_uncertain", "keep_last", "guard"})
+        refuse_unknown(name, options, public_options(Step) | {"max_turns", "on_uncertain", "keep_last", "guard"})
         options["resumable"] = Resumable(
             max_turns=max_turns, on_uncertain=on_uncertain, keep_last=keep_last, guard=guard
         )
