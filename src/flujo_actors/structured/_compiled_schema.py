@@ -28,10 +28,11 @@ import attrs
 import jsonschema_rs
 import pydantic
 from cattrs.preconf.json import make_converter
+from outcome import Value
 from pydantic_core import from_json, to_json
 
 from .._core.attempt_results import escalating
-from .._core.error_info import message_of
+from .._core.error_info import message_of, tried
 from .._core.records.data_models import SCHEMAS, known_to_pydantic
 from ..errors import DeclarationError
 from ._read_result import Flaw
@@ -205,14 +206,12 @@ class Schema:
         Args:
             data: valid parsed JSON.
         """
-        try:
-            return self._construct(data)
-        except ValueError:
-            raise
-        except Exception as error:  # validators and converters of the user
-            if control := escalating(error):
-                raise control from None
-            raise ValueError(f"{self.name} refuses the value: {_leaf_message(error)}") from error
+        got = tried(self._construct, data)
+        if isinstance(got, Value) or isinstance(got.error, ValueError):
+            return got.unwrap()
+        if control := escalating(got.error):
+            raise control from None
+        raise ValueError(f"{self.name} refuses the value: {_leaf_message(got.error)}") from got.error
 
 
 def compile_schema(schema: object) -> Schema:

@@ -20,10 +20,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, assert_never
 
 import attrs
+from outcome import Value
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from .._core.attempt_results import escalating
-from .._core.error_info import message_of
+from .._core.error_info import message_of, tried
 from ..errors import StructuredOutputError
 from ._coerce import coerce
 from ._compiled_schema import Schema, compile_schema
@@ -473,14 +474,12 @@ def as_text(answer: object) -> str:
 
 def as_data(value: object) -> object:
     """Return a value as JSON data, or raise `ValueError`."""
-    try:
-        return to_jsonable_python(value, fallback=_fields_of)
-    except ValueError:
-        raise
-    except Exception as error:  # properties and serializers of the user's classes
-        if control := escalating(error):
-            raise control from None
-        raise ValueError(f"{type(error).__name__}: {message_of(error)}") from error
+    got = tried(to_jsonable_python, value, fallback=_fields_of)
+    if isinstance(got, Value) or isinstance(got.error, ValueError):
+        return got.unwrap()
+    if control := escalating(got.error):
+        raise control from None
+    raise ValueError(f"{type(got.error).__name__}: {message_of(got.error)}") from got.error
 
 
 def as_json(data: object) -> str:

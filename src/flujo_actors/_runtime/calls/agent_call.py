@@ -21,7 +21,7 @@ from ..._bridge.threads import in_thread
 from ..._bridge.user_code_guard import guarded
 from ..._core import seams
 from ..._core.attempt_results import PLAIN, Attempt, AttemptFailed, AttemptStopped, AttemptSucceeded
-from ..._core.error_info import message_of
+from ..._core.error_info import message_of, tried
 from ..._core.outcomes import (
     Aborted,
     Chunk,
@@ -295,10 +295,10 @@ def answer_of(run: Run, name: str, value: object, work: AttemptInput) -> Attempt
     """Return the meaning of an answer: an output or an outcome."""
     if type(value) in PLAIN:
         return AttemptSucceeded(output=value, context=work.context)
-    try:
-        return _attempt_for(name, value, work)
-    except Exception as error:  # user code: the attributes of an answer may do anything
-        return failure_of(run, error, subject=f"The answer of step {name!r} cannot be read")
+    got = tried(_attempt_for, name, value, work)
+    if isinstance(got, Error):
+        return failure_of(run, got.error, subject=f"The answer of step {name!r} cannot be read")
+    return got.value
 
 
 def plain_attempt(run: Run, state: StepState, got: Value[object] | Error) -> Attempt:
