@@ -142,7 +142,7 @@ COMMANDS: Mapping[str, LateCommand] = MappingProxyType(
         "store": LateCommand(".store_commands:store", "Show, check, migrate and vacuum the database of a store."),
         "validate": LateCommand(".validate_command:validate", "Check blueprints, and fix them with --fix."),
         "page": LateCommand(".page_command:page", "Show the runs of a store in a browser."),
-        "serve": LateCommand(".page_command:page", "Show the runs of a store in a browser."),
+        "serve": LateCommand(".page_command:serve_page", "Serve the run page: an alias of `page`."),
     }
 )
 

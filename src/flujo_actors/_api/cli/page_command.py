@@ -75,6 +75,14 @@ def page(
     return _serve(_app(address, key, once=token is None, **options), host, port, key)
 
 
+serve_page = click.Command(
+    "serve",
+    callback=page.callback,
+    params=[*page.params],
+    help=f"Serve the run page: an alias of `page`.{(page.help or '').partition('.')[2]}",
+)
+
+
 def _app(address: str, key: str, *, once: bool, read_only: bool, no_content: bool) -> Starlette:
     auth = OneTimeLink(key) if once else key
     return run_page(address, auth=auth, read_only=read_only, content=not no_content)
