@@ -36,7 +36,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.got: list[tuple[dict[str, str], bytes]] = []
-        self.statuses: list[int] = []
+        self.statuses: list[int | str] = []
         self.holds = threading.Event()
         self.holds.set()
         receiver = self
@@ -46,7 +46,11 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 receiver.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
                 receiver.holds.wait(30)
-                self.send_response(receiver.statuses.pop(0) if receiver.statuses else 204)
+                status = receiver.statuses.pop(0) if receiver.statuses else 204
+                if isinstance(status, str):
+                    self.wfile.write(f"HTTP/1.1 {status} OK\r\n\r\n".encode())
+                    return
+                self.send_response(status)
                 self.send_header("location", "http://127.0.0.1:1/elsewhere")
                 self.end_headers()
 
@@ -207,6 +211,22 @@ def test_a_message_is_sent_again_until_it_is_taken(stored: Any, receiver: Receiv
     assert [info.status for info in RunClient(store).webhooks()] == ["delivered"]
     assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 1
     assert len(receiver.got) == 3
+
+
+@pytest.mark.parametrize("status", ["9" * 5_000, "20", "x"])
+def test_a_response_without_a_status_is_a_failed_delivery(stored: Any, receiver: Receiver, status: str) -> None:
+    """The message is sent again; other messages of the worker are not affected."""
+    store, clock = stored
+    receiver.statuses = [status]
+    flujo = Flujo(Step("a", echo), store=store, webhooks=[hook(receiver, on=("ended",))])
+    flujo.run(1, run_id="r")
+    sends = sender(store, flujo)
+    trio.run(sends.flush)
+    [info] = RunClient(store).webhooks()
+    assert (info.status, info.error) == ("pending", "DeliveryError: the response is not HTTP")
+    clock.now += DELAYS_S[0]
+    trio.run(sends.flush)
+    assert [info.status for info in RunClient(store).webhooks()] == ["delivered"]
 
 
 def test_a_message_fails_after_a_day_and_is_retried_by_hand(stored: Any, receiver: Receiver) -> None:

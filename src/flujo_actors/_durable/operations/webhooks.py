@@ -489,6 +489,6 @@ async def _status_of(stream: trio.abc.ReceiveStream) -> int:
 
 def _status_in(head: bytes) -> int:
     words = head.partition(b"\r\n")[0].split(b" ")
-    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit() or len(words[1]) != 3:
         raise DeliveryError("the response is not HTTP")
     return int(words[1])
