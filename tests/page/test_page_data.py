@@ -134,6 +134,9 @@ async def test_two_outputs_are_compared_by_line_and_word(store: Any) -> None:
     assert rows[0] == [[["a line", True]], [["a line", True]], True]
     assert rows[1][0] == [["about ", True], ["tea", False], [" today", True]]
     assert rows[1][1] == [["about ", True], ["milk", False], [" today", True]]
+    assert (await got(page, "diff", a="tea", b="milk", one="9" * 5_000, other="²"))["rows"] == [
+        [[["", True]], [["", True]], True]
+    ]
     assert (await got(run_page(store, content=False), "diff", a="tea", b="milk")) == {"hidden": True}
 
 

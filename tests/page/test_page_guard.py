@@ -228,6 +228,9 @@ async def test_what_is_no_json_or_too_long_is_refused(place: str):
         assert (await http.post("/api/answer", content=b"[1]", headers=json_type)).status_code == 422
         long = b'{"a": "' + b"x" * 1_100_000 + b'"}'
         assert (await http.post("/api/answer", content=long, headers=json_type)).status_code == 413
+        for length in ("9" * 5_000, b"\xb2"):
+            answer = await http.post("/api/answer", content=b"{}", headers={**json_type, "content-length": length})
+            assert answer.status_code == 413
 
 
 async def test_a_page_that_only_shows_takes_no_posts(place: str):

@@ -239,7 +239,7 @@ def _refused_post(headers: Headers) -> Response | None:
     if kind != "application/json" or not _same_origin(headers):
         return _no(403, _FOREIGN)
     length = headers.get("content-length", "0")
-    if not length.isdigit() or int(length) > LONGEST_POST:
+    if not length.isdecimal() or len(length) > 15 or int(length) > LONGEST_POST:
         return _no(413, f"that is too long: {LONGEST_POST:,} bytes can be sent")
     return None
 

@@ -196,7 +196,7 @@ def _intended(body: Fields, path: str) -> Message:
 
 def _turn(path: str) -> int:
     key = path.partition("/~u")[2].partition(":")[0].partition("#")[0]
-    return int(key) if key.isdecimal() else 0
+    return int(key) if key.isdecimal() and len(key) < 16 else 0
 
 
 def _committed(body: Fields, record: RecordSummary, message: Message) -> Message:
@@ -222,7 +222,7 @@ def _cached(usage: object) -> int:
 
 
 def _count(value: object) -> int:
-    return int(value) if isinstance(value, int | float) else 0
+    return int(value) if is_number(value) else 0
 
 
 def _retrieved(body: Fields, record: RecordSummary) -> Message | None:

@@ -446,12 +446,16 @@ def part_of(store: Store, run_id: RunId, seq: int, part: str, clean: Clean) -> s
 def two_texts(store: Store, asked: Mapping[str, str], clean: Clean) -> list[str]:
     """Return the two texts that a request compares. Blocks."""
     runs = [RunId(asked.get(name, "")) for name in ("a", "b")]
-    numbers = [int(text) if (text := asked.get(name, "0")).isdecimal() else 0 for name in ("one", "other")]
+    numbers = [_seq_in(asked.get(name, "0")) for name in ("one", "other")]
     if "step" in asked:
         turns = turns_of(Bodies.of(store, runs[0]), StepPath(asked["step"]))
         return [str(clean(turns[each])) if each < len(turns) else "" for each in numbers]
     part = "input" if asked.get("part") == "input" else "output"
     return [part_of(store, run, seq, part, clean) if seq else "" for run, seq in zip(runs, numbers, strict=True)]
+
+
+def _seq_in(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 16 else 0
 
 
 def outputs_of(store: Store, run_id: RunId) -> dict[StepPath, object]:
