@@ -438,3 +438,16 @@ def test_reading_a_signature_never_calls_the_agent() -> None:
     plan_agent(lambda data: called.append(data), step_name="s")
     assert not called
     assert inspect.signature(plan_agent).parameters["step_name"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def test_a_signature_that_changes_between_two_declarations_is_read_again() -> None:
+    """A decorator may set defaults or a signature after a first step was declared."""
+
+    def greet(data: str, context: object) -> str:
+        return data
+
+    required = plan_agent(greet, step_name="s").required
+    greet.__defaults__ = (None,)
+    assert (required, plan_agent(greet, step_name="s").required) == (frozenset({"context"}), frozenset())
+    greet.__signature__ = inspect.signature(lambda data: data)  # type: ignore[attr-defined]
+    assert plan_agent(greet, step_name="s").keywords == frozenset()

@@ -20,6 +20,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any, Literal, Never, NoReturn, TypeAlias, get_args
 
 import attrs
@@ -59,6 +60,7 @@ BUDGET = "budget"
 """Further keyword of a function of data and context."""
 
 _NOBODY = (Never, NoReturn)
+_Parameters: TypeAlias = dict[str, inspect.Parameter] | None
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -310,18 +312,45 @@ def input_type(fn: Callable[..., object]) -> object:
     return None if data is None or data.annotation is inspect.Parameter.empty else data.annotation
 
 
-def _parameters(fn: Callable[..., object]) -> dict[str, inspect.Parameter] | None:
+def _parameters(fn: Callable[..., object]) -> _Parameters:
     if isinstance(fn, staticmethod):
         return _parameters(fn.__func__)
     if _is_mock(fn):
         return _specified(fn)
+    if not isinstance(fn, FunctionType):
+        return _read_parameters(fn)
+    facts = (fn, fn.__code__, fn.__defaults__, fn.__kwdefaults__, vars(fn).get("__signature__"))
+    return _latest.parameters(facts)
+
+
+def _read_parameters(fn: Callable[..., object]) -> _Parameters:
     try:
         return dict(inspect.signature(fn, follow_wrapped=False).parameters)
     except (TypeError, ValueError):
         return None
 
 
-def _specified(mock: object) -> dict[str, inspect.Parameter] | None:
+class _LatestFunction:
+    """Parameters of the function that was read last.
+
+    A plan asks for them about ten times in a row. Only one function is kept alive.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[tuple[object, ...], _Parameters] = ((), None)
+
+    def parameters(self, facts: tuple[Any, ...]) -> _Parameters:
+        """Return the parameters of `facts[0]`, read again if a fact has changed."""
+        known = self._known
+        if len(known[0]) != len(facts) or any(before is not now for before, now in zip(known[0], facts, strict=True)):
+            known = self._known = facts, _read_parameters(facts[0])
+        return known[1]
+
+
+_latest = _LatestFunction()
+
+
+def _specified(mock: object) -> _Parameters:
     """Return the parameters of a mock with a specification, or None."""
     signature = getattr(type(mock), "__signature__", None)
     return dict(signature.parameters) if isinstance(signature, inspect.Signature) else None

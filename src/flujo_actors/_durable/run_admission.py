@@ -8,6 +8,7 @@ Sections:
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -204,8 +205,7 @@ def _mismatch(run_id: RunId, changes: list[str], mode: ResumeMode) -> Fingerprin
 def register_types_of(pipeline: Pipeline, context_model: type | None) -> None:
     """Register every model in the annotations of the pipeline and its context."""
     register_annotation(context_model)
-    for stored_type in (Recovered, StepFailure, CompensatedToolCall, Undo):
-        register_annotation(stored_type)
+    _register_library_types()
     for step in walk_steps(pipeline):
         match step:
             case Step():
@@ -213,6 +213,13 @@ def register_types_of(pipeline: Pipeline, context_model: type | None) -> None:
                     register_annotation(annotation)
             case HumanInTheLoop():
                 register_annotation(step.input_schema)
+
+
+@functools.cache
+def _register_library_types() -> None:
+    """Register the library's own types of stored values, once."""
+    for stored_type in (Recovered, StepFailure, CompensatedToolCall, Undo):
+        register_annotation(stored_type)
 
 
 def _annotations(step: Step) -> Iterator[object]:
