@@ -25,7 +25,11 @@ def test_an_owner_names_its_process_for_good() -> None:
         assert process_of(process.owner("claim")) == process
 
 
-@pytest.mark.parametrize("owner", [None, "", "thief", "box:8:12345678", "box:-8:x:b:s:1", "box:0:x:b:s:1", "::::::"])
+FOREIGN = [None, "", "thief", "box:8:12345678", "box:-8:x:b:s:1", "box:0:x:b:s:1", "::::::"]
+HUGE = f"box:{'9' * 5_000}:x:b:s:1"
+
+
+@pytest.mark.parametrize("owner", [*FOREIGN, HUGE], ids=[*map(str, FOREIGN), "huge"])
 def test_a_name_of_another_form_is_unknown(owner: str | None) -> None:
     """Also that of a process that an earlier version of the library named."""
     assert process_of(owner) is None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flujo_actors._core import step_paths
 from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.records.pause_tokens import approval_hash, idempotency_key, make_token, parse_token
+from flujo_actors._core.records.run_state import turn_at
 from flujo_actors._core.step_paths import ROOT, StepPath
 from flujo_actors.errors import NotPaused
 
@@ -194,3 +195,16 @@ def test_the_run_itself_may_be_what_stands_around() -> None:
     assert step_paths.withdrawn_by(tried, [StepPath("a/ask"), StepPath("b/~c/sure")]) == ["a/ask"]
     assert step_paths.is_top_level(StepPath("a"))
     assert not step_paths.is_top_level(step_paths.handler(ROOT, 1))
+
+
+@pytest.mark.parametrize("key", ["", "²", "x", "-1", "1" * 5_000])
+def test_a_key_that_is_no_number_of_an_item_has_none(key: str) -> None:
+    """A damaged path raises no ValueError where it is read."""
+    path = StepPath(f"loop/~i{key}/step")
+    assert (step_paths.index_of(path), turn_at(StepPath("loop"), path)) == (None, None)
+
+
+def test_the_key_of_an_item_is_its_number() -> None:
+    """It is the index of results and the turn of a loop."""
+    path = StepPath("loop/~i12/step")
+    assert (step_paths.index_of(path), turn_at(StepPath("loop"), path)) == (12, 12)

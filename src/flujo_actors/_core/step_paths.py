@@ -509,5 +509,9 @@ def unit_name(path: StepPath) -> str:
 def index_of(path: StepPath) -> int | None:
     """Return the index of the innermost map or loop, or None."""
     _, found, rest = path.partition("/~u")[0].rpartition("/~i")
-    number = rest.partition("/")[0]
-    return int(number) if found and number.isdigit() else None
+    return number_of(rest.partition("/")[0]) if found else None
+
+
+def number_of(key: str) -> int | None:
+    """Return the number in the key of an item, or None."""
+    return int(key) if key.isdecimal() and len(key) < 16 else None

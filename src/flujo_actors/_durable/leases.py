@@ -67,7 +67,7 @@ class Process:
 def process_of(owner: str | None) -> Process | None:
     """Return the process in an owner text; None for another form."""
     parts = (owner or "").rsplit(":", 5)
-    if len(parts) != 6 or not parts[1].isdecimal() or int(parts[1]) < 1:
+    if len(parts) != 6 or not parts[1].isdecimal() or len(parts[1]) > 15 or int(parts[1]) < 1:
         return None
     host, pid, _, boot, spaces, started = parts
     return Process(host=host, pid=int(pid), boot=boot, spaces=spaces, started=started)

@@ -24,7 +24,7 @@ from .._core.outcomes import RunId
 from .._core.records import record_bodies
 from .._core.records.json_codec import decode
 from .._core.records.records import PLAIN_VERSION, ItemRow, Record, RecordKind
-from .._core.step_paths import StepPath
+from .._core.step_paths import StepPath, number_of
 from .._core.usage import NO_USAGE
 from .journal import NO_OUTPUT, ElapsedTime, Pause
 
@@ -129,16 +129,17 @@ class LongRun:
         plain: list[tuple[SettledItems, int, str, ItemRow]] = []
         for row in rows:
             _, kind, path, body, _ = row
-            parent, _, number = path.rpartition(_ITEM)
+            parent, _, key = path.rpartition(_ITEM)
+            number = number_of(key)
             if kind in _DROPPED and self.leaves_out(path if kind == "settled" else StepPath(f"{path}/")):
                 self._drop(row)
-            elif kind != "settled" or not number.isdecimal() or (items := self._items(StepPath(parent))) is None:
+            elif kind != "settled" or number is None or (items := self._items(StepPath(parent))) is None:
                 self._keep(row)
             elif (found := _plain.fullmatch(body)) is not None:
-                items.put(int(number), found[1])
-                plain.append((items, int(number), found[1], row))
+                items.put(number, found[1])
+                plain.append((items, number, found[1], row))
             else:
-                self._reduce(items, int(number), row)
+                self._reduce(items, number, row)
         self._decode(plain)
 
     def leaves_out(self, path: StepPath) -> bool:
@@ -156,8 +157,8 @@ class LongRun:
 
     def _is_inside(self, path: StepPath, at: int) -> bool:
         while at != -1 and (end := path.find("/", at + 1)) != -1:
-            items, number = self._known.get(StepPath(path[:at])), path[at + len(_ITEM) : end]
-            if items is not None and number.isdecimal() and int(number) in items:
+            items, number = self._known.get(StepPath(path[:at])), number_of(path[at + len(_ITEM) : end])
+            if items is not None and number is not None and number in items:
                 return True
             at = path.find(_ITEM, end)
         return False

@@ -66,7 +66,7 @@ def health_place(given: str | os.PathLike[str] | None) -> HealthPort | Path | No
     text = os.fspath(given)
     host, _, port = text.rpartition(":")
     if port.isdecimal():
-        if int(port) > 65_535:
+        if len(port) > 5 or int(port) > 65_535:
             raise DeclarationError(f"health must be a port or the path of a file, and there is no port {port}")
         named = "0.0.0.0" if host == "*" else host.strip("[]") or "127.0.0.1"
         return HealthPort(named, int(port))

@@ -162,7 +162,7 @@ def _target(reference: str, root: Mapping[str, object]) -> object:
     target: Any = root
     for step in unquote(reference.lstrip("#")).split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+        if isinstance(target, list) and name.isdecimal() and len(name) < 16 and int(name) < len(target):
             target = target[int(name)]
         else:
             target = target.get(name) if isinstance(target, Mapping) else None

@@ -41,7 +41,7 @@ from ..outcomes import (
     TerminalOutcome,
     TracebackFrame,
 )
-from ..step_paths import StepPath, inside
+from ..step_paths import StepPath, inside, number_of
 from ..type_registry import read_by
 from ..usage import NO_USAGE, Usage
 from .json_codec import decode, from_data, to_data, value_data
@@ -285,10 +285,11 @@ def _item_range(path: StepPath, part: Any) -> ItemRange | None:
     """Return the items referenced by a part of a history."""
     if isinstance(part, dict):
         return ItemRange(part["items"], part["first"], part["last"]) if "items" in part else None
-    way, _, number = part.rpartition("~i")
-    if not number.isdecimal() or (way and not way.endswith("/")):
+    way, _, key = part.rpartition("~i")
+    number = number_of(key)
+    if number is None or (way and not way.endswith("/")):
         return None
-    return ItemRange(inside(path, way[:-1]) if way else path, int(number), int(number))
+    return ItemRange(inside(path, way[:-1]) if way else path, number, number)
 
 
 def steps_inside(path: StepPath, body: dict[str, object], *, items: bool = True) -> list[StepPath]:

@@ -43,6 +43,7 @@ from ..step_paths import (
     is_undoing,
     item,
     known_segment,
+    number_of,
     parent_of,
     step_around,
     step_of,
@@ -144,7 +145,7 @@ def turn_at(loop: StepPath, path: StepPath) -> int | None:
     """Return the loop turn that contains a path, or None."""
     start = f"{loop}/~i"
     number = path[len(start) :].partition("/")[0] if path.startswith(start) else ""
-    return int(number) if number.isdigit() else None
+    return number_of(number)
 
 
 def forget_turns(known: Sequence[dict[StepPath, Any]], loop: StepPath, *, up_to: int) -> None:
