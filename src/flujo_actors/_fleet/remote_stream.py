@@ -183,15 +183,15 @@ def listener_of(url: str) -> SignalListener:
 class _Subscription:
     """Registration of a callback for a block."""
 
-    told: dict[str, object]
+    receivers: dict[str, object]
     child: str
     receive: object
 
     def __enter__(self) -> None:
-        self.told[self.child] = self.receive
+        self.receivers[self.child] = self.receive
 
     def __exit__(self, *error: object) -> None:
-        self.told.pop(self.child, None)
+        self.receivers.pop(self.child, None)
 
 
 class StreamReader:

@@ -10,6 +10,7 @@ Sections:
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -67,7 +68,7 @@ NOTHING = "nothing"
 """Search that no run matches."""
 
 
-class PostgresRunQueries:
+class PostgresRunQueries(ABC):
     """Run queries of a Postgres store."""
 
     _connections: PostgresConnections
@@ -139,8 +140,8 @@ class PostgresRunQueries:
 
         return self._connections.read(look)
 
-    def _time(self) -> dict[str, object]:
-        raise NotImplementedError
+    @abstractmethod
+    def _time(self) -> dict[str, object]: ...
 
     def _keys_with_prefix(self, query: RunQuery) -> list[int]:
         """Return the runs whose id has the prefix, up to a limit."""
@@ -223,16 +224,18 @@ class PostgresRunQueries:
 
         self._connections.write(write, slow=True)
 
-    def _stored(self, where: str, parameters: Mapping[str, object], order: ListOrder = "updated") -> list[StoredRun]:
-        raise NotImplementedError
+    @abstractmethod
+    def _stored(
+        self, where: str, parameters: Mapping[str, object], order: ListOrder = "updated"
+    ) -> list[StoredRun]: ...
 
+    @abstractmethod
     def _admit(
         self, db: PostgresSession, admissions: Sequence[Admission], owner: str, lease_s: float
-    ) -> tuple[list[Lease | RunExists], IsThere]:
-        raise NotImplementedError
+    ) -> tuple[list[Lease | RunExists], IsThere]: ...
 
-    def _append(self, db: PostgresSession, batch: Sequence[Append]) -> tuple[list[Verdict], IsThere]:
-        raise NotImplementedError
+    @abstractmethod
+    def _append(self, db: PostgresSession, batch: Sequence[Append]) -> tuple[list[Verdict], IsThere]: ...
 
 
 DIALECT = run_lists.Dialect(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -104,14 +105,14 @@ class _Opened:
     warned: bool
 
 
-class SqliteBudgets:
+class SqliteBudgets(ABC):
     """Budgets of a SQLite store."""
 
     _connections: SqliteConnections
     _wall: Callable[[], float]
 
-    def _time(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _time(self) -> dict[str, Any]: ...
 
     def draw(self, lease: Lease, claims: Sequence[BudgetClaim]) -> list[BudgetSnapshot]:
         with self._connections.writing() as db:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -86,19 +87,19 @@ _READY_KEYS = """
     WHERE ready = 1 AND queue IS NOT NULL AND +parent IS NULL GROUP BY queue, key"""
 
 
-class SqliteClaims:
+class SqliteClaims(ABC):
     """Claims of a SQLite store in the order of a queue."""
 
     _connections: SqliteConnections
 
-    def _stored(self, db: sqlite3.Connection, where: str, parameters: Mapping[str, object]) -> list[StoredRun]:
-        raise NotImplementedError
+    @abstractmethod
+    def _stored(self, db: sqlite3.Connection, where: str, parameters: Mapping[str, object]) -> list[StoredRun]: ...
 
-    def _time(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _time(self) -> dict[str, Any]: ...
 
-    def _is_watched(self, run_id: RunId) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _is_watched(self, run_id: RunId) -> bool: ...
 
     def claim_next(self, order: ClaimOrder, *, owner: str, lease_s: float) -> list[ClaimedRun]:
         with self._connections.reading() as db:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -132,7 +133,7 @@ NOTHING = "nothing"
 """Search that no run matches."""
 
 
-class SqliteRunQueries:
+class SqliteRunQueries(ABC):
     """Run queries of a SQLite store."""
 
     _connections: SqliteConnections
@@ -277,19 +278,19 @@ class SqliteRunQueries:
             begun = Append(lease=lease, records=tuple(records), pauses=tuple(pauses), status=status, release=True)
             self._append(db, [begun])
 
-    def _time(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _time(self) -> dict[str, Any]: ...
 
+    @abstractmethod
     def _stored(
         self, db: sqlite3.Connection, where: str, parameters: Mapping[str, object], order: ListOrder = "updated"
-    ) -> list[StoredRun]:
-        raise NotImplementedError
+    ) -> list[StoredRun]: ...
 
-    def _admit(self, db: sqlite3.Connection, admission: Admission, owner: str, lease_s: float) -> Lease | RunExists:
-        raise NotImplementedError
+    @abstractmethod
+    def _admit(self, db: sqlite3.Connection, admission: Admission, owner: str, lease_s: float) -> Lease | RunExists: ...
 
-    def _append(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[Verdict]:
-        raise NotImplementedError
+    @abstractmethod
+    def _append(self, db: sqlite3.Connection, batch: Sequence[Append]) -> list[Verdict]: ...
 
 
 DIALECT = run_lists.Dialect(

@@ -9,7 +9,7 @@ Sections:
 from __future__ import annotations
 
 import sqlite3
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -156,14 +156,14 @@ _RATES = f"""
     WHERE (:name IS NULL OR s.name = :name) AND {sql.HELD} GROUP BY s.name"""
 
 
-class SqliteRates:
+class SqliteRates(ABC):
     """Rate limits of a SQLite store."""
 
     _connections: SqliteConnections
     _wall: Callable[[], float]
 
-    def _time(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _time(self) -> dict[str, Any]: ...
 
     def reserve(self, wanted: RateReservation) -> RateGrant:
         """Reserve an amount, or refuse it, in one statement."""

@@ -22,6 +22,7 @@ import os
 import sqlite3
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -73,17 +74,17 @@ from ._waits import SqliteEvents, SqliteWaits
 # --- Queued runs and workers in a SQLite file ---------------------------------------------------------------------
 
 
-class SqliteQueue:
+class SqliteQueue(ABC):
     """Queue operations of a SQLite store."""
 
     _connections: SqliteConnections
     _wall: Callable[[], float]
 
-    def _stored(self, db: sqlite3.Connection, where: str, parameters: Mapping[str, object]) -> list[StoredRun]:
-        raise NotImplementedError
+    @abstractmethod
+    def _stored(self, db: sqlite3.Connection, where: str, parameters: Mapping[str, object]) -> list[StoredRun]: ...
 
-    def _time(self) -> dict[str, object]:
-        raise NotImplementedError
+    @abstractmethod
+    def _time(self) -> dict[str, object]: ...
 
     def wanting(self, *, pipeline: str, queues: Sequence[str], host: str, limit: int) -> list[StoredRun]:
         wanted = {

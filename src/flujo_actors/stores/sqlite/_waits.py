@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from ..._core.outcomes import RunId
@@ -25,14 +26,14 @@ from ._connections import SqliteConnections
 from ._run_queries import owner_of
 
 
-class SqliteWaits:
+class SqliteWaits(ABC):
     """Deadlines and wake times of a SQLite store."""
 
     _connections: SqliteConnections
     _wall: Callable[[], float]
 
-    def _mark_ready(self, db: sqlite3.Connection, runs: Sequence[int]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _mark_ready(self, db: sqlite3.Connection, runs: Sequence[int]) -> None: ...
 
     def now(self) -> float:
         return self._wall()
@@ -102,14 +103,14 @@ _LISTED = """
     ORDER BY number DESC LIMIT :limit"""
 
 
-class SqliteEvents:
+class SqliteEvents(ABC):
     """Events of a SQLite store."""
 
     _connections: SqliteConnections
     _wall: Callable[[], float]
 
-    def _mark_ready(self, db: sqlite3.Connection, runs: Sequence[int]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _mark_ready(self, db: sqlite3.Connection, runs: Sequence[int]) -> None: ...
 
     def send(self, event: OutgoingEvent, accepts: Accepts) -> Sent:
         wall = self._wall()
