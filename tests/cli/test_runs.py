@@ -242,7 +242,7 @@ def test_old_runs_are_pruned(store: str, capsys: pytest.CaptureFixture[str]) -> 
     Flujo(ASKING, store=store).run("a", run_id="asks")
     assert called(capsys, "runs", "prune", "--older-than", "30d", "--yes")[0] == 0
     assert len(RunClient(store).list()) == 2
-    assert "1 runs" in called(capsys, "runs", "prune", "--older-than", "0s", "--dry-run")[2]
+    assert "would delete 1 run\n" in called(capsys, "runs", "prune", "--older-than", "0s", "--dry-run")[2]
     assert called(capsys, "runs", "prune", "--older-than", "0s", "--yes")[0] == 0
     assert [run.run_id for run in RunClient(store).list()] == ["asks"]
 
@@ -321,7 +321,7 @@ def test_runs_are_exported_and_imported(store: str, tmp_path: Path, capsys: pyte
     assert called(capsys, "runs", "export", "r")[1] == Path("r.jsonl").read_text()
     other = f"sqlite:///{tmp_path}/other.db"
     code, _, err = called(capsys, "runs", "import", "r.jsonl", "--store", other)
-    assert (code, "1 runs were imported" in err) == (0, True)
+    assert (code, "imported 1 run, 0 existed already" in err) == (0, True)
     assert RunClient(other).get("r").status == "paused"
     assert called(capsys, "runs", "import", "r.jsonl", "--store", other)[0] == 4
     assert called(capsys, "runs", "import", "r.jsonl", "--store", other, "--if-exists", "skip")[0] == 0
@@ -340,7 +340,7 @@ def test_runs_are_pruned_by_the_settings_or_a_label(store: str, capsys: pytest.C
     assert called(capsys, "runs", "prune", "--older-than", "0s", "--label", "user=b", "--yes")[0] == 0
     assert [run.run_id for run in RunClient(store).list()] == ["c", "a"]
     Path("flujo.toml").write_text('[retention]\ncompleted = "0s"\nkeep_last = 1\n')
-    assert "1 runs would be deleted" in called(capsys, "runs", "prune", "--dry-run")[2]
+    assert "would delete 1 run\n" in called(capsys, "runs", "prune", "--dry-run")[2]
     assert called(capsys, "runs", "prune", "--yes")[0] == 0
     assert [run.run_id for run in RunClient(store).list()] == ["c"]
 

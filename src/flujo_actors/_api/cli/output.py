@@ -27,10 +27,15 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u20
 _STYLES = {"error": "31;1", "warning": "33;1", "note": "36", "rule": "1", "path": "", "dim": "2", "good": "32"}
 
 
+def amount(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 run`, `312 runs`."""
+    return f"{count} {noun if count == 1 else noun + 's'}"
+
+
 def printable(text: str, *, lines: bool = False) -> str:
     """Return the text with control sequences escaped; one line unless `lines`."""
-    said = _OBEYED.sub(_written_out, text.replace("\r\n", "\n").replace("\t", "    "))
-    return said if lines else " ".join(said.split("\n"))
+    escaped = _OBEYED.sub(_written_out, text.replace("\r\n", "\n").replace("\t", "    "))
+    return escaped if lines else " ".join(escaped.split("\n"))
 
 
 def _written_out(found: re.Match[str]) -> str:

@@ -17,7 +17,7 @@ from ... import RunFilter
 from ..._core.validators import span_seconds
 from ...errors import DeclarationError
 from .command_group import Invocation
-from .output import DONE, INTERRUPTED, printable
+from .output import DONE, INTERRUPTED, amount, printable
 from .run_views import out
 
 if TYPE_CHECKING:
@@ -254,13 +254,13 @@ def in_bulk(call: Invocation, verb: str, run: str | None, options: WhereOptions,
         raise DeclarationError(f"--where selects runs by a filter, and {run!r} names one: pass one of both")
     where, limit = filter_of(options, all=options["all_runs"]), options["limit"]
     found = act(where, dry_run=True, limit=limit).matched
-    out([f"would {verb} {found} runs"])
+    out([f"would {verb} {found} runs"])  # scripts read this line, so it has one form
     if options["dry_run"] or not found:
         return DONE
-    if not confirm(f"{verb.capitalize()} {found} runs?", yes=options["yes"]):
+    if not confirm(f"{verb.capitalize()} {amount(found, 'run')}?", yes=options["yes"]):
         return INTERRUPTED
     report = act(where, limit=limit)
-    call.print_note(f"{report.done} runs are done, {report.skipped_count} were skipped")
+    call.print_note(f"{amount(report.done, 'run')} done, {report.skipped_count} skipped")
     for run_id, reason in report.skipped.items():
         call.print_note(f"skipped {printable(run_id)}: {printable(reason)}")
     return DONE

@@ -31,7 +31,7 @@ from ...stores._store_factory import open_store
 from ...terminal._watch_view import display_on, show_stored
 from . import run_views
 from .command_group import Invocation, pass_call
-from .output import DONE, FAILED, INTERRUPTED
+from .output import DONE, FAILED, INTERRUPTED, amount
 from .run_command import AS_JSON, given_input, run_options
 from .run_filters import (
     DRY,
@@ -424,9 +424,9 @@ def delete(
         return DONE if done is None else done
     info = client.get(run)
     if where["dry_run"]:
-        call.print_note(f"run {run} ({info.status}, {info.records} records) would be deleted")
+        call.print_note(f"run {run} ({info.status}, {amount(info.records, 'record')}) would be deleted")
         return DONE
-    if not confirm(f"Delete run {run} ({info.status}, {info.records} records)?", yes=where["yes"]):
+    if not confirm(f"Delete run {run} ({info.status}, {amount(info.records, 'record')})?", yes=where["yes"]):
         return INTERRUPTED
     if not client.delete(run):
         call.print_note(f"run {run} was not deleted: a process owns it")
@@ -449,12 +449,12 @@ def prune(
     client = client_of(call, store)
     found = client.prune(wanted, dry_run=True).runs
     if dry_run or not found:
-        call.print_note(f"{found} runs would be deleted" if dry_run else "there is nothing to delete")
+        call.print_note(f"would delete {amount(found, 'run')}" if dry_run else "there is nothing to delete")
         return DONE
-    if not confirm(f"Delete {found} runs?", yes=yes):
+    if not confirm(f"Delete {amount(found, 'run')}?", yes=yes):
         return INTERRUPTED
     report = client.prune(wanted)
-    call.print_note(f"{report.runs} runs were deleted, {report.bytes:,} bytes")
+    call.print_note(f"deleted {amount(report.runs, 'run')}, {report.bytes:,} bytes")
     return DONE
 
 
@@ -539,7 +539,7 @@ def export(
     if isinstance(report, str):
         call.print_note(f"{run[0]} was written to {report}")
     else:
-        call.print_note(f"{report.runs} runs, {report.records} records, {report.bytes:,} bytes")
+        call.print_note(f"{amount(report.runs, 'run')}, {amount(report.records, 'record')}, {report.bytes:,} bytes")
     return DONE
 
 
@@ -593,7 +593,7 @@ def import_file(call: Invocation, /, file: str, store: str | None, if_exists: If
     """Create the runs of an exported FILE; - is standard input."""
     client = RunClient(open_store(store_url(call, store)))
     report = client.import_runs(sys.stdin.buffer if file == "-" else file, if_exists=if_exists)
-    call.print_note(f"{report.runs} runs were imported, {report.skipped} were there already")
+    call.print_note(f"imported {amount(report.runs, 'run')}, {report.skipped} existed already")
     return DONE
 
 

@@ -22,7 +22,7 @@ from ...errors import DeclarationError
 from ...stores._store_factory import open_store
 from ..wiring import engine_of
 from .command_group import Invocation, pass_call
-from .output import DONE, FAILED, printable
+from .output import DONE, FAILED, amount, printable
 from .run_filters import content, epoch_seconds, from_json_text
 from .run_views import ago, document, out, table
 from .runs_command import client_of, store_url
@@ -94,7 +94,7 @@ def webhooks(
     """
     client = client_of(call, store)
     if action == "retry":
-        call.print_note(f"{client.retry_webhooks(ids or None)} messages are sent again")
+        call.print_note(f"retried {amount(client.retry_webhooks(ids or None), 'message')}")
         return DONE
     found = client.webhooks(status=status, limit=limit)
     if as_json:
