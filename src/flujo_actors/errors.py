@@ -513,6 +513,9 @@ class EvaluationMismatch(FlujoError):
 class GateError(FlujoError, ValueError):
     """A gate is malformed, lacks a baseline or a known metric."""
 
+    evaluation: Any = None
+    """The ended `Evaluation`, if one of its gates names a metric that it does not have. This gate does not hold."""
+
 
 class Diverged(ControlError):
     """A replay or rehearsal needed an unrecorded result."""

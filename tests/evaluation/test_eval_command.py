@@ -88,6 +88,16 @@ def test_the_report_is_written_to_stdout_and_files(project: Path, capsys: pytest
     assert RunClient(SqliteStore(project / "runs.db")).evaluation("v2").passed
 
 
+def test_a_gate_on_an_unknown_score_prints_the_report(capsys: pytest.CaptureFixture[str], project: Path) -> None:
+    """The cases ran: their results are printed before the error."""
+    assert evaluated("--run-id", "v1", "--gate", "score.tone>=1", "--json", "--junit", "r.xml") == 2
+    seen = capsys.readouterr()
+    assert "there is no score 'tone' in evaluation 'v1'" in seen.err
+    data = json.loads(seen.out)
+    assert (len(data["cases"]), data["passed"]) == (2, False)
+    assert (project / "r.xml").is_file()
+
+
 def test_a_report_that_cannot_be_written_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The evaluation is printed and stored all the same, and a report of before is never left empty."""
     assert evaluated("--run-id", "v1", "--junit", "missing/r.xml") == 2

@@ -511,6 +511,18 @@ def test_metrics_can_be_given_by_a_generator() -> None:
     assert delta.verdict == "better"
 
 
+def test_a_gate_on_an_unknown_score_raises_with_the_evaluation() -> None:
+    """Without a store the results would be lost."""
+    with pytest.raises(GateError) as error:
+        doubles().evaluate(numbers(2), evaluators=[Length()], gates=["pass>=1", "score.tone>=0.8"])
+    found = error.value.evaluation
+    assert ([case.status for case in found.cases], found.passed) == (["passed", "passed"], False)
+    assert [gate.holds for gate in found.gates] == [True, False]
+    with pytest.raises(GateError) as early:
+        doubles().evaluate(numbers(2), gates=["pass >"])
+    assert early.value.evaluation is None
+
+
 def test_gates_are_parsed_before_anything_runs() -> None:
     """And a score that does not exist is refused after the run, whose results are kept."""
     store = MemoryStore()

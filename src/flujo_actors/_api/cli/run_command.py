@@ -20,7 +20,7 @@ import attrs
 import click
 
 from ..._core.validators import span_seconds
-from ...errors import DeclarationError, RunNotFound
+from ...errors import DeclarationError, GateError, RunNotFound
 from ..fleet_api import SubjectFlujo
 from ..wiring import evaluations
 from .command_group import Invocation, pass_call
@@ -247,12 +247,16 @@ def evaluate(call: Invocation, /, target: str, dataset: str, **given: Unpack[Eva
         progress=None if call.quiet else _Progress(),
     )
     again = _continuation(flujo, given["run_id"], str(asked.run_id))
-    found = _evaluated(module, flujo, asked, Stop(lambda: again))
+    try:
+        found = _evaluated(module, flujo, asked, Stop(lambda: again))
+    except GateError as error:
+        if error.evaluation is not None:
+            _report(error.evaluation, given)
+        raise
     if isinstance(found, int):
         print_note(again)
         return found
-    write_text(f"{found.to_json()}\n" if given["as_json"] else found.to_text())
-    _write_reports(found, given["junit"], given["markdown"])
+    _report(found, given)
     return DONE if found.passed else FAILED
 
 
@@ -319,8 +323,9 @@ def _evaluated(module: Any, flujo: Any, asked: EvaluationOptions, stop: Stop) ->
     return (stop.code or FAILED) if found is None else found
 
 
-def _write_reports(found: Evaluation, junit: str | None, markdown: str | None) -> None:
-    for path, text in ((junit, found.to_junit), (markdown, found.to_markdown)):
+def _report(found: Evaluation, given: EvalOptions) -> None:
+    write_text(f"{found.to_json()}\n" if given["as_json"] else found.to_text())
+    for path, text in ((given["junit"], found.to_junit), (given["markdown"], found.to_markdown)):
         if path is not None:
             replace_file(Path(path), text())
 

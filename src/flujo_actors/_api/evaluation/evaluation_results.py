@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from ..._core.outcomes import StepOutcome, Success
-from ...errors import DeclarationError
+from ...errors import DeclarationError, GateError
 from .. import evaluation as _evaluation
 from .comparison import Comparison, Delta, Metrics, compared, mean
 from .gates import Gate, GateResult, Measured, Vocabulary
@@ -375,7 +375,8 @@ def with_comparison(
 ) -> Evaluation:
     """Return the evaluation with its comparison and the results of its gates.
 
-    A gate on a metric that does not exist is a `GateError`. In a stored evaluation it is one that does not hold.
+    A gate on a metric that does not exist does not hold in a stored evaluation. In a new one it is a `GateError` that
+    has the evaluation in this form.
     """
     after = compared_metrics(evaluation.cases)
     comparison = None
@@ -393,7 +394,13 @@ def with_comparison(
     if comparison is not None:  # the count of errors is a metric of gates only
         shown = tuple(delta for delta in comparison.deltas if delta.metric != "errors")
         comparison = attrs.evolve(comparison, deltas=shown)
-    return attrs.evolve(evaluation, comparison=comparison, gates=tuple(gate.check(measured) for gate in gates))
+    found = attrs.evolve(evaluation, comparison=comparison)
+    try:
+        return attrs.evolve(found, gates=tuple(gate.check(measured) for gate in gates))
+    except GateError as error:
+        lenient = attrs.evolve(measured, partial=True)
+        error.evaluation = attrs.evolve(found, gates=tuple(gate.check(lenient) for gate in gates))
+        raise
 
 
 # --- files --------------------------------------------------------------------------------------------------
