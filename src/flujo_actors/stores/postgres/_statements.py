@@ -341,7 +341,7 @@ ADOPT_FORMER: LiteralString = """
 WANTING: LiteralString = f"""
     WHERE ready = 1 AND {_IN_QUEUES} ORDER BY priority DESC, key, wake_at, r.id LIMIT %(limit)s"""
 
-WANTING_DEAD: LiteralString = f"WHERE {_IS_DEAD} AND {_IN_QUEUES} ORDER BY lease_until LIMIT %(limit)s"
+WANTING_DEAD: LiteralString = f"WHERE {_IS_DEAD} AND {_IN_QUEUES} ORDER BY lease_until, r.id LIMIT %(limit)s"
 
 _UNQUEUED: LiteralString = """
     pipeline = %(pipeline)s AND queue IS NULL AND parent IS NULL AND updated_at <= %(updated_before)s::float8"""
@@ -349,7 +349,7 @@ _UNQUEUED: LiteralString = """
 ORPHANS: LiteralString = f"""
     WHERE ready = 1 AND {_UNQUEUED} ORDER BY priority DESC, key, wake_at, r.id LIMIT %(limit)s"""
 
-ORPHANS_DEAD: LiteralString = f"WHERE {_IS_DEAD} AND {_UNQUEUED} ORDER BY lease_until LIMIT %(limit)s"
+ORPHANS_DEAD: LiteralString = f"WHERE {_IS_DEAD} AND {_UNQUEUED} ORDER BY lease_until, r.id LIMIT %(limit)s"
 
 REQUEUE: LiteralString = """
     UPDATE flujo_runs SET cancel = NULL, status = CASE WHEN owner IS NULL THEN 'running' ELSE status END,

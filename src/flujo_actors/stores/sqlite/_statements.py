@@ -275,13 +275,13 @@ WANTING = f"WHERE ready = 1 AND {_IN_QUEUES} ORDER BY priority DESC, key, wake_a
 
 WANTING_DEAD = f"""
     WHERE {_IS_DEAD} AND +pipeline = :pipeline AND +queue IN (SELECT value FROM json_each(:queues))
-    ORDER BY lease_until LIMIT :limit"""
+    ORDER BY lease_until, id LIMIT :limit"""
 
 _UNQUEUED = "+pipeline = :pipeline AND parent IS NULL AND updated_at <= :updated_before"
 
 ORPHANS = f"WHERE ready = 1 AND queue IS NULL AND {_UNQUEUED} ORDER BY priority DESC, key, wake_at, id LIMIT :limit"
 
-ORPHANS_DEAD = f"WHERE {_IS_DEAD} AND +queue IS NULL AND {_UNQUEUED} ORDER BY lease_until LIMIT :limit"
+ORPHANS_DEAD = f"WHERE {_IS_DEAD} AND +queue IS NULL AND {_UNQUEUED} ORDER BY lease_until, id LIMIT :limit"
 
 REQUEUE = """
     UPDATE flujo_runs SET cancel = NULL, status = CASE WHEN owner IS NULL THEN 'running' ELSE status END,
