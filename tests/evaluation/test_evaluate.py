@@ -83,6 +83,18 @@ def doubles(store: Any = None, **options: Any) -> Flujo[Any, Any, Any]:
 # --- cases --------------------------------------------------------------------------------------------------
 
 
+class Doubles(Flujo[Any, Any, Any]):
+    """A subclass with a constructor of its own."""
+
+    def __init__(self, factor: int) -> None:
+        super().__init__(Step("double", lambda data: data * factor), store=MemoryStore())
+
+
+def test_a_subclass_with_another_constructor_is_evaluated() -> None:
+    """The run of the evaluation itself is none of the subclass."""
+    assert Doubles(2).evaluate(numbers(2), run_id="v1").passed
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_each_case_is_a_run_of_the_pipeline(store: Any, backend: Any) -> None:
     """Its id has the evaluation's as prefix; the evaluation is a run, too."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
+import flujo_actors
+
 from .. import _fleet
 from .._bridge.host_loop import current_host, in_own_loop, refuse_inside_loop
 from .._core.default_settings import default_settings
@@ -462,7 +464,7 @@ class SubjectFlujo:
     def for_evaluation(self, pipeline: Pipeline, budget: ParentBudget | None) -> Any:
         flujo = self._flujo
         settings = None if flujo._configured is default_settings else flujo._configured()
-        own = type(flujo)(pipeline, store=flujo.store, settings=settings)
+        own: Any = flujo_actors.Flujo(pipeline, store=flujo.store, settings=settings)
         if budget is not None:
             own._limits, own._windows = limits_of(UsageLimits(), pipeline), budget
         return own
