@@ -464,14 +464,15 @@ async def test_a_call_inside_a_trio_run_is_refused() -> None:
 
 
 def test_a_call_inside_an_asyncio_program_is_refused_where_a_life_needs_asyncio() -> None:
-    """Pipelines with model agents do."""
+    """Pipelines with model agents do. The loop is asyncio's own: trio warns of the signal handling of uvloop."""
 
     async def main() -> None:
         simulate(chain, 1, seeds=1)
         with pytest.raises(DeclarationError, match="call it in synchronous code, not in a coroutine"):
             simulate(CASES["atomic agent"].factory, "tea?", seeds=1)
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(main())
 
 
 def test_more_seeds_run_for_a_time() -> None:
