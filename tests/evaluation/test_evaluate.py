@@ -32,6 +32,7 @@ from flujo_actors import (
     GateError,
     LoopAlreadyRunning,
     MemoryStore,
+    NotPaused,
     Pipeline,
     RunClient,
     RunLeased,
@@ -816,3 +817,14 @@ def test_an_evaluation_with_a_queue_warns_without_a_worker(caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, logger="flujo_actors"):
         _warn_without_worker(MemoryStore(), "evals")
     assert "flujo-actors worker" in caplog.text
+
+
+def test_a_call_that_loses_every_race_raises_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that never agrees with itself does not keep the call in a loop."""
+
+    async def lost(self: object) -> None:
+        raise NotPaused("another process was faster")
+
+    monkeypatch.setattr("flujo_actors._api.evaluation.evaluation_run.EvaluationRun._attempted", lost)
+    with pytest.raises(NotPaused, match="another process was faster"):
+        doubles(MemoryStore()).evaluate(numbers(1), run_id="v1")

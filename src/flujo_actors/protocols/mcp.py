@@ -81,7 +81,7 @@ Execute: TypeAlias = Literal["here", "workers"]
 ServerContext: TypeAlias = Callable[[McpContext], "Mapping[str, object] | Awaitable[Mapping[str, object]]"]
 """Run context from a request: its authenticated user, its headers."""
 ServerLabels: TypeAlias = Callable[[McpContext], "Mapping[str, str] | Awaitable[Mapping[str, str] | None] | None"]
-Told: TypeAlias = CallToolResult | InputRequiredResult
+ToolReply: TypeAlias = CallToolResult | InputRequiredResult
 
 
 def mcp_server(
@@ -173,15 +173,15 @@ def _with_input(tool: Callable[..., Any], flujo: Flujo) -> Callable[..., object]
     return typed
 
 
-def _refusing(tool: Callable[..., Awaitable[Told]]) -> Callable[..., object]:
+def _refusing(tool: Callable[..., Awaitable[ToolReply]]) -> Callable[..., object]:
     @functools.wraps(tool)
-    async def refusing(**arguments: Any) -> Told:
+    async def refusing(**arguments: Any) -> ToolReply:
         return await _or_refusal(tool(**arguments))
 
     return refusing
 
 
-async def _or_refusal(call: Awaitable[Told]) -> Told:
+async def _or_refusal(call: Awaitable[ToolReply]) -> ToolReply:
     """Return a tool's result; refusals reach the model with reasons."""
     try:
         return await call
@@ -246,7 +246,7 @@ class _Tools:
 
     # --- run to the end ---
 
-    async def run(self, data: object, context: McpContext) -> Told:
+    async def run(self, data: object, context: McpContext) -> ToolReply:
         """Run the pipeline, or continue an earlier round with its answer."""
         token = context.request_state
         if token is not None:
@@ -256,7 +256,7 @@ class _Tools:
             return await self._run_as_task(data, context)
         return await self._with_answers(await self._start(data, context), context)
 
-    async def _run_as_task(self, data: object, context: McpContext) -> Told:
+    async def _run_as_task(self, data: object, context: McpContext) -> ToolReply:
         """Run in the background; a long run continues as a task."""
         given = await self._server_options(context)
         run_id = await self._flujo.submit(data, run_id=_new_run_id(), **given)
@@ -281,7 +281,7 @@ class _Tools:
             return await self._waited(str(parse_token(token)[0]))
         return await self._watched(self._flujo.resume_async(token, answer.value, started=True, chunks=False), context)
 
-    async def _continued(self, token: str, context: McpContext) -> Told:
+    async def _continued(self, token: str, context: McpContext) -> ToolReply:
         """Next round of an input-required result."""
         asked, run_id = await asked_at(self._flujo, token), str(parse_token(token)[0])
         form, (round_, reply) = form_of(asked), _reply(context)
@@ -300,7 +300,7 @@ class _Tools:
             return self._text(run_id, asked, why=why) if last else _input_required(asked, form, round_ + 1, why=why)
         return await self._with_answers(result, context)
 
-    async def _with_answers(self, result: PipelineResult, context: McpContext) -> Told:
+    async def _with_answers(self, result: PipelineResult, context: McpContext) -> ToolReply:
         """Return a run's result, after asking the client if possible."""
         why, refusals = "", 0
         while result.status == "paused" and result.state_token is not None:
@@ -341,7 +341,7 @@ class _Tools:
 
     # --- at any time ---
 
-    def durable(self) -> dict[str, tuple[Callable[..., Awaitable[Told]], str]]:
+    def durable(self) -> dict[str, tuple[Callable[..., Awaitable[ToolReply]], str]]:
         """Tools of a pipeline with a store."""
         return {
             "start": (self.start, "Start a run and return its id at once; it continues in the background."),
@@ -351,14 +351,14 @@ class _Tools:
             "cancel": (self.cancel, "End a run as aborted."),
         }
 
-    async def start(self, data: object, context: McpContext) -> Told:
+    async def start(self, data: object, context: McpContext) -> ToolReply:
         """Start a run; it is durable before its id is returned."""
         given = await self._server_options(context)
         run_id = await self._flujo.submit(data, run_id=_new_run_id(), **given)
         self._execute_detached(run_id)
         return _text({"run_id": run_id, "status": "running"})
 
-    async def status(self, run_id: str) -> Told:
+    async def status(self, run_id: str) -> ToolReply:
         """Return the status of a run."""
         await self._refuse_foreign(run_id)
         assert self._flujo.store is not None
@@ -368,7 +368,7 @@ class _Tools:
         asked = [await asked_at(self._flujo, pause.token) for pause in run.pauses]
         return _text({**document, "questions": [self._question(run_id, each) for each in asked]} if asked else document)
 
-    async def wait(self, run_id: str, timeout_s: float = 60.0) -> Told:
+    async def wait(self, run_id: str, timeout_s: float = 60.0) -> ToolReply:
         """Wait for a run."""
         await self._refuse_foreign(run_id)
         bounded = min(timeout_s, _LONGEST_WAIT_S) if timeout_s > 0 else 0.0
@@ -378,7 +378,7 @@ class _Tools:
             return await self.status(run_id)
         return await self.status(run_id) if result.status == "paused" else self._tool_result(result)
 
-    async def answer(self, token: str, answer: Any) -> Told:
+    async def answer(self, token: str, answer: Any) -> ToolReply:
         """Answer a question."""
         run_id = str(parse_token(token)[0])
         await self._refuse_foreign(run_id)
@@ -386,7 +386,7 @@ class _Tools:
         self._execute_detached(run_id)
         return _text({"run_id": run_id, "status": "running"})
 
-    async def cancel(self, run_id: str, reason: str = "cancelled by an MCP client") -> Told:
+    async def cancel(self, run_id: str, reason: str = "cancelled by an MCP client") -> ToolReply:
         """End a run."""
         await self._refuse_foreign(run_id)
         await anyio.to_thread.run_sync(self._client().cancel, run_id, reason)
@@ -457,13 +457,13 @@ class _Tools:
 
     # --- results ---
 
-    def _tool_result(self, result: PipelineResult) -> Told:
+    def _tool_result(self, result: PipelineResult) -> ToolReply:
         document: dict[str, object] = {"run_id": result.run_id, "status": result.status}
         if result.status == "completed":
             return _text({**document, "output": json.loads(to_json(result.output, plain=True))})
         return _text({**document, "feedback": result.feedback}, is_error=result.status != "sleeping")
 
-    def _text(self, run_id: str, asked: OpenQuestion, *, why: str = "") -> Told:
+    def _text(self, run_id: str, asked: OpenQuestion, *, why: str = "") -> ToolReply:
         """Return a question for a client that cannot ask it."""
         document = {"run_id": run_id, "status": "paused", "questions": [self._question(run_id, asked)]}
         return _text({**document, "refused": why} if why else document)

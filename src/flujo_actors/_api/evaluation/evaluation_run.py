@@ -74,6 +74,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("flujo_actors")
 
 _MOST_ROUNDS = 10_000
+_LOST_RACES = 10
+"""Races with other processes that a call may lose before their error is raised."""
 
 
 @attrs.frozen(kw_only=True)
@@ -287,12 +289,13 @@ class EvaluationRun:
 
     async def evaluated(self) -> Evaluation:
         """Return the evaluation, when every unit has a result or was stopped."""
-        while True:
+        for _ in range(_LOST_RACES):
             try:
                 return await self._attempted()
             except (RunExists, NotPaused):  # another process started, continued or ended it meanwhile
                 if self.flujo.store is None:
                     raise
+        return await self._attempted()
 
     async def _attempted(self) -> Evaluation:
         state = await anyio.to_thread.run_sync(self._stored)
