@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -15,6 +15,8 @@ from starlette.routing import Route
 
 from examples.served import served
 from flujo_actors import AsyncRunClient, Flujo, MemoryStore, Pipeline, RunClient, RunNotFound, Step
+from flujo_actors._core.outcomes import RunId
+from flujo_actors._core.records.records import StoredRun
 from flujo_actors.protocols.sse import sse_events, sse_response
 
 
@@ -124,6 +126,39 @@ def test_events_are_dicts_for_other_servers(backend: str, url: str) -> None:
             [each async for each in sse_events(None, url, "gone")]
 
     anyio.run(main, backend=backend)
+
+
+class ChangesWhileRead(MemoryStore):
+    """A store whose run makes progress between the query of its state and that of its records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work: list[Callable[[], object]] = []
+
+    def look(self, run_ids: Sequence[RunId]) -> Mapping[RunId, StoredRun]:
+        found = super().look(run_ids)
+        while self.work:
+            self.work.pop()()
+        return found
+
+
+def test_a_question_comes_before_the_pause_that_it_causes() -> None:
+    """Also where the run pauses while the stream begins: readers may leave at `paused`."""
+    store = ChangesWhileRead()
+    flujo = Flujo(Step.approval("boss", "Pay?") >> Step.approval("owner", "Really?"), store=store)
+    first = flujo.run(1, run_id="r")
+    RunClient(store).answer(first.state_token or "", {"option": "approve"})
+    store.work.append(lambda: flujo.resume("r"))
+    seen, got = RunClient(store).records("r")[-1].seq, list[str]()
+
+    async def main() -> None:
+        async for event in sse_events(None, store, "r", after=seen):
+            got.append(event["event"])
+            if event["event"] == "paused":
+                break
+
+    anyio.run(main)
+    assert got[-2:] == ["question", "paused"]
 
 
 def test_text_of_a_model_is_sent_while_it_is_written() -> None:

@@ -11,7 +11,7 @@ Rules:
      a second;
    - else after `FIRST_LOOKS_S`, then every `POLL_S`. A new watch begins with the first of these delays.
 2. New records of a run are read once, into a window shared by its watches. A watch behind the window, as each is at
-   first, reads from the store by itself; so a slow watcher does not delay others.
+   first, reads from the store by itself, up to the window's end; so a slow watcher does not delay others.
 3. A watcher is woken from the thread, on trio, on asyncio or in another thread, and never runs in it.
 4. An error of the store, whatever it raises, is passed to all watches, and the thread continues with later ones. A
    watch with `reconnect_s` joins again, and reads on after its last record.
@@ -151,14 +151,15 @@ class WatchPoller:
             self._wake()
 
     def records(self, watched: WatchedRun, seq: int) -> list[RecordSummary]:
-        """Return records from the window, or read the store."""
+        """Return records up to the window's end, from it or the store."""
         with self._changed:
-            found, error = watched.after(seq), watched.error
+            found, error, read_to = watched.after(seq), watched.error, watched.read_to
         if error is not None:
             raise error
         if found is not None:
             return found
-        return list(self._store.scan(watched.run_id, after=seq, limit=PAGE))
+        stored = self._store.scan(watched.run_id, after=seq, limit=PAGE)
+        return list(itertools.takewhile(lambda record: record.seq <= read_to, stored))
 
     def is_at_hand(self, watched: WatchedRun, seq: int) -> bool:
         """Return whether `records` would not block."""
