@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import sys
 
 import pytest
@@ -13,6 +12,7 @@ from pydantic_ai import Agent
 from flujo_actors import Flujo, Pipeline, Price, Settings, Step, Usage, UsageLimitExceededError, UsageLimits
 from flujo_actors._core.settings_model import UsageSettings
 from flujo_actors.testing import Billed, CallTool, scripted_model
+from kit import preloaded
 
 
 def agent(tokens=10, **config):
@@ -228,6 +228,6 @@ def test_sizes_are_known_in_a_process_of_its_own(tmp_path):
 
     def said(*arguments):
         command = [sys.executable, "-c", SCRIPT, f"sqlite:///{tmp_path}/runs.db", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout.strip()
+        return preloaded.run(command, capture_output=True, text=True, check=True, timeout=240).stdout.strip()
 
     assert said(said()) == "15"

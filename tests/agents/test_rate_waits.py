@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +33,7 @@ from flujo_actors._core.policies.rate_limits import RateReservation
 from flujo_actors._core.telemetry_events import RunWaiting, RunWoken
 from flujo_actors.telemetry import MemorySink
 from flujo_actors.testing import JumpingClock
+from kit import preloaded
 from kit.postgres_server import session_server
 
 ONE_A_MINUTE = RateLimit("r", requests_per_min=1, burst_s=0)
@@ -292,7 +292,7 @@ def test_the_slots_of_a_killed_process_return_with_its_lease(tmp_path: Path) -> 
             time.sleep(0.1)
         raise AssertionError(f"{in_use()} slots are in use, and not {count}")
 
-    with subprocess.Popen([sys.executable, "-c", HOLDER, url]) as process:
+    with preloaded.Popen([sys.executable, "-c", HOLDER, url]) as process:
         try:
             until(5)
         finally:

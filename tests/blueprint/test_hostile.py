@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import math
-import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -21,6 +20,7 @@ from flujo_actors._blueprint.parser.project import Project
 from flujo_actors._blueprint.templates.template_compiler import evaluator
 from flujo_actors._blueprint.templates.template_filters import MOST_WORK, TemplateError, TemplateFrame
 from flujo_actors._blueprint.templates.template_parser import parse_expression, parse_template
+from kit import preloaded
 
 WORDS = st.sampled_from(
     [
@@ -385,7 +385,7 @@ def test_names_and_messages_carry_no_escapes_to_a_terminal(tmp_path: Path) -> No
     file = tmp_path / "pipeline.yaml"
     file.write_text('steps:\n  - name: "\\e[31mred\\n::error::x"\n    uses: builtins.nothing\n    "\\e]0;t\\a": 1\n')
     for kind in ("text", "github", "json", "sarif"):
-        done = subprocess.run(
+        done = preloaded.run(
             [sys.executable, "-m", "flujo_actors", "validate", str(file), "--format", kind],
             capture_output=True,
             text=True,

@@ -2,12 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import time
 
 import pytest
+
+from kit import preloaded
 
 pytestmark = pytest.mark.slow
 
@@ -75,9 +76,7 @@ def test_ctrl_c_ends_the_run_and_its_cleanup_is_seen(way: str) -> None:
     """The process says that it cleaned up, gets its `KeyboardInterrupt`, and is gone in no time."""
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(SCRIPT), way]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    with preloaded.Popen(command, stdout=preloaded.PIPE, stderr=preloaded.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         time.sleep(0.01)

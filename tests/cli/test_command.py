@@ -15,11 +15,13 @@ from flujo_actors import errors
 from flujo_actors._api.cli import entry
 from flujo_actors._api.cli.command_group import COMMANDS, flujo_actors
 from flujo_actors._api.cli.output import exit_code, printable, wants_color
+from kit import preloaded
 
 
 def run(*arguments: str, script: str | None = None) -> subprocess.CompletedProcess[str]:
     call = ["-c", script] if script else ["-m", "flujo_actors"]
-    return subprocess.run([sys.executable, *call, *arguments], capture_output=True, text=True, timeout=240, check=False)
+    start = subprocess.run if script else preloaded.run
+    return start([sys.executable, *call, *arguments], capture_output=True, text=True, timeout=240)
 
 
 def test_the_module_is_the_command() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from flujo_actors import RunClient
+from kit import preloaded
 from kit.screens import Screen
 
 APP = textwrap.dedent("""
@@ -87,7 +88,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(place: Path, *arguments: str, stdin: str | None = None, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return preloaded.run(
         command(*arguments), cwd=place, input=stdin, capture_output=True, text=True, timeout=60, check=False,
         env=environment(**more),
     )  # fmt: skip
@@ -252,18 +253,14 @@ def test_a_reader_that_leaves_is_no_error(place: Path) -> None:
 # --- signals ----------------------------------------------------------------------------------------------------
 
 
-def begun(place: Path, *arguments: str) -> subprocess.Popen[str]:
+def begun(place: Path, *arguments: str) -> preloaded.Popen:
     """A run that holds, in a process of its own."""
-    process = subprocess.Popen(
+    process = preloaded.Popen(
         command("run", "app.py:holding", *arguments), cwd=place, env=environment(), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_default_signals,
+        stdout=preloaded.PIPE, stderr=preloaded.PIPE,
     )  # fmt: skip
     _until(lambda: (place / "held").exists())
     return process
-
-
-def _default_signals() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever starts the tests may ignore it
 
 
 def _until(done: Any) -> None:

@@ -15,6 +15,7 @@ import pytest
 from flujo_actors._api.cli import validate_command as checked_files
 from flujo_actors._api.cli.command_group import Invocation, flujo_actors
 from flujo_actors._api.cli.entry import main
+from kit import preloaded
 
 GOOD = "steps:\n  - {name: one, uses: builtins.passthrough}\n"
 FIXABLE = (
@@ -399,9 +400,7 @@ def test_lines_for_programs_are_json_to_the_last(place: Path, flags: list[str]) 
     """Also of a run that pauses: its question and its token are in them."""
     (place / "p.yaml").write_text('steps:\n  - {kind: hitl, name: ask, message: "Publish?"}\n')
     arguments = ["run", "p.yaml", "--input", "x", "--store", "sqlite:///r.db", *flags]
-    done = subprocess.run(
-        [sys.executable, "-m", "flujo_actors", *arguments], capture_output=True, text=True, timeout=60
-    )
+    done = preloaded.run([sys.executable, "-m", "flujo_actors", *arguments], capture_output=True, text=True, timeout=60)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert (done.returncode, done.stdout) == (3, "")
     assert all(isinstance(line, dict) for line in lines)

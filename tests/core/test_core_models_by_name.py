@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from flujo_actors import Success, from_json
 from flujo_actors._core.records.data_models import register_annotation
 from flujo_actors._core.type_registry import register_type
 from flujo_actors.errors import NotSerializable
+from kit import preloaded
 
 TRAP = """
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def test_a_module_is_not_imported_because_stored_data_names_it(tmp_path: Path) -
     script = READER.replace(
         "import trap_module\n", "import os; assert not os.path.exists('sprung')\nimport trap_module\n"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=240)
+    preloaded.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=240)
 
 
 @pytest.mark.parametrize("name", ["os.system", "subprocess.Popen", "antigravity.Anything", "builtins.eval"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from flujo_actors import Flujo, Paused, Step
+from kit import preloaded
 
 PROGRAM = """
 import os, signal, sys
@@ -111,7 +111,7 @@ def test_another_process_goes_on_with_what_was_written_before_the_question(tmp_p
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
     command = [sys.executable, str(program), f"sqlite:///{tmp_path}/runs.db"]
-    begun = subprocess.run([*command, "begin"], capture_output=True, text=True, timeout=240)
+    begun = preloaded.run([*command, "begin"], capture_output=True, text=True, timeout=240)
     assert begun.returncode == -signal.SIGKILL
-    done = subprocess.run([*command, begun.stdout.strip()], capture_output=True, text=True, timeout=240)
+    done = preloaded.run([*command, begun.stdout.strip()], capture_output=True, text=True, timeout=240)
     assert done.stdout.strip() == "yes: tea, noted before asking", done.stderr

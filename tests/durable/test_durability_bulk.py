@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from flujo_actors import (
 )
 from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.records.records import Admission
+from kit import preloaded
 
 HERS, ALL = RunFilter(labels={"user": "ada"}), RunFilter(all=True)
 
@@ -266,8 +266,8 @@ def test_an_action_that_was_killed_is_repeated(
     store.admit_all(runs, owner=None, lease_s=0)
     store.admit_all([Admission(run_id=RunId("other"), pipeline="o", body=body)], owner=None, lease_s=0)
     client, path = RunClient(url), os.pathsep.join(sys.path)
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, url, name], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+    process = preloaded.Popen(
+        [sys.executable, "-c", KILLED, url, name], stdout=preloaded.PIPE, env={**os.environ, "PYTHONPATH": path}
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"begun\n"

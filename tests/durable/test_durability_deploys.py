@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from flujo_actors._core.records.records import Record
 from flujo_actors._core.step_paths import StepPath, conversation, tried, unit
 from flujo_actors._durable.fingerprint import Fingerprint, form_of, is_same, read_fingerprint
 from flujo_actors._durable.pipeline_diff import changes_between, steps_done
+from kit import preloaded
 
 APP = """
 import dataclasses, functools, sys
@@ -47,7 +47,7 @@ IMPORTED = "import sys; from {module} import flujo; print(flujo.resume(sys.argv[
 
 
 def answer_of(*command: str, folder: Path) -> str:
-    return subprocess.run(
+    return preloaded.run(
         [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=True
     ).stdout.strip()
 

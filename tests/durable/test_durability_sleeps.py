@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from flujo_actors import DeclarationError, Flujo, Outline, RunClient, Step
 from flujo_actors._core.step_paths import StepPath
 from flujo_actors.stores import MemoryStore, PostgresStore, SqliteStore, Store
 from flujo_actors.testing import run_on_mock_clock
+from kit import preloaded
 
 HOUR = 3600.0
 
@@ -326,10 +326,10 @@ def test_a_killed_process_does_not_end_a_sleep(database: str, request: pytest.Fi
     in_file = database == "sqlite"
     url = f"sqlite:///{tmp_path}/runs.db" if in_file else request.getfixturevalue("postgres_place").url
     command = [sys.executable, str(script), url, str(log), "1.5"]
-    asleep = subprocess.run([*command, "run"], capture_output=True, text=True, timeout=240, check=False)
+    asleep = preloaded.run([*command, "run"], capture_output=True, text=True, timeout=240, check=False)
     assert asleep.stdout.split() == ["sleeping"]
     deadline, output = time.monotonic() + 200, "[]"
     while output == "[]" and time.monotonic() < deadline:
-        output = subprocess.run([*command, "recover"], capture_output=True, text=True, timeout=240, check=True).stdout
+        output = preloaded.run([*command, "recover"], capture_output=True, text=True, timeout=240, check=True).stdout
         output = output.strip()
     assert (output, log.read_text()) == ("[2]", "first\n")

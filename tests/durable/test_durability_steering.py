@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -31,6 +31,7 @@ from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.records.records import Record
 from flujo_actors._core.telemetry_events import AgentSteered
 from flujo_actors.telemetry import MemorySink
+from kit import preloaded
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -293,7 +294,6 @@ SCRIPT = """
 import os, sys
 from functools import partial
 import anyio, trio
-sys.path.insert(0, sys.argv[2])
 from test_durability_steering import Traveler
 from flujo_actors import Flujo, RunClient, Step
 client, steered = RunClient(sys.argv[1], allow_blocking=True), []
@@ -317,8 +317,8 @@ trio.run(main)
 def test_messages_outlive_the_owner(place: Any) -> None:
     """The owner of 100 runs is killed between the messages and the next turn; each is delivered once, in order."""
     url = getattr(place, "url", None) or f"sqlite:///{place.path}"
-    here = str(Path(__file__).parent)
-    assert subprocess.run([sys.executable, "-c", SCRIPT, url, here], check=False).returncode == 9
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert preloaded.run([sys.executable, "-c", SCRIPT, url], env=environ).returncode == 9
     agent = Traveler(lambda: "booked")
     flujo = Flujo(Step.granular("s", agent.agent), store=url)
     assert len(flujo.recover()) == 100

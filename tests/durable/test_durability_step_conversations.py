@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 import threading
 from pathlib import Path
@@ -30,6 +30,7 @@ from flujo_actors import (
     load_blueprint,
 )
 from flujo_actors._core.outcomes import RunId
+from kit import preloaded
 
 AT_ONCE = Backoff.none()
 
@@ -224,12 +225,11 @@ def test_a_conversation_needs_a_model_and_a_store() -> None:
 
 
 SCRIPT = """
-import sys, os
-sys.path.insert(0, sys.argv[2])
+import os, sys
 from test_durability_step_conversations import Partner
 from flujo_actors import Flujo, Step
 from flujo_actors.stores import open_store
-kind, when = sys.argv[3:]
+kind, when = sys.argv[2:]
 store = open_store(sys.argv[1])
 append = store.append
 def dying(batch):
@@ -254,9 +254,9 @@ def test_a_kill_at_the_commit_leaves_each_message_once(
     database: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Before and after the commit of the outcome; the next process completes the run."""
-    url, here = url_of(database, request, tmp_path), str(Path(__file__).parent)
+    url, environ = url_of(database, request, tmp_path), {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     for when in ("before", "after"):
-        done = subprocess.run([sys.executable, "-c", SCRIPT, url, here, kind, when], check=False)
+        done = preloaded.run([sys.executable, "-c", SCRIPT, url, kind, when], env=environ)
         assert done.returncode == 9
         step = (Step.granular if kind == "granular" else Step)("s", Partner().agent, conversation=when)
         Flujo(step, store=url).recover()
@@ -266,13 +266,12 @@ def test_a_kill_at_the_commit_leaves_each_message_once(
 
 WRITER = """
 import sys
-sys.path.insert(0, sys.argv[2])
 from test_durability_step_conversations import AT_ONCE, Partner
 from flujo_actors import Flujo, Step
 step = Step("s", Partner().agent, conversation="chat", max_retries=50, backoff=AT_ONCE)
 flujo = Flujo(step, store=sys.argv[1])
 for number in range(3):
-    assert flujo.run(f"{sys.argv[3]} {number}").success
+    assert flujo.run(f"{sys.argv[2]} {number}").success
 """
 
 
@@ -280,8 +279,8 @@ for number in range(3):
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_two_processes_append_to_one_conversation(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Each message is there once, and each answer follows its question."""
-    url, here = url_of(kind, request, tmp_path), str(Path(__file__).parent)
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, url, here, name]) for name in ("a", "b")]
+    url, environ = url_of(kind, request, tmp_path), {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    writers = [preloaded.Popen([sys.executable, "-c", WRITER, url, name], env=environ) for name in ("a", "b")]
     assert [writer.wait(240) for writer in writers] == [0, 0]
     said = stored(url)
     assert sorted(said[::2]) == sorted(f"{name} {number}" for name in "ab" for number in range(3))

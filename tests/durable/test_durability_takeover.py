@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -33,6 +32,7 @@ from flujo_actors._core.outcomes import RunId
 from flujo_actors._core.records.records import Admission, Append, Lease
 from flujo_actors._durable.leases import new_owner, this_process
 from flujo_actors.stores._lease_clock import ManualClock
+from kit import preloaded
 from kit.durable_places import Place, SqlitePlace
 from kit.effects import Effects
 from kit.other_processes import KILLED, Points, ended, forked, in_another_process
@@ -100,8 +100,8 @@ def test_a_run_whose_process_was_killed_is_resumed_at_once(tmp_path: Path) -> No
     """A supervisor that restarts a killed worker need not wait for a lease that nobody will renew."""
     url = f"sqlite:///{tmp_path}/runs.db"
     command = [sys.executable, "-c", CRASHED, url]
-    assert subprocess.run([*command, "run"], check=False).returncode == -signal.SIGKILL
-    resumed = subprocess.run([*command, "resume"], capture_output=True, text=True, check=True)
+    assert preloaded.run([*command, "run"], check=False).returncode == -signal.SIGKILL
+    resumed = preloaded.run([*command, "resume"], capture_output=True, text=True, check=True)
     assert resumed.stdout.strip() == "20"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from flujo_actors import (
 )
 from flujo_actors._core.step_paths import StepPath, at_or_below
 from flujo_actors._durable import claims
+from kit import preloaded
 from kit.durable_places import Place
 
 ASK = Step.human_in_the_loop("ask", "Publish?")
@@ -148,13 +148,13 @@ def test_another_process_may_finish_a_run_that_is_still_telling_of_its_pause(tmp
     """The first process waits in its hook, the second one completes the run, and the first one ends in peace."""
     (tmp_path / "program.py").write_text(OTHER_PROGRAM)
     url = f"sqlite:///{tmp_path}/runs.db"
-    first = subprocess.Popen(
-        [sys.executable, "program.py", url], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    first = preloaded.Popen(
+        [sys.executable, "program.py", url], cwd=tmp_path, stdin=preloaded.PIPE, stdout=preloaded.PIPE, text=True
     )
     assert first.stdout is not None
     token = first.stdout.readline().strip()
     second = [sys.executable, "program.py", url, token]
-    assert subprocess.run(second, cwd=tmp_path, capture_output=True, text=True).stdout == "completed\n"
+    assert preloaded.run(second, cwd=tmp_path, capture_output=True, text=True).stdout == "completed\n"
     assert first.communicate("go on\n", timeout=120)[0] == "paused\n"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from flujo_actors import (
     from_json,
     to_json,
 )
+from kit import preloaded
 from kit.durable_places import Place
 
 MODELS = """
@@ -94,7 +94,7 @@ def program(tmp_path: Path) -> Path:
 
 def said(folder: Path, *arguments: str) -> str:
     """Output of a Python process."""
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
+    done = preloaded.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from flujo_actors import RunClient, SqliteStore
 from flujo_actors._api.cli.entry import main
+from kit import preloaded
 
 pytest.importorskip("pydantic_evals", reason="needs the extra `evals`: make test-evals")
 
@@ -180,13 +180,13 @@ def test_a_signal_ends_it_with_the_line_that_continues_it(project: Path) -> None
     arguments = ["eval", "evaluated_app:holding", "set.yaml", "--store", "sqlite:///runs.db"]
     command = [sys.executable, "-m", "flujo_actors", *arguments]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FLUJO_")}
-    with subprocess.Popen(
+    with preloaded.Popen(
         [*command, "--run-id", "v1"],
         cwd=project,
         env=environ,
         text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=preloaded.PIPE,
+        stderr=preloaded.PIPE,
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "held\n"

@@ -8,12 +8,13 @@ import inspect
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from kit import preloaded
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
@@ -112,7 +113,7 @@ def test_a_program_prints_the_output_of_its_page(page: Path, tmp_path: Path) -> 
     program = program_of(page)
     command = [sys.executable, "-W", "error", str(program)]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    ended = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path, env=environment, timeout=250)
+    ended = preloaded.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path, env=environment, timeout=250)
     assert (ended.returncode, LOGGED.sub("", ended.stderr)) == (0, "")
     assert [ended.stdout] == TEXT.findall(page.read_text(encoding="utf-8"))
 
@@ -127,7 +128,7 @@ def test_one_bot_prints_the_same_with_every_library(program: str, tmp_path: Path
     """The page shows the output once. A library that is not installed is skipped."""
     pytest.importorskip(BOTS[program])
     command = [sys.executable, str(ROOT / "examples" / "one_bot" / f"{program}.py")]
-    ended = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=250)
+    ended = preloaded.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=250)
     assert ended.returncode == 0, ended.stderr
     page = (ROOT / "docs" / "examples" / "one-bot.md").read_text(encoding="utf-8")
     assert f"$ python examples/one_bot/here.py\n{ended.stdout}" in page

@@ -16,6 +16,7 @@ import trio
 from starlette.testclient import TestClient
 
 from flujo_actors import RunClient
+from kit import preloaded
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((ROOT / "examples" / "tutorial").glob("*.py"))
@@ -30,7 +31,7 @@ def run(program: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a program as a reader does, in a folder of its own."""
     command = [sys.executable, "-W", "error", str(program)]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(command, capture_output=True, encoding="utf-8", cwd=folder, env=environment, timeout=240)
+    return preloaded.run(command, capture_output=True, encoding="utf-8", cwd=folder, env=environment, timeout=240)
 
 
 def page_of(program: Path) -> str:

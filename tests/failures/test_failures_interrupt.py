@@ -2,11 +2,12 @@
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from kit import preloaded
 
 pytestmark = pytest.mark.slow
 
@@ -54,9 +55,7 @@ def test_ctrl_c_undoes_what_was_done_and_then_interrupts(way: str) -> None:
     """The call in flight first, told that nobody knows what it did."""
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(SCRIPT), way]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    with preloaded.Popen(command, stdout=preloaded.PIPE, stderr=preloaded.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGINT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 
 import psycopg
 from fleet_waiting import PATIENCE_S, until
+
+from kit import preloaded
 
 HERE = Path(__file__).parent
 
@@ -31,8 +32,8 @@ class Worker:
             "FLEET_LOG": str(log),
             "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent), *sys.path)),
         }
-        self.process = subprocess.Popen(
-            self.command or command, env={**os.environ, **named, **environ}, stderr=subprocess.PIPE, text=True, cwd=HERE
+        self.process = preloaded.Popen(
+            self.command or command, env={**os.environ, **named, **environ}, stderr=preloaded.PIPE, text=True, cwd=HERE
         )
         self.url, self.said = url, list[str]()
 

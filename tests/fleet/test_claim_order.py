@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import importlib.util
-import os
 import signal
 import sys
 import threading
@@ -257,8 +256,7 @@ def test_a_limit_per_key_holds_while_workers_are_killed(kind: str, tmp_path: Pat
             worker.ready()
         for victim in started[:2]:
             await_lines(log, 4, most=2 * len(names))
-            victim.send(signal.SIGSTOP)
-            os.waitpid(victim.process.pid, os.WUNTRACED)  # it writes nothing after the line that tells of its death
+            victim.process.freeze()  # it writes nothing after the line that reports its death
             with log.open("a") as file:
                 file.write(f"killed {victim.process.pid} -\n")
             victim.send(signal.SIGKILL)

@@ -21,6 +21,7 @@ import yaml
 
 from flujo_actors import RunClient
 from flujo_actors._api.cli.command_group import flujo_actors
+from kit import preloaded
 from kit.postgres_server import session_server
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
@@ -149,7 +150,7 @@ def test_the_commands_of_compose_run_without_containers(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": paths, "PAGE_TOKEN": "a-long-token", "FLUJO_STORE": url}
     separator = "&" if "?" in url else "?"
     as_application = {**environ, "FLUJO_STORE": f"{url}{separator}flujo.migrate=never"}
-    run = functools.partial(subprocess.run, cwd=tmp_path, check=True, timeout=240)
+    run = functools.partial(preloaded.run, cwd=tmp_path, check=True, timeout=240)
     migrate, _, default, _ = commands_of(folder).values()
     run([sys.executable, "-m", "flujo_actors", *migrate[1:]], env=environ)
     submit = "print(TestClient(app).post('/letters?topic=tea').json()['run_id'])"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from typing import Any
 
@@ -14,6 +13,7 @@ from fleet_waiting import until
 from flujo_actors import Ticket
 from flujo_actors._fleet.engine_port import Engine
 from flujo_actors.testing.engine_conformance import Deliveries, EngineConformance, EnginePlace, serving
+from kit import preloaded
 from kit.postgres_server import session_server
 
 pytestmark = [
@@ -61,7 +61,7 @@ class TestDbos(EngineConformance):
     def test_workers_that_start_together_make_the_tables_once(self, place: DbosPlace) -> None:
         """Who builds an index concurrently waits for every statement, and so for whoever would wait for a lock."""
         make = f"from flujo_actors._fleet.contrib.dbos_engine import DbosEngine; DbosEngine({place.url!r}).prepare()"
-        started = [subprocess.Popen([sys.executable, "-c", make]) for _ in range(3)]
+        started = [preloaded.Popen([sys.executable, "-c", make]) for _ in range(3)]
         try:
             assert [each.wait(timeout=120) for each in started] == [0, 0, 0]
         finally:

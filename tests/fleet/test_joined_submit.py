@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from fleet_waiting import until
 
 from flujo_actors import Flujo, RunClient, RunNotFound, Step
 from flujo_actors._fleet.procrastinate_engine import ProcrastinateEngine
+from kit import preloaded
 from kit.postgres_server import session_server
 
 pytestmark = pytest.mark.slow
@@ -60,7 +60,7 @@ def rows(url: str, statement: Any) -> list[Any]:
 
 def die(url: str, when: str) -> None:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent)))}
-    ended = subprocess.run([sys.executable, "-c", DYING, url, when], env=environ, cwd=HERE, timeout=240, check=False)
+    ended = preloaded.run([sys.executable, "-c", DYING, url, when], env=environ, cwd=HERE, timeout=240, check=False)
     assert ended.returncode == -signal.SIGKILL
 
 

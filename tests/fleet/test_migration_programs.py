@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from temporal_server import temporal_server
+
+from kit import preloaded
 
 ROOT = Path(__file__).parents[2]
 PYTHON = re.compile(r"^```python[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -32,7 +33,7 @@ def output_of(program: str, folder: Path) -> str:
     """Return the output of a program; a client of Temporal may crash after it, when its interpreter ends."""
     (folder / "program.py").write_text(program, encoding="utf-8")
     command = [sys.executable, "program.py"]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", cwd=folder, timeout=250).stdout
+    return preloaded.run(command, capture_output=True, encoding="utf-8", cwd=folder, timeout=250).stdout
 
 
 def is_installed(module: str) -> bool:
@@ -61,6 +62,6 @@ def test_the_bot_on_temporal_prints_the_same_as_here(tmp_path: Path) -> None:
     """The page of one bot shows one output for all libraries; this one needs a server."""
     program = ROOT / "examples" / "one_bot" / "with_temporal.py"
     command = [sys.executable, str(program), temporal_server().address]
-    ended = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=250)
+    ended = preloaded.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=250)
     page = (ROOT / "docs" / "examples" / "one-bot.md").read_text(encoding="utf-8")
     assert f"$ python examples/one_bot/here.py\n{ended.stdout}" in page

@@ -7,7 +7,6 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -20,6 +19,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from flujo_actors import Flujo, RunClient, Step
+from kit import preloaded
 from page.conftest import apart
 
 pytestmark = pytest.mark.slow
@@ -44,9 +44,9 @@ else:
 """
 
 
-def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+def started(*arguments: str, **options: Any) -> preloaded.Popen:
+    return preloaded.Popen(
+        [sys.executable, *arguments], stdout=preloaded.PIPE, stderr=preloaded.STDOUT, text=True, **options
     )
 
 
@@ -109,7 +109,7 @@ def test_the_text_of_a_step_in_another_process_is_seen_while_it_is_written(tab: 
     """Its owner leaves the end of it in the store, for as long as somebody looks."""
     script = tmp_path / "speaker.py"
     script.write_text(textwrap.dedent(SPEAKER))
-    speaker = started(str(script), place, stdin=subprocess.PIPE)
+    speaker = started(str(script), place, stdin=preloaded.PIPE)
     assert speaker.stdin is not None
     command = Command(place)
     try:

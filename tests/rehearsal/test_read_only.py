@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 
 from flujo_actors import DeclarationError, Flujo, RunClient, Step
 from flujo_actors.stores import PostgresStore, SqliteStore, Store
+from kit import preloaded
 from kit.durable_places import PostgresPlace
 
 REPLAYED = """
@@ -67,7 +67,7 @@ def test_a_file_that_cannot_be_written_is_replayed(public_folder: Path, folder_m
     os.chmod(folder / "runs.db", 0o444)
     os.chmod(folder, folder_mode)
     urls = [f"sqlite:///{place / 'runs.db'}" for place in (public_folder, folder)]
-    read = subprocess.run([sys.executable, "-B", "-c", REPLAYED, *urls], capture_output=True, text=True)
+    read = preloaded.run([sys.executable, "-B", "-c", REPLAYED, *urls], capture_output=True, text=True)
     assert read.stdout.splitlines() == ["['same', 1, 1, 'ended']", "StoreError"], read.stderr
     os.chmod(folder, 0o755)
 
