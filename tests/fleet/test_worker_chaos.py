@@ -26,6 +26,9 @@ RUNS, WORKERS = 30, 3
 THAW_S = 3.5
 """Longer than a lease: a frozen worker comes back when others have finished its runs."""
 
+FROZEN, THAWED = "frozen", "thawed"
+"""Events in the log beside its effects."""
+
 TRICKS = {"kill": 3, "freeze": 6, "stop": 2, "drop_tickets": 6, "duplicate_tickets": 6, "cut_connections": 5}
 """What happens to the fleet, and how often."""
 
@@ -64,7 +67,8 @@ class Fleet:
         awake = [worker for worker in self.workers if worker not in frozen]
         if len(awake) > 1:
             worker = self.rng.choice(awake)
-            worker.send(signal.SIGSTOP)
+            worker.process.freeze()
+            self._log(FROZEN, worker)
             self.frozen.append((time.monotonic() + THAW_S, worker))
 
     def thaw(self, *, all_of_them: bool = False) -> None:
@@ -72,7 +76,12 @@ class Fleet:
         for due, worker in list(self.frozen):
             if all_of_them or time.monotonic() >= due:
                 self.frozen.remove((due, worker))
+                self._log(THAWED, worker)
                 worker.send(signal.SIGCONT)
+
+    def _log(self, event: str, worker: Worker) -> None:
+        with self.log.open("a") as file:
+            file.write(f"{worker.process.pid} {event} -\n")
 
     def drop_tickets(self) -> None:
         self._execute("DELETE FROM procrastinate_jobs WHERE status = 'todo' AND random() < 0.5")
@@ -113,19 +122,51 @@ def drained(worker: Worker) -> None:
 
 def effects(log: Path) -> list[tuple[str, str]]:
     """Step and run of every effect, in order."""
-    return [(words[1], words[2]) for words in map(str.split, log.read_text().splitlines())]
+    return [(step, run) for _, step, run in lines(log) if step in chaos_app.STEPS]
+
+
+def lines(log: Path) -> list[list[str]]:
+    """Process, step or event, and run of each line."""
+    return [line.split() for line in log.read_text().splitlines()]
 
 
 def repeated(log: Path) -> list[tuple[str, str]]:
-    """Effects of steps that were begun after the next step: then their outcome was committed already."""
-    reached: dict[str, int] = {}
+    """Effects of steps that were begun after the next step: then their outcome was committed already.
+
+    A worker that was frozen before the next step began may have been about to begin this one: it does so once.
+    """
+    reached: dict[str, list[int]] = {}  # by run: the line at which each of its steps but the first was begun
+    frozen: dict[str, int] = {}
+    thawed: set[tuple[str, str]] = set()  # processes and runs with an effect since the process was thawed
     found = []
-    for step, run in effects(log):
-        place = chaos_app.STEPS.index(step)
-        if place < reached.get(run, 0):
-            found.append((step, run))
-        reached[run] = max(place, reached.get(run, 0))
+    for number, (process, step, run) in enumerate(lines(log)):
+        if step == FROZEN:
+            frozen[process] = number
+            thawed = {each for each in thawed if each[0] != process}
+        elif step != THAWED:
+            place, begun = chaos_app.STEPS.index(step), reached.setdefault(run, [])
+            begun += [number] * (place - len(begun))
+            is_late = place < len(begun)
+            if is_late and (frozen.get(process, number) > begun[place] or (process, run) in thawed):
+                found.append((step, run))
+            thawed.add((process, run))
     return found
+
+
+def test_effects_of_committed_steps_are_found(tmp_path: Path) -> None:
+    """A thawed worker may end what it was about to begin, and nothing else."""
+    log, begun = tmp_path / "log", "1 reserve a\n2 reserve a\n2 charge a\n"
+    for more, wrong in (
+        ("2 charge a\n3 ship a\n", []),
+        ("1 reserve a\n", [("reserve", "a")]),
+        ("1 frozen -\n1 thawed -\n1 reserve a\n", [("reserve", "a")]),
+    ):
+        log.write_text(begun + more)
+        assert repeated(log) == wrong
+    log.write_text("1 frozen -\n" + begun.removeprefix("1 reserve a\n") + "1 thawed -\n1 reserve a\n")
+    assert repeated(log) == []
+    log.write_text(log.read_text() + "1 reserve a\n")
+    assert repeated(log) == [("reserve", "a")]
 
 
 @pytest.mark.timeout(900)
