@@ -11,6 +11,7 @@ Rules:
 5. A pause of a remote step becomes a pause of the caller's run, under the same token; its answer is passed on.
 6. The budgets of a remote step are shared before it is submitted (`budget_ledger`).
 7. Work of a cancelled remote step is left to its parent for compensation (`remote_result`).
+8. Requests and parkings reach the store in their order: one requested while it is parked would run without a caller.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ class RemoteDispatcher:
     _batches: WeakKeyDictionary[Run, Batches] = attrs.field(factory=WeakKeyDictionary, init=False)
     """The batches of each run's maps; requests carry only the ids."""
     _busy: set[str] = attrs.field(factory=set, init=False)
+    _in_order: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    """Held while remote steps are requested or parked: rule 8."""
     _reading: ResultBatchReader = attrs.field(init=False)
     _listener: Listener | None = attrs.field(default=None, init=False)
     _listens: bool = attrs.field(default=False, init=False)
@@ -165,7 +168,8 @@ class RemoteDispatcher:
         while come < len(batch.states) and not batch.sent:
             come = len(batch.states)
             await trio.sleep(GATHER_S)
-        self._send_batch(run, batch, call)
+        if call.readers:  # else all of its items were cancelled
+            self._send_batch(run, batch, call)
 
     def _send_batch(self, run: Run, batch: Batch, call: RemoteCall) -> None:
         if not batch.sent:
@@ -233,8 +237,9 @@ class RemoteDispatcher:
     async def _flush(self) -> None:
         await trio.lowlevel.checkpoint()  # for company: the items of a map come in one round
         while self._outbox:
-            sent, self._outbox = self._outbox, []
-            got = await guarded(call_store, lambda sent=sent: self._submitted(sent))
+            async with self._in_order:
+                sent, self._outbox = self._outbox, []
+                got = await guarded(call_store, lambda sent=sent: self._submitted(sent))
             if isinstance(got, Error):
                 for call in sent:
                     call.error = _store_error(got.error)
@@ -275,8 +280,10 @@ class RemoteDispatcher:
                 call.notify()
             elif call.sure and run is not None and self._is_abandoned(call, run):
                 left.append(call)
-        if left:
-            await call_store(lambda: remote_call.requested_again(self.runs.store, self.counter, left))
+        async with self._in_order:
+            left = [call for call in left if call.stopped is None]
+            if left:
+                await call_store(lambda: remote_call.requested_again(self.runs.store, self.counter, left))
 
     def _is_abandoned(self, call: RemoteCall, run: StoredRun) -> bool:
         """Return whether an abandoned request is due for repetition."""
@@ -391,10 +398,11 @@ class RemoteDispatcher:
     async def _stop_all(self) -> None:
         await trio.lowlevel.checkpoint()
         while self._to_stop:
-            stopping, self._to_stop = self._to_stop, []
-            self._outbox = [call for call in self._outbox if call not in stopping]
-            ids = [call.child for call in stopping]
-            await guarded(call_store, lambda ids=ids: remote_call.parked(self.runs.store, self.counter, ids))
+            async with self._in_order:
+                stopping, self._to_stop = self._to_stop, []
+                self._outbox = [call for call in self._outbox if call not in stopping]
+                ids = [call.child for call in stopping]
+                await guarded(call_store, lambda ids=ids: remote_call.parked(self.runs.store, self.counter, ids))
             self._spawn(MANY, self._stopped, stopping)  # not here: these may wait for others that are to be stopped
 
     async def _stopped(self, stopping: list[RemoteCall]) -> None:
