@@ -8,11 +8,12 @@ CONSTRAINTS ?= constraints.txt
 # The tests start hundreds of interpreters: what is compiled is kept, also where a machine is told not to.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test retest test-fast simulate test-evals coverage lowest newest browser pooler vendor matrix check wheel format docs site bench bench-peers bench-growth bench-operate bench-page bench-service constraints audit licenses addresses changelog release-check clean
+.PHONY: help install demo test test-engines retest test-fast simulate test-evals coverage lowest newest browser pooler vendor matrix check wheel format docs site bench bench-peers bench-growth bench-operate bench-page bench-service constraints audit licenses addresses changelog release-check clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
-	@echo "make test    run all tests (make test-fast: those that take no time, in a minute or so)"
+	@echo "make test    run all tests but those of engines (make test-fast: the quick ones, in a minute or so)"
+	@echo "make test-engines  run the tests with Ray, Temporal and DBOS"
 	@echo "make simulate   simulate crashes for an hour, and check histories of killed processes"
 	@echo "make check   ruff, mypy --strict, pyright, import contracts, and whether the wheel installs"
 	@echo "make test-evals  run the tests of evaluations, with pydantic-evals (part of make test)"
@@ -85,17 +86,18 @@ vendor:
 # Each worker has a Postgres and a browser of its own. Workers begin with neighbors, so that what a module shares is
 # mostly made once, and a worker that is done first takes what is left of the others.
 # `make test` has two workers per core: half of the time of slow tests is waiting for processes, leases and browsers.
-# Quick tests do not wait, so `make test-fast` has one per core. `WORKERS=0` runs everything in one process.
+# Quick tests wait less, so `make test-fast` has three for two cores. `WORKERS=0` runs everything in one process.
 CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
-WORKERS ?= $(if $(filter test-fast lowest newest,$(MAKECMDGOALS)),$(CORES),$(shell expr 2 '*' $(CORES)))
+WORKERS ?= $(if $(filter test-fast lowest newest,$(MAKECMDGOALS)),$(shell expr '(' 3 '*' $(CORES) + 1 ')' / 2),$(shell expr 2 '*' $(CORES)))
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Its exit code is kept: `make retest` repeats failed tests, and only those of a run that was complete.
 TEST_EXIT := build/test-exit
 
-test: install browser pooler
+# Ray, Temporal and DBOS take a tenth of the time of everything else, so they have a target of their own.
+test test-engines: install browser pooler
 	@mkdir -p build && rm -f $(TEST_EXIT)
-	$(PYTEST) || { code=$$?; echo $$code > $(TEST_EXIT); exit $$code; }
+	$(PYTEST) -m '$(if $(filter test-engines,$@),engines,not engines)' || { code=$$?; echo $$code > $(TEST_EXIT); exit $$code; }
 
 retest: install
 	$(BIN)/python .ci/retest.py $(TEST_EXIT)

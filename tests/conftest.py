@@ -30,9 +30,9 @@ SERVERS = {"postgres_server", "postgres_place", "browser"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever needs a Postgres or a browser is slow: the first to ask waits for seconds until one has started."""
+    """What needs a Postgres, a browser or an engine is slow: the first one waits for seconds until it has started."""
     for item in items:
-        if isinstance(item, pytest.Function) and _needs_a_server(item):
+        if item.get_closest_marker("engines") or (isinstance(item, pytest.Function) and _needs_a_server(item)):
             item.add_marker(pytest.mark.slow)
 
 

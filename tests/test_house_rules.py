@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "flujo_actors"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -220,7 +222,6 @@ def test_no_file_is_longer_than_a_reader_can_hold() -> None:
     assert {file: size for file, size in sizes.items() if size > LINES_OF_A_FILE} == {}
 
 
-@pytest.mark.slow
 def test_no_function_is_longer_than_a_page() -> None:
     """A function beyond the limit is two things."""
     sizes = {f"{name(source)}: {one.name}": lines(one) for source in SOURCES for one in functions(source)}
@@ -343,7 +344,6 @@ def names_for_any() -> set[str]:
     return found
 
 
-@pytest.mark.slow
 def test_types_say_what_a_thing_is() -> None:
     """`object` for what is passed on, a variable for what flows, a protocol for what is used; `Any` is rare."""
     known = names_for_any()
@@ -503,7 +503,6 @@ for module in sys.argv[1:]:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_every_module_can_be_imported_on_its_own() -> None:
     """No module relies on another one having been imported before it: only a cycle of imports could make it.

@@ -15,6 +15,8 @@ import pytest
 
 from flujo_actors._api.cli.command_group import flujo_actors
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "flujo_actors"
 TOP = "flujo_actors"

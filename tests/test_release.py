@@ -144,8 +144,9 @@ def test_a_workflow_calls_targets_of_the_makefile(workflow: Path) -> None:
     words = {word for line in commands if line.startswith("make ") for word in line.split()[1:]}
     targets = {word for word in words if re.fullmatch(r"[a-z-]+", word)}
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    known = {word for line in re.findall(r"^([a-z][a-z -]*):", makefile, re.MULTILINE) for word in line.split()}
     assert targets
-    assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
+    assert targets - known == set()
 
 
 def test_actions_of_others_are_pinned_by_commit() -> None:

@@ -121,7 +121,7 @@ def test_a_higher_priority_is_claimed_next(place: tuple[Any, Engine | str | None
     assert names == ["high", *(f"low-{number:02}" for number in range(20)), "last"]
 
 
-@pytest.mark.slow
+@pytest.mark.engines
 @pytest.mark.parametrize(
     "engine",
     [("test_engine_dbos", "DbosPlace"), ("test_engine_ray", "RayPlace"), ("test_engines", "TemporalPlace")],

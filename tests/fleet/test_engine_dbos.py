@@ -17,7 +17,7 @@ from kit import preloaded
 from kit.postgres_server import session_server
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.engines,
     pytest.mark.skipif(
         importlib.util.find_spec("dbos") is None, reason="dbos is not installed: the DBOS engine is NOT tested here"
     ),

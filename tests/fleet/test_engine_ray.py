@@ -14,7 +14,7 @@ from ray_cluster import ray_head
 from flujo_actors._fleet.engine_port import Engine, Ticket
 from flujo_actors.testing.engine_conformance import EngineConformance, EnginePlace
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.engines
 
 
 class RayPlace(EnginePlace):

@@ -142,6 +142,7 @@ class TemporalPlace(EnginePlace):
         temporal_server().start()
 
 
+@pytest.mark.engines
 class TestTemporal(EngineConformance):
     """Standalone activities of a Temporal server."""
 

@@ -24,7 +24,7 @@ from flujo_actors import Flujo, RunClient, Step
 from flujo_actors.errors import DeclarationError
 from kit.postgres_server import session_server
 
-slow = pytest.mark.slow
+engines = pytest.mark.engines
 
 CANARY = "canary-3f9a"
 
@@ -50,7 +50,7 @@ async def echo(text: str) -> str:
     return text + "!"
 
 
-@slow
+@engines
 @pytest.mark.parametrize("engine", [dbos, ray, temporal], ids=["dbos", "ray", "temporal"])
 def test_nothing_but_names_is_told_to_an_engine(engine: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A big value goes in and out; what the engine was told of it is less than 1 kB, without a word of the input."""
@@ -135,7 +135,7 @@ class Scene:
             return int(count)
 
 
-@slow
+@engines
 @pytest.mark.parametrize("engine", [dbos, ray], ids=["dbos", "ray"])
 def test_a_worker_is_killed(engine: Callable[[], str], tmp_path: Path) -> None:
     """What it had in flight is begun again by the other one, and nothing else."""
@@ -149,7 +149,7 @@ def test_a_worker_is_killed(engine: Callable[[], str], tmp_path: Path) -> None:
     assert RunClient(scene.url).list()[0].status == "completed"
 
 
-@slow
+@engines
 @pytest.mark.parametrize(("engine", "server"), [(ray, ray_head), (temporal, temporal_server)], ids=["ray", "temporal"])
 def test_the_server_of_the_engine_is_away(engine: Callable[[], str], server: Callable[[], Any], tmp_path: Path) -> None:
     """What is played meanwhile is committed; all is done after its return, and the next run goes through it as ever."""

@@ -43,7 +43,7 @@ def is_installed(module: str) -> bool:
         return False
 
 
-@pytest.mark.slow
+@pytest.mark.engines
 @pytest.mark.parametrize(("page", "number", "needs"), PROGRAMS, ids=[f"{page} {needs}" for page, _, needs in PROGRAMS])
 def test_both_programs_of_a_migration_print_the_same(page: str, number: int, needs: str, tmp_path: Path) -> None:
     """A reader who runs both sides sees the text of the page twice."""
@@ -57,7 +57,7 @@ def test_both_programs_of_a_migration_print_the_same(page: str, number: int, nee
     assert output_of(program, tmp_path) == shown
 
 
-@pytest.mark.slow
+@pytest.mark.engines
 def test_the_bot_on_temporal_prints_the_same_as_here(tmp_path: Path) -> None:
     """The page of one bot shows one output for all libraries; this one needs a server."""
     program = ROOT / "examples" / "one_bot" / "with_temporal.py"

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import flujo_actors
+from flujo_actors.errors import DeclarationError
 
 PACKAGES = (
     "anthropic", "click", "fastapi", "httpx", "openai", "opentelemetry.trace", "psycopg", "pydantic_ai",
@@ -145,7 +146,7 @@ def _run(arguments: list[str]) -> None:
 if __name__ == "__main__":
     SEARCHED = sys.path[1:]
     for package in (*PACKAGES, *own_modules()):
-        with suppress(ImportError):
+        with suppress(ImportError, DeclarationError):  # some need a newer release of a package than the lowest
             importlib.import_module(package)
     gc.collect()
     gc.freeze()

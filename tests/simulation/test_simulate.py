@@ -52,6 +52,7 @@ def test_a_cancel_request_counts_beside_crashes_and_lost_leases(name: str) -> No
     assert simulation.injected["cancel"] > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["atomic agent", "granular"])
 def test_an_aborted_run_has_the_tokens_of_its_result_in_its_records(name: str) -> None:
     """Also those of the interrupted attempt."""
@@ -219,6 +220,7 @@ def expiring(world: World) -> Flujo:
     return Flujo(waits, store=world.store, settings={"run": {"backend": "asyncio"}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("app", [queued, expiring])
 def test_the_order_of_addresses_does_not_change_a_history(app: Callable[[World], Flujo]) -> None:
     """Tasks of a crashed process, and tasks of one deadline, are cancelled in the order of their creation."""
@@ -303,6 +305,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owner", ["run", "loop"])
 @pytest.mark.parametrize("name", LIMITS)
 def test_each_limit_of_a_run_and_of_a_step_is_checked(name: str, owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,6 +319,7 @@ def test_each_limit_of_a_run_and_of_a_step_is_checked(name: str, owner: str, mon
         simulate(talkative("atomic", owner, limits), "go", seeds=3, faults=faults.none())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dollars", "tool calls"])
 def test_limits_hold_for_the_turns_of_a_granular_step(name: str) -> None:
     """Rule (g): a resumed step counts the units of earlier processes."""
@@ -539,6 +543,7 @@ def asking(world: World) -> Flujo:
     return Flujo(Step.loop_until("ask", asked, lambda data, context: data > 5, max_loops=50), store=world.store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["how many", "ask", "ask/how many", "ask/~i1"])
 def test_a_question_is_answered_by_its_path_with_and_without_turns(name: str) -> None:
     """An answer may be a value, or a callable on the question and the seed's random numbers."""
@@ -645,6 +650,7 @@ def careless(world: World) -> Flujo:
     return chain(world)
 
 
+@pytest.mark.slow
 def test_the_printed_lines_reproduce_a_failure_in_a_new_process(tmp_path: Path) -> None:
     """S3: the last line of the failure has all arguments; it is pasted below the application's code."""
     with pytest.raises(SimulationFailed) as failed:

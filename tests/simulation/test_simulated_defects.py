@@ -162,6 +162,7 @@ def keyed(world: World) -> Flujo:
     return Flujo(Step("a", pay) >> Step("pay", pay), store=world.store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN_RULES)
 def test_keys_results_and_state_are_compared_with_the_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The present code passes the same seeds."""
@@ -305,6 +306,7 @@ OWN: dict[str, tuple[Patch, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", OWN)
 def test_a_defect_of_branches_or_leases_is_found_and_shrunk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
