@@ -435,8 +435,18 @@ def _replaced_late(stack: contextlib.ExitStack, process: SimulatedProcess) -> bo
 
 
 # Sets of tasks and scopes have an order, too: that of hashes, which are addresses by default. Cancellation is delivered
-# in this order. So a task is hashed by its number in the present life. Equal deadlines expire in the order of their
-# creation, not of addresses.
+# in this order. So a task is hashed by its number in the present life, and scopes inside a scope are kept in the order
+# of their creation. Equal deadlines expire in this order, too.
+
+
+class _InOrder(dict[Any, None]):
+    """Set in the order of its additions."""
+
+    def add(self, item: object) -> None:
+        self[item] = None
+
+    def remove(self, item: object) -> None:
+        del self[item]
 
 
 def _of_trio(process: SimulatedProcess) -> list[Replacement]:
@@ -453,11 +463,18 @@ def _of_trio(process: SimulatedProcess) -> list[Replacement]:
         heapq.heappush(deadlines._heap, (deadline, next(process.scopes), scope))
         deadlines._active += 1
 
+    begin = scheduler.CancelStatus.__attrs_post_init__
+
+    def begin_in_order(status: Any) -> None:
+        status._children = _InOrder()
+        begin(status)
+
     return [
         (scheduler, "_r", process.order),
         (scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
         (trio.lowlevel.Task, "__hash__", number),
         (scheduler.Deadlines, "add", add),
+        (scheduler.CancelStatus, "__attrs_post_init__", begin_in_order),
     ]
 
 
