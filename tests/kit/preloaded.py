@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -67,7 +68,7 @@ class Popen:
         executable, *arguments = self.args = [os.fspath(each) for each in args]
         assert executable == sys.executable, f"{executable} is not the interpreter of the tests"
         environ = dict(os.environ if env is None else env)
-        strange = {name for name in environ if name.startswith("PYTHON")} - FORWARDED
+        strange = {name for name in environ if re.match("PYTHON[A-Z]", name)} - FORWARDED
         assert not strange, f"{strange} need subprocess.Popen"
         self.returncode: int | None = None
         self._reads: dict[str, threading.Thread] = {}
