@@ -8,7 +8,9 @@ CONSTRAINTS ?= constraints.txt
 # The tests start hundreds of interpreters: what is compiled is kept, also where a machine is told not to.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-engines retest test-fast simulate test-evals coverage lowest newest browser pooler vendor matrix check wheel format docs site bench bench-peers bench-growth bench-operate bench-page bench-service constraints audit licenses addresses changelog release-check clean
+CHECKS := check-mypy check-pyright check-public-types check-ruff check-imports wheel
+
+.PHONY: help install demo test test-engines retest test-fast simulate test-evals coverage lowest newest browser pooler vendor matrix check $(CHECKS) format docs site bench bench-peers bench-growth bench-operate bench-page bench-service constraints audit licenses addresses changelog release-check clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
@@ -39,9 +41,7 @@ $(BIN)/python:
 UV_INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python
 
 # Every package is pinned with its hashes, uv too. A directory has none, so the project itself is installed after them.
-$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
-	mkdir -p build
-	sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > build/uv.txt
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) build/uv.txt | $(BIN)/python
 	$(PIP_INSTALL) --require-hashes --requirement build/uv.txt
 ifeq ($(CONSTRAINTS),/dev/null)
 	$(UV_INSTALL) --editable '.[dev]' || $(PIP_INSTALL) --editable '.[dev]'
@@ -51,6 +51,10 @@ else
 	$(PIP_INSTALL) --no-deps --editable .
 endif
 	touch $@ $(VENV)/.installed-for-users
+
+build/uv.txt: constraints.txt
+	mkdir -p build
+	sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > $@
 
 # The pinned versions without hashes, for installations of a part of them.
 build/versions.txt: $(CONSTRAINTS)
@@ -107,11 +111,15 @@ retest: install
 EVALS := $(VENV)-evals
 EVALS_TESTS := tests/evaluation tests/context/sources/test_context_values.py
 
-$(EVALS)/.installed: pyproject.toml constraints-evals.txt
+EVALS_PIP_INSTALL = $(EVALS)/bin/python -m pip install --quiet --disable-pip-version-check
+
+$(EVALS)/.installed: pyproject.toml constraints-evals.txt build/uv.txt
 	$(PYTHON) -m venv $(EVALS)
-	$(EVALS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
-		--requirement constraints-evals.txt
-	$(EVALS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(EVALS_PIP_INSTALL) --require-hashes --requirement build/uv.txt
+	$(EVALS)/bin/uv pip install --quiet --python $(EVALS)/bin/python --require-hashes --no-deps \
+		--requirement constraints-evals.txt \
+		|| $(EVALS_PIP_INSTALL) --require-hashes --no-deps --requirement constraints-evals.txt
+	$(EVALS_PIP_INSTALL) --no-deps --editable .
 	touch $@
 
 test-evals: $(EVALS)/.installed
@@ -125,14 +133,25 @@ simulate: install
 	HISTORIES=20 $(BIN)/python -m pytest -n 0 tests/history
 	$(BIN)/python tests/simulation/simulate_for_an_hour.py
 
+# Two at a time: each uses one core.
 check: install
+	@$(MAKE) --no-print-directory --jobs 2 $(CHECKS)
+
+check-mypy: install
+	$(BIN)/mypy
+
+check-pyright: install
+	$(BIN)/basedpyright
+
+check-public-types: install
+	$(BIN)/python .ci/typed.py
+
+check-ruff: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/basedpyright
-	$(BIN)/python .ci/typed.py
+
+check-imports: install
 	$(BIN)/lint-imports
-	$(BIN)/python .ci/wheel.py
 
 wheel: install
 	$(BIN)/python .ci/wheel.py
