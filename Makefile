@@ -231,9 +231,12 @@ constraints:
 
 # Branch coverage of the whole suite and of its forks, as a table, as build/coverage/index.html and as
 # build/coverage.md. `COVERED="-m 'not slow'"` measures the quick tests, or others.
-coverage: install browser pooler
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pytest-cov>=7,<8'
-	$(PYTEST) $(COVERED) --cov --cov-report=term:skip-covered --cov-report=html:build/coverage \
+coverage: install browser pooler $(EVALS)/.installed
+	$(PIP_INSTALL) 'pytest-cov>=7,<8'
+	$(EVALS_PIP_INSTALL) 'pytest-cov>=7,<8'
+	$(EVALS)/bin/python -m pytest -n $(WORKERS) --dist worksteal -o cache_dir=build/evals-cache $(EVALS_TESTS) --cov \
+		--cov-report=
+	$(PYTEST) $(COVERED) --cov --cov-append --cov-report=term:skip-covered --cov-report=html:build/coverage \
 		--cov-report=markdown:build/coverage.md
 
 RELEASE := .venvs/release/bin/python

@@ -439,8 +439,8 @@ def _replaced_late(stack: contextlib.ExitStack, process: SimulatedProcess) -> bo
 # of their creation. Equal deadlines expire in this order, too.
 
 
-class _InOrder(dict[Any, None]):
-    """Set in the order of its additions."""
+class _OrderedScopes(dict[Any, None]):
+    """Set of scopes in the order of its additions."""
 
     def add(self, item: object) -> None:
         self[item] = None
@@ -466,7 +466,7 @@ def _of_trio(process: SimulatedProcess) -> list[Replacement]:
     begin = scheduler.CancelStatus.__attrs_post_init__
 
     def begin_in_order(status: Any) -> None:
-        status._children = _InOrder()
+        status._children = _OrderedScopes()
         begin(status)
 
     return [
