@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ from typing import Any
 import anyio
 import pytest
 import trio
+import trio.testing
 from fleet_waiting import ended, until
 
 from flujo_actors import (
@@ -25,6 +27,7 @@ from flujo_actors import (
     Pipeline,
     RunClient,
     RunExists,
+    SqliteStore,
     Step,
     UsageLimitExceededError,
 )
@@ -343,6 +346,43 @@ def test_a_worker_finishes_what_it_can(url: str) -> None:
         return run_id
 
     assert RunClient(url, allow_blocking=True).get(trio.run(main)).status == "completed"
+
+
+class LateStore(SqliteStore):
+    """Answers a claim that found runs only when it is told to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.has_claimed, self.may_answer = threading.Event(), threading.Event()
+
+    def claim_next(self, order: Any, *, owner: str, lease_s: float) -> Any:
+        claimed = super().claim_next(order, owner=owner, lease_s=lease_s)
+        if claimed:
+            self.has_claimed.set()
+            assert self.may_answer.wait(120)
+        return claimed
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_run_of_a_claim_that_the_store_answers_late_is_not_kept(now: bool, tmp_path: Path) -> None:
+    """A stopping worker executes it within its grace period, and otherwise releases it for the next worker."""
+    store = LateStore(tmp_path / "runs.db")
+    flujo, client = Flujo(Step("double", double), store=store), RunClient(store, allow_blocking=True)
+
+    async def main() -> None:
+        async with flujo.worker(look_s=1000) as worker:
+            await flujo.submit(1, run_id="late")
+            await in_thread(store.has_claimed.wait, 120)
+            worker.stop(now=now)
+            await trio.testing.wait_all_tasks_blocked()
+            store.may_answer.set()
+            await worker.stopped()
+        assert (client.get("late").status == "completed") != now
+        async with flujo.worker(once=True) as worker:
+            await worker.stopped()
+        assert client.get("late").status == "completed"
+
+    trio.run(main)
 
 
 def test_whoever_is_cancelled_does_not_wait_for_the_grace(url: str, run: Callable[[Main], Any]) -> None:

@@ -9,8 +9,9 @@ Rules:
    `default` also adopts runs started without a worker, by `run()`, say, when their process has died, or their pauses
    are answered.
 4. A worker that starts while the server of its store or engine is away retries for a minute.
-5. A stopping worker claims nothing new. It has a grace period to finish its runs; unfinished ones are then
-   released at once for other workers. A second stop does not wait.
+5. A stopping worker claims nothing new. It has a grace period to finish its runs, also those of a claim that the
+   store has not answered yet; unfinished ones are then released at once for other workers. A second stop does not
+   wait.
 6. Neither an error of a run nor a malformed ticket ends the worker.
 7. A ticket wakes a worker; the store selects the run, in the order of `claim_order`. So tickets and polls claim as
    many runs at once as there are free slots, and priorities, keys and limits hold with every engine and without one.
@@ -42,7 +43,7 @@ from .._core.error_info import message_of
 from .._core.outcomes import RunId
 from .._core.records.records import ClaimedRun, ClaimOrder, StoredRun
 from .._core.retry_decisions import Backoff
-from .._durable.claims import can_be_had
+from .._durable.claims import can_be_had, release_runs
 from .._durable.leases import this_process
 from .._durable.store_executor import call_store, post
 from ..errors import (
@@ -159,6 +160,8 @@ class Worker:
         self._polled, self._changed = trio.Event(), trio.Event()
         self._free = trio.CapacityLimiter(post.slots)
         self._executing: dict[RunId, float] = {}
+        self._claims = 0
+        """Number of claims that the store has not answered yet."""
         self._skipped: dict[RunId, float] = {}
         self._polls_left = 0
         """Number of looks for runs without a ticket, in quick succession."""
@@ -332,7 +335,7 @@ class Worker:
         scope.cancel()
 
     async def _idle(self) -> None:
-        while self._executing:
+        while self._executing or self._claims:
             self._changed = trio.Event()
             await self._changed.wait()
 
@@ -430,11 +433,24 @@ class Worker:
             without=(*self._executing, *(run_id for run_id, until in self._skipped.items() if until > now)),
             **wanted,
         )
-        taken = await take_next(order)
-        for slot, claimed in zip(slots, taken, strict=False):
-            self._last_keys[claimed.run.queue or ""] = claimed.run.key
-            self._begin(claimed.run.run_id, slot, claimed)
+        self._claims += 1
+        try:
+            taken = await take_next(order)
+            if self._plays.cancel_scope.cancel_called:
+                return await self._released(taken)
+            for slot, claimed in zip(slots, taken, strict=False):
+                self._last_keys[claimed.run.queue or ""] = claimed.run.key
+                self._begin(claimed.run.run_id, slot, claimed)
+        finally:
+            self._claims -= 1
+            self._changed.set()
         return taken
+
+    async def _released(self, taken: list[ClaimedRun]) -> list[ClaimedRun]:
+        """Release the runs of a claim that was answered after the grace period; return none."""
+        with trio.move_on_after(STOP_S, shield=True):
+            await call_store(functools.partial(release_runs, self._post.store, taken))
+        return []
 
     def _begin(self, run_id: RunId, slot: WorkerSlot, claimed: ClaimedRun | None = None) -> None:
         if claimed is None and (run_id in self._executing or self._stop.is_set()):
@@ -510,7 +526,7 @@ class Worker:
                 got = await guarded(self._poll)
                 if isinstance(got, Error):
                     logger.warning("the store cannot be polled: %s", self._post.redact(message_of(got.error)))
-                elif self._post.once and not self._executing:
+                elif self._post.once and not self._executing and not self._claims:
                     self._stop_requested(now=False)
             with trio.move_on_after(AGAIN_S if self._polls_left else self._idle_s()):
                 await self._polled.wait()
