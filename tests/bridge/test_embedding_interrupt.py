@@ -22,8 +22,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def sleep(x):
     await anyio.sleep(0)  # anyio loads its backend here, and not while the interrupt arrives
-    print("begun", flush=True)
     try:
+        print("begun", flush=True)  # the interrupt may arrive before the next line does
         await anyio.sleep(60)
     finally:
         with anyio.CancelScope(shield=True):

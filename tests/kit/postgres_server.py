@@ -158,6 +158,12 @@ class SessionServer:
                 assert time.monotonic() < deadline, "the server accepts no connections"
                 time.sleep(0.05)
 
+    def cpu_s(self) -> float:
+        """The CPU seconds of the server's present processes."""
+        main = int((self._server.pgdata / "postmaster.pid").read_text().split()[0])
+        sessions = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        return sum(int(Path(f"/proc/{each}/schedstat").read_text().split()[0]) for each in sessions) / 1e9
+
     def remove(self) -> None:
         """Stop the server and delete its data, unless this is a fork of the process that started it."""
         if os.getpid() == self._pid:
