@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -44,11 +45,10 @@ def pooled_url(postgres_server: Any) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="flujo-pooler-"))
     folder.chmod(0o755)
     (folder / "pooler.ini").write_text(_config(sockets, name, user, port), encoding="utf-8")
-    process = subprocess.Popen(
-        [PGBOUNCER, "-q", str(folder / "pooler.ini")],
-        user="nobody" if os.geteuid() == 0 else None,
-        stderr=subprocess.DEVNULL,
-    )
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [PGBOUNCER, str(folder / "pooler.ini")], user="nobody" if os.geteuid() == 0 else None, stderr=log
+        )
     try:
         url = f"postgresql://{user}@127.0.0.1:{port}/{name}"
         _wait_for(url)
@@ -56,6 +56,7 @@ def pooled_url(postgres_server: Any) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+        sys.stderr.write((folder / "log").read_text())  # shown with a failed test
         shutil.rmtree(folder, ignore_errors=True)
         for each, mode in modes.items():  # Postgres refuses to start on data that others may read
             each.chmod(mode)
