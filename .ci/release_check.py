@@ -99,7 +99,7 @@ def checks(project: dict, tag: str) -> Iterator[tuple[str, Callable[[], str | No
     """Titles and checks, in the order of RELEASING.md; a check returns its problem or None."""
     version = project["version"]
     yield "the tag is the version", lambda: None if tag in ("", f"v{version}") else f"{tag} is not v{version}"
-    yield "CITATION.cff has the version and the repository", lambda: citation(project)
+    yield "CITATION.cff has the version and the addresses", lambda: citation(project)
     yield "CHANGELOG.md has a section for the version", lambda: changelog(version, tag)
     yield "README.md has the version, and its links are absolute", lambda: readme(version)
     yield (
@@ -144,7 +144,12 @@ def command(*words: str, **options: object) -> str | None:
 
 def citation(project: dict) -> str | None:
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    wanted = (f"version: {project['version']}", f"repository-code: {project['urls']['Repository']}")
+    urls = project["urls"]
+    wanted = (
+        f"version: {project['version']}",
+        f"repository-code: {urls['Repository']}",
+        f"url: {urls['Documentation']}",
+    )
     missing = [line for line in wanted if f"\n{line}\n" not in text]
     return f"it lacks {missing}" if missing else None
 

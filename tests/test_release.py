@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import shutil
 import sys
 import tomllib
 import warnings
@@ -63,20 +64,60 @@ def test_the_address_of_the_repository_is_written_in_one_place(check: dict[str, 
     assert check["citation"]({**PROJECT, "version": "9.9"}) == "it lacks ['version: 9.9']"
 
 
-def test_documents_follow_the_addresses_of_the_project() -> None:
-    """`make addresses` writes another owner, name and site into each; today there is nothing to write."""
-    renewed = runpy.run_path(str(ROOT / ".ci" / "addresses.py"))["renewed"]
-    moved = {"Repository": "https://github.com/acme/pipelines", "Documentation": "https://docs.acme.example"}
-    for name in ("README.md", "CITATION.cff", "docs/llms.txt"):
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert renewed(text, PROJECT["urls"]) == text
-        assert not re.search(r"flujo-actors/flujo-actors|flujo-actors\.github\.io", renewed(text, moved))
+MOVED = {"Repository": "https://github.com/acme/pipelines", "Documentation": "https://docs.acme.example"}
+"""Another owner, name and site."""
+
+
+@pytest.fixture
+def addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Names of the script behind `make addresses`, with documents of its own."""
+    names = runpy.run_path(str(ROOT / ".ci" / "addresses.py"))["main"].__globals__
+    for document in (*names["DOCUMENTS"], "pyproject.toml"):
+        (tmp_path / document).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / document, tmp_path / document)
+    monkeypatch.setitem(names, "ROOT", tmp_path)
+    return names
+
+
+def test_documents_have_the_addresses_of_the_project(addresses: dict[str, Any]) -> None:
+    """Today there is nothing to write."""
+    with pytest.raises(SystemExit) as done:
+        addresses["main"]("--check")
+    assert done.value.code == 0
+
+
+def test_documents_follow_the_addresses_of_the_project(addresses: dict[str, Any], tmp_path: Path) -> None:
+    """`make addresses` writes new ones into each, as often as they change; until then the check names the documents."""
+    project = tmp_path / "pyproject.toml"
+    text, now = project.read_text(encoding="utf-8"), {name: PROJECT["urls"][name] for name in MOVED}
+    for new in (MOVED, {name: f"{url}2" for name, url in MOVED.items()}):
+        for name, url in new.items():
+            text = text.replace(f'{name} = "{now[name]}"', f'{name} = "{url}"')
+        project.write_text(text, encoding="utf-8")
+        with pytest.raises(SystemExit, match=r"make addresses: README\.md, CITATION\.cff, docs/llms\.txt, docs/exa"):
+            addresses["main"]("--check")
+        addresses["main"]()
+        for document in addresses["DOCUMENTS"]:
+            found = (tmp_path / document).read_text(encoding="utf-8")
+            assert [url for url in now.values() if re.search(rf"{re.escape(url)}(?!\w)", found)] == []
+        now = new
+    with pytest.raises(SystemExit) as done:
+        addresses["main"]("--check")
+    assert done.value.code == 0
+
+
+def test_a_document_without_an_address_is_named(addresses: dict[str, Any], tmp_path: Path) -> None:
+    """Such as one whose address was changed by hand."""
+    (tmp_path / "docs" / "llms.txt").write_text("https://github.com/other/one\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"make addresses: docs/llms\.txt$"):
+        addresses["main"]("--check")
 
 
 def test_links_of_the_readme_work_in_a_package_index(check: dict[str, Any]) -> None:
     """Each is absolute, and each to a file of the repository names one that exists; the page is short."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    files = re.findall(r"flujo-actors/flujo-actors/(?:blob/|tree/|)main/([\w./-]+)", text)
+    project = re.escape(PROJECT["urls"]["Repository"].removeprefix("https://github.com/"))
+    files = re.findall(rf"{project}/(?:blob/|tree/|)main/([\w./-]+)", text)
     assert check["readme"](PROJECT["version"]) is None
     assert len(files) > 10
     assert [name for name in files if not (ROOT / name).exists()] == []
@@ -136,11 +177,25 @@ def test_a_wheel_over_its_goal_is_left_for_a_person(
     assert len(check["over_goal"]()) == left
 
 
+def jobs_of(workflow: Path) -> dict[str, Any]:
+    """The jobs of a workflow that have steps of their own."""
+    jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
+    return {name: job for name, job in jobs.items() if "uses" not in job}
+
+
+def test_a_release_is_published_after_all_checks() -> None:
+    """A tag starts the jobs of the main branch, too: all tests on every Python, both ends, evaluations, audit."""
+    check, release = (yaml.safe_load(each.read_text(encoding="utf-8")) for each in WORKFLOWS)
+    assert "workflow_call" in check[True]  # YAML reads the key `on` as true
+    called = [name for name, job in release["jobs"].items() if job.get("uses") == "./.github/workflows/check.yml"]
+    assert {*called, "build"} == set(release["jobs"]["publish"]["needs"])
+    assert called
+
+
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_calls_targets_of_the_makefile(workflow: Path) -> None:
     """CI of the repository runs nothing that a developer cannot run."""
-    jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
-    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    commands = [step["run"] for job in jobs_of(workflow).values() for step in job["steps"] if "run" in step]
     words = {word for line in commands if line.startswith("make ") for word in line.split()[1:]}
     targets = {word for word in words if re.fullmatch(r"[a-z-]+", word)}
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -152,7 +207,7 @@ def test_a_workflow_calls_targets_of_the_makefile(workflow: Path) -> None:
 def test_actions_of_others_are_pinned_by_commit() -> None:
     """A tag can be moved, a commit cannot; dependabot renews commit and comment."""
     for workflow in WORKFLOWS:
-        for used in re.findall(r"uses: (.+)", workflow.read_text(encoding="utf-8")):
+        for used in re.findall(r"uses: (?!\./)(.+)", workflow.read_text(encoding="utf-8")):
             assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", used)
 
 
@@ -165,7 +220,7 @@ def test_workflows_have_no_more_rights_than_they_need() -> None:
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_keep_no_credentials_and_run_no_text_of_others(workflow: Path) -> None:
     """The name of a branch or tag reaches a shell as a variable, and no token stays in the checkout."""
-    jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
+    jobs = jobs_of(workflow)
     steps = [step for job in jobs.values() for step in job["steps"]]
     assert [step["run"] for step in steps if "${{ github." in step.get("run", "")] == []
     checkouts = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
