@@ -1,7 +1,6 @@
 """Runs the suite on every supported Python of this machine, and names those that it did not find: `make matrix`.
 
-Each has an environment of its own below `.venvs`, made by `make test` as for any other. Arguments are handed to make:
-`make matrix TARGET=test-fast`.
+Each has an environment of its own below `.venvs`. `make matrix TARGET=test-fast` runs another target.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
-ASK = "import sys; print('%d.%d' % sys.version_info[:2])"
+VERSION_PROGRAM = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 def main(target: str) -> None:
@@ -33,12 +32,12 @@ def verdict(version: str, found: dict[str, str], failed: list[str]) -> str:
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of that version which runs; a shim that leads nowhere does not count."""
-    return next((python for python in candidates(version) if says_version(python) == version), None)
+    """Return a Python of that version that runs, if there is one."""
+    return next((python for python in candidates(version) if version_of(python) == version), None)
 
 
 def candidates(version: str) -> Iterator[str]:
-    """Where one may be: the path, this very interpreter, pyenv's and uv's versions."""
+    """Yield the places of interpreters: this one, the path, the versions of pyenv and uv."""
     yield sys.executable
     if python := shutil.which(f"python{version}"):
         yield python
@@ -47,17 +46,19 @@ def candidates(version: str) -> Iterator[str]:
         yield from (str(place / "bin/python") for place in sorted(Path(home).expanduser().glob(pattern), reverse=True))
 
 
-def says_version(python: str) -> str | None:
+def version_of(python: str) -> str | None:
     try:
-        return subprocess.run([python, "-c", ASK], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            [python, "-c", VERSION_PROGRAM], capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 def passes(version: str, python: str, target: str) -> bool:
     print(f"--- Python {version}: make {target}", flush=True)
-    asked = ["make", target, f"PYTHON={python}", f"VENV=.venvs/{version}"]
-    return subprocess.run(asked, cwd=ROOT, check=False).returncode == 0
+    command = ["make", target, f"PYTHON={python}", f"VENV=.venvs/{version}"]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
 if __name__ == "__main__":

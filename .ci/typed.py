@@ -1,4 +1,4 @@
-"""Checks that type checkers know the type of everything public, as pyright sees an installed library: `make check`."""
+"""Checks that pyright knows the type of every public name of the installed library: `make check`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def main() -> None:
     # pyright looks for the library in the environment of the first `python` on the path.
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
     done = subprocess.run(COMMAND, env=environment, capture_output=True, text=True)
-    told = [line.strip() for line in done.stdout.splitlines() if " error: " in line or "score" in line]
-    print(*told, sep="\n")
+    lines = [line.strip() for line in done.stdout.splitlines() if " error: " in line or "score" in line]
+    print(*lines, sep="\n")
     sys.exit(done.returncode)
 
 

@@ -1,9 +1,9 @@
-"""Builds the wheel as a release would, and installs it where nothing of the project is: `make wheel`.
+"""Builds the wheel as a release does, and installs it in an empty environment: `make wheel`.
 
 Rules:
-1. The wheel holds the package with `py.typed`, and neither tests nor anything else beside its metadata.
-2. It installs into an empty environment, and what is imported there comes from it, not from the sources.
-3. Dependencies are lent by the environment that runs this, so nothing but the build's own tools is fetched.
+1. The wheel contains the package with `py.typed`, its metadata, and no tests.
+2. It installs into an empty environment, and imports there find the wheel, not the sources.
+3. Dependencies come from the environment of this script, so only the build tools are downloaded.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ assert Flujo(Step("double", lambda number: 2 * number)).run(21).output == 42
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        wheel = built(Path(scratch) / "dist")
+        wheel = build(Path(scratch) / "dist")
         names = zipfile.ZipFile(wheel).namelist()
-        if wrong := strangers(names):
-            sys.exit(f"{wheel.name} holds what no user needs: {', '.join(wrong)}")
+        if wrong := foreign_files(names):
+            sys.exit(f"{wheel.name} contains files outside of the package: {', '.join(wrong)}")
         if "flujo_actors/py.typed" not in names:
             sys.exit(f"{wheel.name} has no py.typed, so type checkers would ignore its types")
-        tried(wheel, Path(scratch) / "empty")
+        install_and_run(wheel, Path(scratch) / "empty")
         print(f"{wheel.name}: {len(names)} files, installs and runs in an empty environment")
 
 
-def built(folder: Path) -> Path:
-    """The wheel, made from the sources by the build system that pyproject.toml names."""
+def build(folder: Path) -> Path:
+    """Build the wheel with the build system of pyproject.toml."""
     subprocess.run([*PIP, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
     (wheel,) = folder.glob("flujo_actors-*.whl")
     return wheel
 
 
-def strangers(names: list[str]) -> list[str]:
-    """What belongs neither to the package nor to its metadata, and tests inside the package."""
-    at_home = [name for name in names if name.startswith("flujo_actors/") or ".dist-info/" in name]
-    tests = [name for name in at_home if {"tests", "conftest.py"} & set(name.split("/")) or "/test_" in name]
-    return sorted({*names} - {*at_home} | {*tests})
+def foreign_files(names: list[str]) -> list[str]:
+    """Return files outside of the package and its metadata, and tests inside the package."""
+    own = [name for name in names if name.startswith("flujo_actors/") or ".dist-info/" in name]
+    tests = [name for name in own if {"tests", "conftest.py"} & set(name.split("/")) or "/test_" in name]
+    return sorted({*names} - {*own} | {*tests})
 
 
-def tried(wheel: Path, home: Path) -> None:
-    """Install the wheel in a new environment, lend it the dependencies, and run a pipeline there."""
+def install_and_run(wheel: Path, home: Path) -> None:
+    """Install the wheel in a new environment, add the path of the dependencies, and run a pipeline there."""
     venv.create(home, with_pip=False, symlinks=True)
     python = home / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     subprocess.run([*PIP, "--python", str(python), "install", "--no-deps", str(wheel)], check=True)
     site = sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)})
-    # A path in a .pth file comes after the wheel's own place, and .pth files found there are not followed: the editable
-    # installation of this environment stays out of sight.
-    Path(site, "lent.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    # A path of a .pth file comes after the folder of the wheel, and its own .pth files are not read: the editable
+    # installation of this environment is not found.
+    Path(site, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     subprocess.run([str(python), "-I", "-c", TRIAL], check=True, cwd=home)
 
 

@@ -23,16 +23,16 @@ def matrix() -> dict[str, Any]:
 
 def test_a_wheel_holds_the_package_and_nothing_beside_it() -> None:
     """Tests, tools and stray files are named; the package and its metadata are not."""
-    strangers = runpy.run_path(str(CI / "wheel.py"))["strangers"]
+    foreign_files = runpy.run_path(str(CI / "wheel.py"))["foreign_files"]
     right = ["flujo_actors/__init__.py", "flujo_actors/testing/_recorder.py", "flujo_actors-0.1.0.dist-info/RECORD"]
     wrong = ["flujo_actors/core/test_paths.py", "flujo_actors/tests/kit.py", "tests/kit.py"]
-    assert strangers([*right, *wrong]) == wrong
+    assert foreign_files([*right, *wrong]) == wrong
 
 
 def test_a_python_that_is_not_here_is_named_and_the_others_are_tested(
     matrix: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody takes a version for tested that was not there, and a missing one is no failure."""
+    """A missing version is reported as not tested, and is no failure."""
     monkeypatch.setitem(matrix, "interpreter", {"3.12": "python3.12"}.get)
     monkeypatch.setitem(matrix, "passes", lambda version, python, target: True)
     with pytest.raises(SystemExit, match=r"^0$"):
@@ -53,12 +53,12 @@ def test_a_failure_on_any_python_is_a_failure(matrix: dict[str, Any], monkeypatc
 
 
 def test_a_shim_that_leads_nowhere_is_no_python(matrix: dict[str, Any], tmp_path: Path) -> None:
-    """A version is believed when the interpreter says it itself."""
+    """The interpreter itself reports its version."""
     shim = tmp_path / "python3.12"
     shim.write_text("#!/bin/sh\nexit 127\n", encoding="utf-8")
     shim.chmod(0o755)
-    assert matrix["says_version"](str(shim)) is None
-    assert matrix["says_version"](str(tmp_path / "missing")) is None
+    assert matrix["version_of"](str(shim)) is None
+    assert matrix["version_of"](str(tmp_path / "missing")) is None
 
 
 # --- repeated tests ---------------------------------------------------------------------------------------------
