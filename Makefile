@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 CHECKS := check-mypy check-pyright check-public-types check-ruff check-imports wheel
 
-.PHONY: help install demo test test-engines retest test-fast simulate test-evals coverage lowest newest browser pooler vendor matrix check $(CHECKS) format docs site bench bench-peers bench-growth bench-operate bench-page bench-service constraints audit licenses addresses changelog release-check clean
+.PHONY: help install demo test test-engines retest test-fast simulate test-evals coverage lowest newest browser pooler vendor matrix check $(CHECKS) format docs site bench bench-peers bench-growth bench-operate bench-page bench-service bench-fleet constraints audit licenses addresses changelog release-check clean
 
 help:
 	@echo "make demo    run a pipeline offline and see it"
@@ -18,7 +18,7 @@ help:
 	@echo "make test-engines  run the tests with Ray, Temporal and DBOS"
 	@echo "make simulate   simulate crashes for an hour, and check histories of killed processes"
 	@echo "make check   ruff, mypy --strict, pyright, import contracts, and whether the wheel installs"
-	@echo "make test-evals  run the tests of evaluations, with pydantic-evals (part of make test)"
+	@echo "make test-evals  run the tests of evaluations, with pydantic-evals"
 	@echo "make lowest  run the quick tests with the lowest releases allowed (make newest: with the newest)"
 	@echo "make matrix  run all tests on every supported Python that is here (TARGET=test-fast: the quick ones)"
 	@echo "make docs    write the page of settings and the picture of a run"
@@ -49,6 +49,7 @@ else
 	$(UV_INSTALL) --require-hashes --no-deps --requirement $(CONSTRAINTS) \
 		|| $(PIP_INSTALL) --require-hashes --no-deps --requirement $(CONSTRAINTS)
 	$(PIP_INSTALL) --no-deps --editable .
+	$(BIN)/uv pip check --quiet --python $(BIN)/python
 endif
 	touch $@ $(VENV)/.installed-for-users
 
@@ -120,11 +121,13 @@ $(EVALS)/.installed: pyproject.toml constraints-evals.txt build/uv.txt
 		--requirement constraints-evals.txt \
 		|| $(EVALS_PIP_INSTALL) --require-hashes --no-deps --requirement constraints-evals.txt
 	$(EVALS_PIP_INSTALL) --no-deps --editable .
+	$(EVALS)/bin/uv pip check --quiet --python $(EVALS)/bin/python
 	touch $@
 
 test-evals: $(EVALS)/.installed
 	$(EVALS)/bin/python -m pytest -n $(WORKERS) --dist worksteal -o cache_dir=build/evals-cache $(EVALS_TESTS) \
-		|| $(EVALS)/bin/python -m pytest -n 0 -v -o cache_dir=build/evals-cache --last-failed $(EVALS_TESTS)
+		|| { echo $$? > build/evals-exit; \
+			$(EVALS)/bin/python .ci/retest.py build/evals-exit build/evals-cache $(EVALS_TESTS); }
 
 test-fast: install
 	$(PYTEST) -m 'not slow'
@@ -218,16 +221,17 @@ bench-fleet: install
 	$(BIN)/python -m benchmarks.fleet
 
 # Releases of the last seven days are left out: most malicious ones are found by then.
+UV_COMPILE = .venvs/newest/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11.5 \
+	--exclude-newer '7 days' --generate-hashes --no-header --no-annotate
+
 constraints:
 	$(PYTHON) -m venv --clear .venvs/newest
 	.venvs/newest/bin/python -m pip install --quiet --disable-pip-version-check uv
-	.venvs/newest/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11.5 --exclude-newer '7 days' \
-		--extra dev --generate-hashes --no-header --no-annotate --output-file constraints.txt pyproject.toml
+	$(UV_COMPILE) --extra dev --output-file constraints.txt pyproject.toml
 	sed -e '/--hash=/d' -e 's/ \\$$//' -e '/^pydantic-ai-slim==/d' -e '/^pydantic-graph==/d' constraints.txt \
 		> .venvs/newest/versions.txt
-	.venvs/newest/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11.5 --exclude-newer '7 days' \
-		--constraint .venvs/newest/versions.txt --extra dev-evals --generate-hashes --no-header --no-annotate \
-		--output-file constraints-evals.txt pyproject.toml
+	$(UV_COMPILE) --constraint .venvs/newest/versions.txt --extra dev-evals --output-file constraints-evals.txt pyproject.toml
+	$(UV_COMPILE) --constraint .venvs/newest/versions.txt --extra release --output-file constraints-release.txt pyproject.toml
 
 # Branch coverage of the whole suite and of its forks, as a table, as build/coverage/index.html and as
 # build/coverage.md. `COVERED="-m 'not slow'"` measures the quick tests, or others.
@@ -241,14 +245,17 @@ coverage: install browser pooler $(EVALS)/.installed
 
 RELEASE := .venvs/release/bin/python
 
-.venvs/release/.installed: pyproject.toml
+# What builds and checks a release is pinned with hashes, the build backend too.
+.venvs/release/.installed: constraints-release.txt
 	$(PYTHON) -m venv --clear .venvs/release
-	$(RELEASE) -m pip install --quiet --disable-pip-version-check '.[release]'
+	$(RELEASE) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+		--requirement constraints-release.txt
 	touch $@
 
 # Needs the vulnerability service of the package index; --strict: a package that it does not know is a failure.
 audit: .venvs/release/.installed
-	$(RELEASE) -m pip_audit --strict --require-hashes --disable-pip --requirement constraints.txt
+	for file in constraints*.txt; do \
+		$(RELEASE) -m pip_audit --strict --require-hashes --disable-pip --requirement $$file || exit 1; done
 
 licenses: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-licenses>=5,<6'

@@ -72,7 +72,12 @@ EXTRAS = {
 PYRIGHT = {"include": ["programs"], "typeCheckingMode": "standard", "enableTypeIgnoreComments": True}
 """As in pyproject.toml, which is out of sight there."""
 
+FIRST = "0.1.0"
+LICENSE_LENGTH = 80
+"""A package may give the whole text of its license; its beginning is its name."""
+
 PERSON = (
+    "make audit has no known vulnerability",
     "the addresses of [project.urls] exist and belong to the project",
     "the package index has the project as a trusted publisher (workflow release.yml, environment pypi)",
     "the section of this version in CHANGELOG.md reads well for a user",
@@ -106,6 +111,7 @@ def checks(project: dict, tag: str) -> Iterator[tuple[str, Callable[[], str | No
         "documents have the addresses of [project.urls]",
         lambda: command(sys.executable, ".ci/addresses.py", "--check"),
     )
+    yield "tests/stores/corpus has the stores of the version", lambda: corpus(version)
     yield "the working tree is committed", committed
     yield "sdist and wheel build, twice with equal bytes", built_twice
     yield "twine accepts both", lambda: command(sys.executable, "-m", "twine", "check", "--strict", *artifacts())
@@ -174,6 +180,13 @@ def readme(version: str) -> str | None:
     return f"relative: {', '.join(relative[:5])}" if relative else None
 
 
+def corpus(version: str) -> str | None:
+    """Look for a SQLite file and a Postgres dump of the version; those of the first have no version in their names."""
+    files = ROOT / "tests" / "stores" / "corpus"
+    missing = [kind for kind in (".sqlite", ".sql") if not list(files.glob(f"*-{version}{kind}"))]
+    return f"no *-{version}{' and '.join(missing)}" if missing and version != FIRST else None
+
+
 def committed() -> str | None:
     if not (ROOT / ".git").exists():
         return None
@@ -203,7 +216,7 @@ def built_twice() -> str | None:
 
 def build(place: Path) -> str | None:
     environment = {**os.environ, "SOURCE_DATE_EPOCH": commit_time()}
-    return command(sys.executable, "-m", "build", "--outdir", str(place), env=environment)
+    return command(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(place), env=environment)
 
 
 def commit_time() -> str:
@@ -294,18 +307,37 @@ def user_environment() -> str:
     return python
 
 
+@functools.cache
+def environment_of_extras() -> str:
+    """Install the wheel with all extras but `evals`, which pins another pydantic-ai; return the interpreter."""
+    place = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, place)
+    venv.create(place, with_pip=False, symlinks=True)
+    python = str(place / "bin" / "python")
+    wanted = f"flujo-actors[{','.join(sorted(EXTRAS.keys() - {'evals'}))}] @ {wheel().resolve().as_uri()}"
+    pinned = ("--constraint", str(ROOT / "build" / "versions.txt"), wanted)
+    if problem := command(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python, *pinned):
+        raise ValueError(problem)
+    return python
+
+
 def licenses() -> str | None:
-    report = (sys.executable, "-m", "piplicenses", "--python", user_environment(), "--from=mixed")
-    table = subprocess.run([*report, "--format=markdown"], capture_output=True, text=True, check=True).stdout
-    (DIST / "licenses.md").write_text(table, encoding="utf-8")
-    rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in table.splitlines()[2:]]
+    report = (sys.executable, "-m", "piplicenses", "--python", environment_of_extras(), "--from=mixed")
+    found = subprocess.run([*report, "--format=json"], capture_output=True, text=True, check=True).stdout
+    rows = [
+        (each["Name"], each["Version"], " ".join(each["License"].split())[:LICENSE_LENGTH])
+        for each in json.loads(found)
+    ]
+    table = [("Name", "Version", "License"), ("---",) * 3, *rows]
+    lines = "".join(f"| {' | '.join(row)} |\n" for row in table)
+    (DIST / "licenses.md").write_text(lines, encoding="utf-8")
     wrong = [f"{name} ({license_})" for name, _, license_ in rows if not COMPATIBLE.search(license_)]
     return f"look at {', '.join(wrong)}" if wrong else None
 
 
 def bill_of_materials() -> str | None:
     return command(
-        sys.executable, "-m", "cyclonedx_py", "environment", user_environment(),
+        sys.executable, "-m", "cyclonedx_py", "environment", environment_of_extras(),
         "--output-reproducible", "--output-format", "JSON", "--output-file", str(DIST / "sbom.json"),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Repeats the tests that failed in `make test`, alone and once: `make retest`.
+"""Repeats the tests that failed in `make test` or `make test-evals`, alone and once: `make retest`.
 
 Rules:
 1. It refuses after a run that did not end by itself, after a run without a failed test, and after more than three.
@@ -19,12 +19,13 @@ TESTS_FAILED = "1"
 COMMAND = ["--last-failed", "--last-failed-no-failures", "none", "-n", "0", "-v"]
 
 
-def main(exit_file: Path, failed_file: Path = Path(".pytest_cache/v/cache/lastfailed")) -> None:
+def main(exit_file: Path, cache: Path = Path(".pytest_cache"), *tests: str) -> None:
+    failed_file = cache / "v" / "cache" / "lastfailed"
     exit_code = exit_file.read_text(encoding="utf-8").strip() if exit_file.exists() else "none"
     failed = list(json.loads(failed_file.read_text(encoding="utf-8"))) if failed_file.exists() else []
     if problem := refusal(exit_code, failed):
         sys.exit(f"not repeated: {problem}")
-    sys.exit(pytest.main(COMMAND, plugins=[Flaky()]))
+    sys.exit(pytest.main([*COMMAND, "-o", f"cache_dir={cache}", *tests], plugins=[Flaky()]))
 
 
 def refusal(exit_code: str, failed: list[str]) -> str | None:
@@ -46,4 +47,4 @@ class Flaky:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:3]), *sys.argv[3:])

@@ -38,7 +38,7 @@ def test_the_project_has_every_field_that_an_index_shows() -> None:
     """Addresses, authors, license, audience, topic, system and Pythons."""
     assert {"Homepage", "Documentation", "Repository", "Changelog", "Issues"} <= PROJECT["urls"].keys()
     assert PROJECT["authors"]
-    assert PROJECT["license"] == "MIT"
+    assert PROJECT["license"] == "MIT AND BSD-3-Clause"  # the run page has files of lit-html
     groups = {line.partition(" :: ")[0] for line in PROJECT["classifiers"]}
     assert {"Intended Audience", "Topic", "Operating System", "Typing"} <= groups
     assert "Programming Language :: Python :: 3.14" in PROJECT["classifiers"]
@@ -146,6 +146,20 @@ def test_a_tag_needs_a_dated_section_and_no_file_of_changes(
     assert check["changelog"]("9.9", "v9.9") is None
     (tmp_path / "changes" / "+thing.added.md").touch()
     assert check["changelog"]("9.9", "v9.9") == "make changelog: +thing.added.md"
+
+
+def test_every_version_after_the_first_adds_its_stores(
+    check: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of each database, with the version in its name."""
+    monkeypatch.setitem(check, "ROOT", tmp_path)
+    (files := tmp_path / "tests" / "stores" / "corpus").mkdir(parents=True)
+    assert check["corpus"]("0.1.0") is None
+    assert check["corpus"]("0.2.0") == "no *-0.2.0.sqlite and .sql"
+    (files / "sqlite-12-0.2.0.sqlite").touch()
+    assert check["corpus"]("0.2.0") == "no *-0.2.0.sql"
+    (files / "postgres-13-0.2.0.sql").touch()
+    assert check["corpus"]("0.2.0") is None
 
 
 def test_a_failed_command_names_its_tests_and_keeps_its_output(

@@ -144,7 +144,7 @@ def test_the_statements_of_the_former_release_fit_the_present_schema(postgres_se
     with psycopg.connect(url, autocommit=True) as db:
         for name, statement in STATEMENTS["postgres"].items():
             numbered, _ = _numbered(statement)
-            db.execute(f"PREPARE {name.lower()} AS {numbered}".encode())
+            db.execute(f"PREPARE former_{name.lower()} AS {numbered}".encode())
     store.close()
 
 
@@ -182,8 +182,13 @@ def admission(run_id: str) -> Admission:
 def former_admit(db: Any, run_id: str) -> None:
     """Submit a run as a process of the former release does."""
     values = {"hash": hashlib.sha256(run_id.encode()).digest(), "run_id": run_id, "pipeline": "p"}
-    more = {"owner": None, "epoch": 0, "now": None, "lease_s": 0.0, "queue": "default", "parent": None}
-    db.execute(STATEMENTS["postgres"]["ADMIT"].encode(), {**values, **more, "fingerprint": None, "started": False})
+    more = {"epoch": 0, "lease_s": 0.0, "queue": "default", "key": "", "priority": 0, "started": False}
+    db.execute(*with_parameters(STATEMENTS["postgres"]["ADMIT"], **values, **more))
+
+
+def with_parameters(statement: str, **values: object) -> tuple[bytes, dict[str, object]]:
+    """Return a statement and its parameters; those without a value are null."""
+    return statement.encode(), {**dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)), **values}
 
 
 def test_both_releases_claim_the_runs_of_each_other(postgres_server: Any) -> None:
@@ -198,10 +203,9 @@ def test_both_releases_claim_the_runs_of_each_other(postgres_server: Any) -> Non
         store.admit_all([admission("ours")], owner=None, lease_s=0.0)
         wanted = store.wanting(pipeline="p", queues=["default"], host="nobody", limit=10)
         assert {run.run_id for run in wanted} >= {"theirs", "ours"}
-        found = db.execute(
-            f"SELECT run_id FROM flujo_runs r {STATEMENTS['wanting']}".encode(),
-            {"pipeline": "p", "queues": ["default"], "now": None, "host": "nobody", "limit": 10},
-        ).fetchall()
+        wanting = f"SELECT run_id FROM flujo_runs r {STATEMENTS['wanting']}"
+        asked = with_parameters(wanting, pipeline="p", queues=["default"], host="nobody", limit=10)
+        found = db.execute(*asked).fetchall()
         assert {run_id for (run_id,) in found} >= {"theirs", "ours"}
     store.close()
 
