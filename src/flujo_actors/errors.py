@@ -244,7 +244,7 @@ class CorruptRecord(StoreError):
 
 
 class StoreVersionError(StoreError):
-    """The database has a schema version unknown to this code."""
+    """The schema version of the store is not one that this process uses."""
 
 
 class RecordVersionError(StoreVersionError):
