@@ -447,7 +447,7 @@ class Worker:
         return taken
 
     async def _released(self, taken: list[ClaimedRun]) -> list[ClaimedRun]:
-        """Release the runs of a claim that was answered after the grace period; return none."""
+        """Release runs claimed after the grace period; return none."""
         with trio.move_on_after(STOP_S, shield=True):
             await call_store(functools.partial(release_runs, self._post.store, taken))
         return []
