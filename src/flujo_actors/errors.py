@@ -244,7 +244,7 @@ class CorruptRecord(StoreError):
 
 
 class StoreVersionError(StoreError):
-    """The schema version of the store is not one that this process uses."""
+    """The schema version of the store is not used by this process."""
 
 
 class RecordVersionError(StoreVersionError):
