@@ -67,6 +67,7 @@ def test_a_wrong_command_is_usage_with_the_nearest_one() -> None:
     assert "did you mean 'completion'?" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["click", "jinja2", "yaml"])
 def test_without_its_extra_the_script_says_which_one_is_missing(library: str) -> None:
     """One extra has everything that a command needs, also where click is there for another package."""

@@ -40,6 +40,7 @@ assert from_json(bait, trap_module.Bait) == trap_module.Bait(1)
 """
 
 
+@pytest.mark.slow
 def test_a_module_is_not_imported_because_stored_data_names_it(tmp_path: Path) -> None:
     """A fresh process refuses the model of an importable module, and reads it once code names the class."""
     (tmp_path / "trap_module.py").write_text(TRAP)

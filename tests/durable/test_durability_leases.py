@@ -225,6 +225,7 @@ async def main():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["trio.run(main)", "import asyncio; asyncio.run(main())"], ids=["trio", "asyncio"])
 def test_a_process_out_of_threads_gets_an_error_and_can_go_on_later(run: str) -> None:
     """What cannot be written is a `StoreError` at once, and the next run works when there are threads again."""

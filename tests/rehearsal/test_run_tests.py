@@ -183,6 +183,7 @@ def test_a_file_with_named_fields_is_imported(file: Path) -> None:
     assert Path(client.export("r", old)).read_bytes() == file.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_file_is_hardly_longer_than_its_bodies(tmp_path: Path, steps: int) -> None:
     """2.19: also with thousands of short records, at most 1.2 times and 64 kB; times are as long as the run is slow."""

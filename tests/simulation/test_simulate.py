@@ -350,6 +350,7 @@ def judged(world: World) -> Flujo:
     return Flujo(Step("translate", translate, max_retries=4) >> ask, store=world.store)
 
 
+@pytest.mark.slow
 def test_agents_that_functions_and_validators_call_are_not_counted() -> None:
     """Rule (g) is about the usage that the library can record."""
     simulate(judged, "tea?", seeds=20)
@@ -637,6 +638,7 @@ def test_async_services_are_called_with_crashes_around_them() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("nested", "chain"), ("granular",)])
 def test_an_unknown_trio_is_named_and_its_tasks_keep_their_order(
     names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
