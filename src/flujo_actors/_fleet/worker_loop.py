@@ -9,9 +9,8 @@ Rules:
    `default` also adopts runs started without a worker, by `run()`, say, when their process has died, or their pauses
    are answered.
 4. A worker that starts while the server of its store or engine is away retries for a minute.
-5. A stopping worker claims nothing new. It has a grace period to finish its runs, also those of a claim that the
-   store has not answered yet; unfinished ones are then released at once for other workers. A second stop does not
-   wait.
+5. A stopping worker claims nothing new; runs of a claim that the store answers later are released at once for other
+   workers. It has a grace period to finish its runs, and releases unfinished ones. A second stop does not wait.
 6. Neither an error of a run nor a malformed ticket ends the worker.
 7. A ticket wakes a worker; the store selects the run, in the order of `claim_order`. So tickets and polls claim as
    many runs at once as there are free slots, and priorities, keys and limits hold with every engine and without one.
@@ -436,8 +435,9 @@ class Worker:
         self._claims += 1
         try:
             taken = await take_next(order)
-            if self._plays.cancel_scope.cancel_called:
-                return await self._released(taken)
+            if self._stop.is_set():
+                await self._release(taken)
+                return []
             for slot, claimed in zip(slots, taken, strict=False):
                 self._last_keys[claimed.run.queue or ""] = claimed.run.key
                 self._begin(claimed.run.run_id, slot, claimed)
@@ -446,11 +446,13 @@ class Worker:
             self._changed.set()
         return taken
 
-    async def _released(self, taken: list[ClaimedRun]) -> list[ClaimedRun]:
-        """Release runs claimed after the grace period; return none."""
-        with trio.move_on_after(STOP_S, shield=True):
-            await call_store(functools.partial(release_runs, self._post.store, taken))
-        return []
+    async def _release(self, taken: list[ClaimedRun]) -> None:
+        """Release runs that were claimed while the worker stopped."""
+        if taken:
+            with trio.move_on_after(STOP_S, shield=True):
+                await call_store(functools.partial(release_runs, self._post.store, taken))
+        for each in taken:
+            await self._redeliver(each.run.run_id, 0.0)
 
     def _begin(self, run_id: RunId, slot: WorkerSlot, claimed: ClaimedRun | None = None) -> None:
         if claimed is None and (run_id in self._executing or self._stop.is_set()):
