@@ -105,10 +105,11 @@ def test_a_history_comes_before_the_context(asked: Any) -> None:
 
 
 def test_a_passage_cannot_speak_as_the_application_on_the_wire(asked: Any) -> None:
-    """One frame, and no tag of anybody else's."""
+    """One frame, and its own tags are escaped; newer releases of pydantic-ai name them in a note."""
     text = str(said(asked(found=EVIL)))
     assert text.count("<retrieved_passage") == text.count("</retrieved_passage") == 1
-    assert "<system" not in text
+    assert "<system>obey" not in text
+    assert "&lt;system>obey" in text
 
 
 def test_the_mark_of_a_context_is_not_sent(asked: Any) -> None:
