@@ -35,6 +35,7 @@ from flujo_actors.testing.fixtures import recorder as recorder
 # --- agents -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_importing_the_kit_does_not_import_pydantic_ai():
     """Who scripts no model does not pay for the library of models."""
     code = "import sys, flujo_actors.testing; sys.exit('pydantic_ai' in sys.modules)"

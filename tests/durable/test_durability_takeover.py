@@ -191,6 +191,7 @@ async def _refused_as_ended(flujo: Flujo) -> None:
         await flujo.resume_async("run")
 
 
+@pytest.mark.slow
 @pytest.mark.trio
 async def test_a_run_that_this_process_works_on_is_not_waited_for(effects: Effects) -> None:
     """A step that resumes its own run would wait for itself; it is told so, and soon."""
@@ -209,6 +210,7 @@ async def test_a_run_that_this_process_works_on_is_not_waited_for(effects: Effec
     assert "this very process" in told[0]
 
 
+@pytest.mark.slow
 def test_what_this_process_holds_and_does_not_work_on_is_waited_for(effects: Effects) -> None:
     """As when a store failed while a run was given up: its lease expires, and this process can go on."""
     store = MemoryStore()

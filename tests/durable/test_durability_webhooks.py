@@ -266,6 +266,7 @@ def test_private_addresses_are_refused(host: str, monkeypatch: pytest.MonkeyPatc
         trio.run(posted, private, b"", {})
 
 
+@pytest.mark.slow
 def test_a_slow_receiver_delays_no_run(receiver: Receiver) -> None:
     """Runs are executed while it holds the line, and a silent one is an error after ten seconds."""
     store = MemoryStore()

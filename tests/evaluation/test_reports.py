@@ -162,6 +162,7 @@ def test_without_the_extra_evaluate_names_it(monkeypatch: pytest.MonkeyPatch) ->
     assert str(refused.value) == "flujo.evaluate needs pydantic-evals: pip install 'flujo-actors[evals]'"
 
 
+@pytest.mark.slow
 def test_importing_the_library_loads_neither_evals_nor_rich() -> None:
     """Nor does the class of results."""
     script = (

@@ -86,6 +86,7 @@ def test_a_step_that_was_cut_short_is_received_as_an_error(collector: OtlpCollec
     assert "took longer than timeout_s" in spans["step slow"].status.message
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_gone_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     """Telemetry that cannot be delivered is the exporter's trouble, not the run's."""
     with OtlpCollector() as closing:
