@@ -73,6 +73,7 @@ PYRIGHT = {"include": ["programs"], "typeCheckingMode": "standard", "enableTypeI
 """As in pyproject.toml, which is out of sight there."""
 
 FIRST = "0.1.0"
+"""Version whose stores in the corpus have no version in their names."""
 LICENSE_LENGTH = 80
 """A package may give the whole text of its license; its beginning is its name."""
 
@@ -295,30 +296,22 @@ def typed() -> str | None:
 
 
 @functools.cache
-def user_environment() -> str:
-    """Install the wheel with its dependencies alone; return the interpreter."""
+def user_environment(*extras: str) -> str:
+    """Install the wheel with its pinned dependencies and those of extras alone; return the interpreter."""
     place = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, place)
     venv.create(place, with_pip=False, symlinks=True)
     python = str(place / "bin" / "python")
-    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python)
-    if problem := command(*pip, "install", "--constraint", str(ROOT / "build" / "versions.txt"), str(wheel())):
-        raise ValueError(problem)
-    return python
-
-
-@functools.cache
-def environment_of_extras() -> str:
-    """Install the wheel with all extras but `evals`, which pins another pydantic-ai; return the interpreter."""
-    place = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, place)
-    venv.create(place, with_pip=False, symlinks=True)
-    python = str(place / "bin" / "python")
-    wanted = f"flujo-actors[{','.join(sorted(EXTRAS.keys() - {'evals'}))}] @ {wheel().resolve().as_uri()}"
+    wanted = f"flujo-actors[{','.join(extras)}] @ {wheel().resolve().as_uri()}"
     pinned = ("--constraint", str(ROOT / "build" / "versions.txt"), wanted)
     if problem := command(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python, *pinned):
         raise ValueError(problem)
     return python
+
+
+def environment_of_extras() -> str:
+    """Install all extras but `evals`, which pins another pydantic-ai; return the interpreter."""
+    return user_environment(*sorted(EXTRAS.keys() - {"evals"}))
 
 
 def licenses() -> str | None:

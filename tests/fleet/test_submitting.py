@@ -349,15 +349,16 @@ def test_a_worker_finishes_what_it_can(url: str) -> None:
 
 
 class LateStore(SqliteStore):
-    """Answers a claim that found runs only when it is told to."""
+    """Answers a claim of the run `late` when it is told to."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.has_claimed, self.may_answer = threading.Event(), threading.Event()
+        self.has_claimed, self.may_answer, self.claims = threading.Event(), threading.Event(), 0
 
     def claim_next(self, order: Any, *, owner: str, lease_s: float) -> Any:
         claimed = super().claim_next(order, owner=owner, lease_s=lease_s)
-        if claimed:
+        self.claims += 1
+        if [each for each in claimed if each.run.run_id == "late"]:
             self.has_claimed.set()
             assert self.may_answer.wait(120)
         return claimed
@@ -379,6 +380,31 @@ def test_a_run_of_a_claim_that_the_store_answers_late_is_not_kept(now: bool, tmp
             await worker.stopped()
         assert client.get("late").status == "running"
         async with flujo.worker(once=True) as worker:
+            await worker.stopped()
+        assert client.get("late").status == "completed"
+
+    trio.run(main)
+
+
+def test_a_worker_that_runs_once_waits_for_a_late_claim(tmp_path: Path) -> None:
+    """A run that another run submits is due, too, also while the store has not answered its claim."""
+    store = LateStore(tmp_path / "runs.db")
+
+    async def submit(number: int) -> int:
+        if number:
+            await flujo.submit(0, run_id="late")
+            await in_thread(store.has_claimed.wait, 120)
+        return number
+
+    flujo, client = Flujo(Step("submit", submit), store=store), RunClient(store, allow_blocking=True)
+
+    async def main() -> None:
+        await flujo.submit(1, run_id="first")
+        async with flujo.worker(once=True, slots=2, look_s=0.01) as worker:
+            await in_thread(until, lambda: client.get("first").status == "completed")
+            before = store.claims
+            await in_thread(until, lambda: store.claims > before + 2 or worker.state != "ready")
+            store.may_answer.set()
             await worker.stopped()
         assert client.get("late").status == "completed"
 
